@@ -1,0 +1,314 @@
+"""Generators side by side with plain Optuna and with libEnsemble: the same problem, generator and
+seeds, in one run.
+
+Each row is a study of ``--points`` points on Branin or Hartmann-6, ``--at-once`` at a time, over
+``--seeds`` seeds: points, the median of the regret with its quartiles, wall time, core-seconds of
+this process and its children, and the lines of code that the study takes. Optuna and libEnsemble
+call the objective in this process; so that no cost of processes is compared with that, ensembles
+are played on a virtual clock, by an executor that calls it as well.
+
+``--suggestions N`` compares N points of ``random`` with a bare loop of N jobs, paired, both on a
+virtual clock: at most twice as much.
+
+    python benchmarks/generators.py [--points N] [--at-once N] [--seeds N] [--suggestions N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core import Emit, Job, JobEvent, Observed, Run, VirtualExecutor
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.virtual import VirtualRuntime
+
+Point = Mapping[str, float]
+_A = ((10, 3, 17, 3.5, 1.7, 8), (0.05, 10, 17, 0.1, 8, 14), (3, 3.5, 1.7, 10, 17, 8),
+      (17, 8, 0.05, 10, 0.1, 14))  # fmt: skip
+_P = ((1312, 1696, 5569, 124, 8283, 5886), (2329, 4135, 8307, 3736, 1004, 9991),
+      (2348, 1451, 3522, 2883, 3047, 6650), (4047, 8828, 8732, 5743, 1091, 381))  # fmt: skip
+
+
+def branin(point: Point) -> float:
+    x, y = point["x0"], point["x1"]
+    a = y - 5.1 / (4 * math.pi**2) * x * x + 5 / math.pi * x - 6
+    return a * a + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10
+
+
+def hartmann(point: Point) -> float:
+    x = [point[f"x{i}"] for i in range(6)]
+    return -sum(
+        c * math.exp(-sum(a * (v - p / 1e4) ** 2 for a, v, p in zip(_A[i], x, _P[i], strict=True)))
+        for i, c in enumerate((1.0, 1.2, 3.0, 3.2))
+    )
+
+
+PROBLEMS: dict[str, tuple[Callable[[Point], float], list[tuple[float, float]], float]] = {
+    "branin": (branin, [(-5.0, 10.0), (0.0, 15.0)], 0.397887),
+    "hartmann6": (hartmann, [(0.0, 1.0)] * 6, -3.32237),
+}
+GENERATORS = {
+    "optuna": "use: optuna\n    with: {{sampler: tpe, seed: {seed}}}",
+    "libensemble": "use: gest\n    with: {{class: libensemble.gen_classes.UniformSample, "
+    "options: {{random_seed: {seed}}}}}",
+    "random": "use: random\n    with: {{seed: {seed}}}",
+}
+STUDY = """\
+jobs:
+  - name: sim
+    command: {command}
+    observe: {{json-lines: {{fields: [E]}}}}
+    result: {{E: last.E}}
+generators:
+  - name: search
+    group: sim
+    variables: {{{variables}}}
+    objectives: {{E: minimize}}
+    at_once: {at_once}
+    until: generator.search.suggested >= {points}
+    {generator}
+"""
+
+
+def ensemble_text(problem: str, generator: str, points: int, at_once: int, seed: int) -> str:
+    _, bounds, _ = PROBLEMS[problem]
+    names = " ".join(f"x{i}={{x{i}}}" for i in range(len(bounds)))
+    variables = ", ".join(f"x{i}: [{low}, {high}]" for i, (low, high) in enumerate(bounds))
+    command = f"{sys.executable} {Path(__file__).resolve()} --evaluate {problem} {names}"
+    return STUDY.format(
+        command=f"'{command}'",
+        variables=variables,
+        at_once=at_once,
+        points=points,
+        generator=GENERATORS[generator].format(seed=seed),
+    )
+
+
+class Inline(VirtualExecutor):
+    """Calls the objective of each job when its second is over."""
+
+    def __init__(self, objective: Callable[[Point], float]) -> None:
+        self._objective = objective
+        self._ends: deque[tuple[float, Job]] = deque()
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._clock, self._emit = run.clock, emit
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        now = self._clock()
+        for job in jobs:
+            self._emit([JobEvent(now, job.id, name) for name in ("submit", "alloc", "start")])
+            # One after the other, as a loop that tells one result at a time has them.
+            last = self._ends[-1][0] if self._ends else 0.0
+            self._ends.append((max(now + 1.0, last + 0.01), job))
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def due(self) -> float | None:
+        return self._ends[0][0] if self._ends else None
+
+    def advance(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            end, job = self._ends.popleft()
+            value = self._objective({str(k): float(str(v)) for k, v in job.parameters.items()})
+            over = JobEvent(end, job.id, "finish", {"status": 0})
+            row = Observed(end, job.id, "json-lines", {"E": value})
+            self._emit([row, over, JobEvent(end, job.id, "clean")])
+
+    def close(self) -> None:
+        pass
+
+
+def virtual(problem: str, generator: str, points: int, at_once: int, seed: int) -> list[float]:
+    """The ensemble on a virtual clock."""
+    text = ensemble_text(problem, generator, points, at_once, seed)
+    return _values(_played(text, PROBLEMS[problem][0]))
+
+
+def _played(text: str, objective: Callable[[Point], float]) -> Engine:
+    registry = discover()
+    ensemble = load_text(text, registry)
+    runtime = VirtualRuntime(ensemble, Inline(objective), actions=registry.actions)
+    outcome = runtime.run()
+    assert outcome.exit_code == 0, outcome.reason
+    return runtime.engine
+
+
+def _values(engine: Engine) -> list[float]:
+    state = engine.state.generators["search"]
+    return [point.values["E"] for point in state.points if point.state == "done"]
+
+
+def plain_optuna(problem: str, points: int, at_once: int, seed: int) -> list[float]:
+    """A loop of Optuna's own."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    objective, bounds, _ = PROBLEMS[problem]
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    open_trials = []
+    values = []
+    while len(values) < points:
+        while len(open_trials) < at_once:
+            trial = study.ask()
+            for i, (low, high) in enumerate(bounds):
+                trial.suggest_float(f"x{i}", low, high)
+            open_trials.append(trial)
+        trial = open_trials.pop(0)
+        values.append(objective(trial.params))
+        study.tell(trial, values[-1])
+    return values
+
+
+def libensemble(problem: str, points: int, at_once: int, seed: int) -> list[float]:
+    """libEnsemble with threads, and its own generator."""
+    import numpy as np
+    from gest_api.vocs import VOCS
+    from libensemble import Ensemble
+    from libensemble.alloc_funcs.start_only_persistent import only_persistent_gens
+    from libensemble.gen_classes import UniformSample
+    from libensemble.specs import AllocSpecs, ExitCriteria, GenSpecs, LibeSpecs, SimSpecs
+
+    objective, bounds, _ = PROBLEMS[problem]
+    names = [f"x{i}" for i in range(len(bounds))]
+    vocs = VOCS(
+        variables={name: list(pair) for name, pair in zip(names, bounds, strict=True)},
+        objectives={"E": "MINIMIZE"},
+    )
+    generator = UniformSample(vocs, random_seed=seed)
+
+    def simulate(asked: Any, persis_info: Any, specs: Any, _: Any) -> tuple[Any, Any]:
+        found = np.zeros(1, dtype=specs["out"])
+        found["E"] = objective(dict(zip(names, asked["x"][0], strict=True)))
+        return found, persis_info
+
+    with tempfile.TemporaryDirectory() as folder:
+        specs = LibeSpecs(
+            comms="threads", nworkers=at_once, gen_on_manager=True,
+            ensemble_dir_path=folder + "/runs",
+            save_H_and_persis_on_abort=False, disable_log_files=True,
+        )  # fmt: skip
+        study = Ensemble(
+            libE_specs=specs,
+            alloc_specs=AllocSpecs(alloc_f=only_persistent_gens, user={"async_return": True}),
+            gen_specs=GenSpecs(generator=generator, persis_in=["x", "E", "sim_id"],
+                               outputs=[("x", float, (len(names),))], batch_size=at_once,
+                               initial_batch_size=at_once),
+            sim_specs=SimSpecs(sim_f=simulate, inputs=["x"], outputs=[("E", float)]),
+            exit_criteria=ExitCriteria(sim_max=points),
+        )  # fmt: skip
+        history, _, _ = study.run()
+    return [float(each["E"]) for each in history if each["sim_ended"]]
+
+
+def cores() -> float:
+    own, children = (resource.getrusage(who) for who in (0, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def lines(text: str) -> int:
+    return sum(bool(line.strip()) for line in text.splitlines())
+
+
+def source(function: Callable[..., Any]) -> int:
+    return lines(textwrap.dedent(inspect.getsource(function)))
+
+
+def compare(options: argparse.Namespace) -> None:
+    given = options.points, options.at_once
+    told = f"{'problem':<10} {'study':<28} {'points':>6} {'regret (quartiles)':>28}"
+    print(f"{told} {'wall s':>7} {'core s':>7} {'lines':>5}")
+    for problem, (_, _, best) in PROBLEMS.items():
+        file = lines(ensemble_text(problem, "optuna", *given, 0))
+        studies: list[tuple[str, int, Callable[[int], list[float]]]] = [
+            ("optuna", source(plain_optuna), lambda s, p=problem: plain_optuna(p, *given, s)),
+            ("ensemble with optuna", file, lambda s, p=problem: virtual(p, "optuna", *given, s)),
+            ("libensemble", source(libensemble), lambda s, p=problem: libensemble(p, *given, s)),
+            (
+                "ensemble with libensemble's",
+                file,
+                lambda s, p=problem: virtual(p, "libensemble", *given, s),
+            ),
+        ]
+        for name, length, study in studies:
+            regrets, count = [], 0
+            began, spent = time.perf_counter(), cores()
+            for seed in range(options.seeds):
+                values = study(seed)
+                count = len(values)
+                regrets.append(min(values) - best)
+            wall, spent = time.perf_counter() - began, cores() - spent
+            low, middle, high = (
+                statistics.quantiles(regrets, n=4) if len(regrets) > 1 else regrets * 3
+            )
+            regret = f"{middle:.4f} ({low:.4f} … {high:.4f})"
+            print(
+                f"{problem:<10} {name:<28} {count:>6} {regret:>28} {wall / options.seeds:>7.2f} "
+                f"{spent / options.seeds:>7.2f} {length:>5}",
+                flush=True,
+            )
+
+
+BARE = """\
+limits: {{chain: 1000000}}
+jobs:
+  - {{name: sim, command: 'sim {{x0}} {{x1}}', parameters: {{x0: 1.0, x1: 2.0}},
+     observe: {{json-lines: {{fields: [E]}}}}, result: {{E: last.E}}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim, with: {{count: {at_once}}}}}}}
+  - {{trigger: job-done, name: sim, repetitions: {more}, action: {{name: submit, label: sim}}}}
+"""
+
+
+def suggestions(count: int, at_once: int, rounds: int = 3) -> None:
+    bare = BARE.format(at_once=at_once, more=count - at_once)
+    chosen = ensemble_text("branin", "random", count, at_once, 0)
+    ratios = []
+    for _ in range(rounds):
+        took = []
+        for text in (bare, chosen):
+            began = time.process_time()
+            engine = _played(text, branin)
+            took.append(time.process_time() - began)
+            done = engine.state.metrics.count("sim", "done")
+            assert count <= done < count + at_once, done
+        ratios.append(took[1] / took[0])
+        print(f"{count} jobs: bare loop {took[0]:.2f} s, random {took[1]:.2f} s of CPU time")
+    print(f"random / bare loop: {statistics.median(ratios):.2f} (at most 2 is wanted)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=60)
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--suggestions", type=int, default=10_000)
+    parser.add_argument("--evaluate", nargs="+", metavar="PROBLEM X=VALUE")
+    options = parser.parse_args()
+    if options.evaluate:
+        problem, *given = options.evaluate
+        point = {name: float(value) for name, _, value in (each.partition("=") for each in given)}
+        print(f'{{"E": {PROBLEMS[problem][0](point)!r}}}')
+        return
+    print(f"load {os.getloadavg()[0]:.1f}; {os.cpu_count()} cores")
+    suggestions(options.suggestions, options.at_once)
+    compare(options)
+
+
+if __name__ == "__main__":
+    main()
