@@ -30,6 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ensemble_core import Emit, Job, JobEvent, Observed, Run, VirtualExecutor
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
@@ -267,7 +269,7 @@ def compare(options: argparse.Namespace) -> None:
 BARE = """\
 limits: {{chain: 1000000}}
 jobs:
-  - {{name: sim, command: 'sim {{x0}} {{x1}}', parameters: {{x0: 1.0, x1: 2.0}},
+  - {{name: sim, command: {command}, parameters: {{x0: 1.0, x1: 2.0}},
      observe: {{json-lines: {{fields: [E]}}}}, result: {{E: last.E}}}}
 rules:
   - {{trigger: start, action: {{name: submit, label: sim, with: {{count: {at_once}}}}}}}
@@ -276,7 +278,8 @@ rules:
 
 
 def suggestions(count: int, at_once: int, rounds: int = 3) -> None:
-    bare = BARE.format(at_once=at_once, more=count - at_once)
+    command = yaml.safe_load(ensemble_text("branin", "random", 1, 1, 0))["jobs"][0]["command"]
+    bare = BARE.format(at_once=at_once, more=count - at_once, command=f"'{command}'")
     chosen = ensemble_text("branin", "random", count, at_once, 0)
     ratios = []
     for _ in range(rounds):

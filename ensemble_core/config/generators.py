@@ -16,6 +16,7 @@ from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
 from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
@@ -80,6 +81,11 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
         name = spec.get("name") if isinstance(spec, dict) else None
         if isinstance(name, str) and places.get(name) == ("generators", index, "name"):
             known[name] = _bound(context, ("generators", index), spec)
+    for index, spec in enumerate(entries):
+        bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
+        for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
+            if generator_gauge(text) is not None:  # of one that was not known yet, perhaps
+                context.metric(text, ("generators", index, "until"))
     return {name: spec for name, spec in known.items() if spec is not None}
 
 

@@ -246,8 +246,9 @@ def _occasion(
     known |= record.fields
     if record.name_means == "generator":
         for generator in context.known.generators.values():
-            if generator is not None:
-                known |= {*generator.vocs.names, *generator.vocs.outputs}
+            if generator is None:
+                return Occasion(kind, False, None, known)  # it has errors of its own
+            known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}
     variables: frozenset[str] | None = frozenset()

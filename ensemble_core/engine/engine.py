@@ -210,6 +210,8 @@ class Engine:
     def _look(self) -> MetricsView:
         self.state.table.gauges.fill()
         self.state.rules.fill()
+        for generator in self.state.generators.values():
+            self.state.metrics.gauges.update(generator.gauges())
         self.state.metrics.gauges.update(self.state.table.costs(self.state.now))
         return self.state.metrics.snapshot(self.state.now)
 

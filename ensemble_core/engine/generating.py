@@ -332,7 +332,8 @@ class Generating:
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
     def _tell_metrics(self, generator: GeneratorState) -> None:
-        self.state.set_gauges(dict(generator.gauges()))
+        if self.state.rules.index.gauges:  # else they are worked out when somebody asks
+            self.state.set_gauges(dict(generator.gauges()))
 
 
 def _is_number(value: object) -> bool:

@@ -28,6 +28,7 @@ from ensemble_core.metrics.store import (
     COMMITTED,
     FIRINGS,
     GAUGES,
+    GENERATOR,
     USED,
     MetricPath,
     MetricStore,
@@ -311,6 +312,9 @@ class State:
     def _refresh(self, gauge: str) -> None:
         if gauge.startswith(FIRINGS):
             self.rules.refresh(gauge)
+        elif gauge.startswith(GENERATOR):
+            for generator in self.generators.values():
+                self.metrics.gauges.update(generator.gauges())
         elif gauge.startswith((USED, COMMITTED)):
             self.metrics.gauges.update(self.table.costs(self.now))
         else:

@@ -78,23 +78,28 @@ class GeneratorCalls:
 
     def _guard(self, tasks: queue.SimpleQueue[MakeSuggestion | None]) -> None:
         while (task := tasks.get()) is not None:
-            self._emit(self.outcome(task))
+            timeout = self._specs[task.call.name].timeout
+            worker = self._worker(task.call.name)
+            worker.begin(task)
+            try:
+                found = worker.answers.get(timeout=timeout)
+            except queue.Empty:
+                found = _Fault(f"gave no answer within {timeout:g} s")
+            self._emit(self._told(task, found))
 
     def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call and wait for it, as long as it may take; what became of it."""
+        """Make this call on the caller's own thread, however long it takes; what became of it."""
+        return self._told(task, self._worker(task.call.name).call(task))
+
+    def _worker(self, name: str) -> _Worker:
+        if name not in self._workers:
+            self._workers[name] = _Worker(self._specs[name])
+        return self._workers[name]
+
+    def _told(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
         call = task.call
-        worker = self._workers.get(call.name)
-        if worker is None:
-            worker = self._workers[call.name] = _Worker(self._specs[call.name])
-        worker.tasks.put(task)
-        timeout = self._specs[call.name].timeout
-        try:
-            found = worker.answers.get(timeout=timeout)
-        except queue.Empty:
-            found = _Fault(f"gave no answer within {timeout:g} s")
         if isinstance(found, _Fault):
-            worker.tasks.put(None)
-            del self._workers[call.name]  # the next one is built anew
+            self._workers.pop(call.name).tasks.put(None)  # the next one is built anew
             return CallFailed(self._clock(), call.call, found.what, found.traceback)
         return CallReturned(self._clock(), call.call, found)
 
@@ -115,19 +120,30 @@ class _Worker:
         self._spec = spec
         self._generator: Generator | None = None
         self._tags: set[Any] = set()
-        name = f"generator {spec.name} (calls)"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._begun = False
+
+    def begin(self, task: MakeSuggestion) -> None:
+        """Make a call on the worker's thread; the answer is among ``answers`` then."""
+        if not self._begun:
+            self._begun = True
+            name = f"generator {self._spec.name} (calls)"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self.tasks.put(task)
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:
-            try:
-                self.answers.put(self._answer(task))
-            except EnsembleError as error:
-                self.answers.put(_Fault(str(error)))
-            except BaseException as error:  # whatever a plugin's generator raises
-                text = " ".join(str(error).split())[:300]
-                what = f"raised {type(error).__name__}: {text}"
-                self.answers.put(_Fault(what, "".join(traceback.format_exception(error))))
+            self.answers.put(self.call(task))
+
+    def call(self, task: MakeSuggestion) -> _Answer | _Fault:
+        """Make a call on this thread."""
+        try:
+            return self._answer(task)
+        except EnsembleError as error:
+            return _Fault(str(error))
+        except BaseException as error:  # whatever a plugin's generator raises
+            text = " ".join(str(error).split())[:300]
+            what = f"raised {type(error).__name__}: {text}"
+            return _Fault(what, "".join(traceback.format_exception(error)))
 
     def _answer(self, task: MakeSuggestion) -> _Answer:
         asking, spec = task.asking, self._spec

@@ -1,0 +1,125 @@
+"""What may be wrong in ``generators:``: each is told with its place and the nearest right word, before
+anything is submitted."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
+from ensemble_core.plugin.discovery import discover
+
+REGISTRY = discover()
+
+#: What is to be replaced by something wrong, each once.
+STUDY = """\
+jobs:
+  - name: sim
+    command: sim {x} {n}
+    observe: {json-lines: {fields: [energy, stress]}}
+    result: {E: last.energy, peak: max.stress}
+generators:
+  - name: search
+    use: random
+    group: sim
+    variables: {x: [-5.0, 5.0], n: {values: [8, 16]}}
+    objectives: {E: minimize}
+    constraints: {peak: '< 2.5'}
+    at_once: 4
+    until: count.done >= 60
+    with: {seed: 1}
+rules:
+  - {trigger: generator-best, name: search, when: E < 3, action: {name: pause, generator: search}}
+"""
+
+
+def wrong(replaced: str, by: str, *words: str) -> object:
+    """A study with something wrong in it, at the sign ``«``, and what is told of that."""
+    assert STUDY.count(replaced) == 1, replaced
+    assert by.count("«") == 1, by
+    return pytest.param(STUDY.replace(replaced, by), words, id=by.replace("«", ""))
+
+
+X, N, UNTIL = "x: [-5.0, 5.0]", "n: {values: [8, 16]}", "until: count.done >= 60"
+WRONG = [
+    wrong("use: random", "use: «randm", "there is no generator 'randm'", "'random'"),
+    wrong("use: random", "use: «nelder", "there is no generator 'nelder'", "known are"),
+    wrong("group: sim", "group: «sin", "there is no job group 'sin'", "'sim'"),
+    wrong(X, "x: «5", "'x'", "a list or a mapping"),
+    wrong(X, "x: «[5]", "'x'"),
+    wrong(X, "x: «[5.0, -5.0]", "'x' is from 5 to -5", "the lower value is first"),
+    wrong(X, "x: «{from: 1}", "the variable 'x' has no 'to'"),
+    wrong(X, "x: «{from: -1, to: 1, log: true}", "logarithmic and begins at -1"),
+    wrong(X, "x: {from: 1, to: 2, stepp«: 1}".replace("stepp«", "«stepp"), "'stepp'", "'step'"),
+    wrong(N, "n: {values: «[]}", "'values' is empty"),
+    wrong(N, "n: «{values: [8, 8]}", "'n' has a value twice"),
+    wrong("{E: minimize}", "{«F: minimize}", "'F' is no result of the job group 'sim'", "E, peak"),
+    wrong("{E: minimize}", "{«e: minimize}", "'e' is no result", "did you mean 'E'"),
+    wrong("{E: minimize}", "{E: «minimise}", "'E' is 'minimise'", "'minimize'"),
+    wrong("{E: minimize}", "«{}", "'objectives' is empty"),
+    wrong("{peak: '< 2.5'}", "{peak: «'= 2.5'}", "the constraint on 'peak' is '= 2.5'", '"< 2.5"'),
+    wrong("{peak: '< 2.5'}", "{«peek: '< 2.5'}", "'peek' is no result", "'peak'"),
+    wrong("at_once: 4", "at_once: «0", "'at_once' is 0", "at least 1"),
+    wrong("at_once: 4", "«at_onec: 4", "unknown key 'at_onec'", "'at_once'"),
+    wrong("at_once: 4", "replicas: «many", "'replicas'", "a whole number"),
+    wrong("at_once: 4", "timeout: «0", "'timeout' is 0", "more than 0"),
+    wrong("at_once: 4", "failed: «drop", "'failed' is 'drop'", "discard"),
+    wrong("at_once: 4", "failed: «{E: 1}", "'failed' gives no value for 'peak'"),
+    wrong("at_once: 4", "«prune: {value: energy, step: stress}", "takes no rows of running jobs"),
+    wrong(UNTIL, "until: «count.don >= 60", "there is no count 'don'", "'count.done'"),
+    wrong(UNTIL, "until: «min.F < 3", "yields 'F'"),
+    wrong(UNTIL, "until: generator.«serch.pending > 3", "no generator 'serch'", "'search'"),
+    wrong(UNTIL, "until: generator.search.«best.F > 3", "no objective 'F'"),
+    wrong("with: {seed: 1}", "with: {«sed: 1}", "unknown key 'sed'", "'seed'"),
+    wrong("with: {seed: 1}", "with: {seed: «one}", "'seed'", "a whole number"),
+    wrong("name: search, when", "name: «serch, when", "no generator 'serch'", "'search'"),
+    wrong("generator: search}", "generator: «serch}", "no generator 'serch'", "'search'"),
+    wrong("when: E < 3", "when: «F < 3", "'F'"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_what_is_wrong_is_told_with_its_place(text: str, words: tuple[str, ...]) -> None:
+    before = text[: text.index("«")]
+    line = before.count("\n") + 1
+    with pytest.raises(FileErrors) as caught:
+        load_text(text.replace("«", ""), REGISTRY)
+    told = str(caught.value)
+    assert f"ensemble.yaml:{line}:" in told
+    for word in words:
+        assert word in told, told
+
+
+def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
+    endless = STUDY.replace(f"    {UNTIL}\n", "")
+    with pytest.raises(FileErrors, match="nothing says when the generator 'search' is to end"):
+        load_text(endless, REGISTRY)
+    assert load_text(endless + "limits: {jobs: 60}\n", REGISTRY).generators["search"].until is None
+    grid = endless.replace("use: random", "use: grid").replace("{seed: 1}", "{points: 3}")
+    assert load_text(grid, REGISTRY).generators["search"].until is None
+
+
+def test_what_must_be_there_is_asked_for() -> None:
+    for key in ("use", "group", "variables", "objectives"):
+        lines = [line for line in STUDY.splitlines() if not line.strip().startswith(f"{key}:")]
+        with pytest.raises(FileErrors, match=f"has no '{key}'"):
+            load_text("\n".join(lines), REGISTRY)
+    hypercube = STUDY.replace("use: random", "use: latin-hypercube")
+    with pytest.raises(FileErrors, match="has no 'points'"):
+        load_text(hypercube, REGISTRY)
+
+
+def test_a_parameter_that_nobody_gives_a_value_is_told() -> None:
+    text = STUDY.replace("command: sim {x} {n}", "command: sim {x} {n} {T}").replace(
+        "    observe:", "    parameters: {T: null}\n    observe:"
+    )
+    with pytest.raises(FileErrors, match="'T' of 'sim' is null, and it is no variable here"):
+        load_text(text, REGISTRY)
+
+
+def test_names_that_are_taken_are_refused() -> None:
+    entry = STUDY[STUDY.index("  - name: search") : STUDY.index("rules:")]
+    with pytest.raises(FileErrors, match="there are two generators 'search'"):
+        load_text(STUDY.replace("rules:", f"{entry}rules:"), REGISTRY)
+    with pytest.raises(FileErrors, match="there is a table 'search' under 'results' already"):
+        load_text(STUDY + "results: {search: {of: sim}}\n", REGISTRY)
