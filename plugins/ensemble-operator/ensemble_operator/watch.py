@@ -96,9 +96,7 @@ class Operator:
             for each in done:
                 each.result()
         finally:
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
             if lease is not None:
                 await lease.release()
             await self.api.close()
@@ -211,6 +209,17 @@ class Operator:
         self._compared = time.monotonic()
         self._due = self._compared + _CHECK
         return missed
+
+
+async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks until each has ended: before Python 3.12 ``wait_for`` passes over a cancellation
+    that comes with the result that it waits for."""
+    left = set(tasks)
+    while left:
+        for each in left:
+            each.cancel()
+        _, left = await asyncio.wait(left, timeout=1.0)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _end_kopf() -> None:

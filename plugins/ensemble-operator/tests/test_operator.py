@@ -146,6 +146,31 @@ def test_children_stay_with_orphan(stand: Stand) -> None:
     assert stand.names("Secret")
 
 
+def test_a_lease_that_is_renewed_while_the_operator_is_stopped_does_not_keep_it() -> None:
+    """wait_for may pass over a cancellation, before Python 3.12."""
+    import asyncio
+
+    from ensemble_operator.watch import _end
+
+    async def main() -> int:
+        cancelled = 0
+
+        async def holds() -> None:
+            nonlocal cancelled
+            while cancelled < 2:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    cancelled += 1
+
+        task = asyncio.ensure_future(holds())
+        await asyncio.sleep(0)
+        await _end([task])
+        return cancelled
+
+    assert asyncio.run(main()) == 2
+
+
 # -- what is wrong -----------------------------------------------------------------------------------
 
 
