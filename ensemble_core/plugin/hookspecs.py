@@ -598,7 +598,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-bo
     """Generators: what ``use`` under ``generators:`` names, which chooses the next point.
 
     The docstring of :class:`~ensemble_core.model.generators.Generator` is the contract. This one
-    halves the best point's distance to the edges, one step after the other:
+    looks to both sides of the best point, each time half as far:
 
     ```python
     from ensemble_core import Generator, GeneratorPlugin, hookimpl
@@ -608,16 +608,17 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-bo
         def __init__(self, vocs):
             (self.variable,) = vocs.variables
             (self.objective,) = vocs.objectives
-            self.low, self.high = self.variable.low, self.variable.high
             self.best, self.value = None, float("inf")
             self.asked = 0
 
         def suggest(self, count):
-            self.asked += 1
+            low, high = self.variable.low, self.variable.high
             if self.best is None:
-                return [{self.variable.name: (self.low + self.high) / 2}]
-            end = self.low if self.asked % 2 else self.high
-            return [{self.variable.name: (self.best + end) / 2}]
+                return [{self.variable.name: (low + high) / 2}]
+            step = (high - low) / 4 / 2 ** (self.asked // 2)
+            side = 1 if self.asked % 2 else -1
+            self.asked += 1
+            return [{self.variable.name: min(max(self.best + side * step, low), high)}]
 
         def ingest(self, points):
             for point in points:
@@ -631,7 +632,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-bo
         return [
             GeneratorPlugin(
                 name="halving",
-                summary="the best point so far, nearer to one edge and then to the other",
+                summary="both sides of the best point so far, each time half as far",
                 build=lambda vocs, options: Halving(vocs),
             )
         ]

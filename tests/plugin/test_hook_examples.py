@@ -22,6 +22,8 @@ from ensemble_core import (
     Rule,
     Run,
     StatisticPlugin,
+    Variable,
+    Vocs,
 )
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
@@ -35,7 +37,9 @@ from ensemble_core.plugin.validation import HOOKS
 from ensemble_core.testing import (
     ActionContract,
     FakeFiring,
+    GeneratorContract,
     ObserverContract,
+    PlayedGenerator,
     StatisticContract,
     Story,
     TriggerContract,
@@ -234,3 +238,14 @@ def test_observer_example_reads_energies(tmp_path: Path) -> None:
         rows = (Row({"energy": -1.5}), Row({"energy": math.nan}), Row({"energy": -1.75}))
 
     check(Suite())
+
+
+def test_generator_example_comes_nearer_to_the_best_point(tmp_path: Path) -> None:
+    plugin = install("ensemble_generators", tmp_path).generators["halving"]
+    vocs = Vocs(variables=(Variable(name="x", low=-8.0, high=8.0),), objectives={"E": "minimize"})
+    suite = type("Suite", (GeneratorContract,), {"plugin": plugin, "vocs": vocs, "repeats": False})
+    check(suite())
+    played = PlayedGenerator(lambda: plugin.build(vocs, {}), vocs)
+    points = played.play(20, lambda point: {"E": abs(point["x"] - 2.3)})
+    assert points[0] == {"x": 0.0}
+    assert min(abs(point["x"] - 2.3) for point in points) < 0.1
