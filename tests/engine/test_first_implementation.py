@@ -16,8 +16,8 @@ import pytest
 from ensemble_core.config import load_text
 from ensemble_core.engine.rule_evaluation import RuleObserver
 from ensemble_core.errors import FileErrors
-from ensemble_core.model.decisions import Cancel, Log, Terminate
-from ensemble_core.model.events import JobEvent, Observed, ResizeOutcome, TimerElapsed
+from ensemble_core.model.decisions import Call, Cancel, Log, Terminate
+from ensemble_core.model.events import CallReturned, JobEvent, Observed, ResizeOutcome, TimerElapsed
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.testing import Story
 
@@ -76,6 +76,20 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
             "  - {id: it, trigger: limit, action: {name: log, message: x}}\n"
         )
         told.start()
+    elif trigger.startswith("generator-"):
+        told = Story(
+            "jobs: [{name: sim, command: 'x {x}', observe: {json-lines: {fields: [E]}}, "
+            "result: {E: last.E}}]\n"
+            "generators: [{name: search, use: grid, group: sim, variables: {x: {values: [1]}}, "
+            "objectives: {E: minimize}}]\n"
+            f"rules: [{{id: it, trigger: {trigger}, action: {{name: log, message: x}}}}]\n"
+        )
+        (call,) = (one for one in told.start() if isinstance(one, Call))
+        told.tell(CallReturned(told.now, call.call, ({"point": {"x": 1}},)))
+        told.begin("sim.0")
+        told.observe("sim.0", E=1.0)
+        (call,) = (one for one in told.end("sim.0") if isinstance(one, Call))
+        told.tell(CallReturned(told.now, call.call))
     elif trigger == "idle":
         for job in ("sim.0", "sim.1", "sim.2"):
             told.play(job)
