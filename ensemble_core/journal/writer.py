@@ -164,8 +164,9 @@ class JournalWriter:
                 (self.seq, now, *who),
             )
         )
-        self._thread = threading.Thread(target=self._main, name="journal", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._main, name="journal", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: a Ctrl-C in between would leave one that none can join
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """The controller leaves; what was handed over is written first. Raises

@@ -174,3 +174,17 @@ def test_what_is_written_out_for_speed_is_what_any_event_is_written_as(
         listed(event, decisions), separators=(",", ":"), default=lambda record: record.compact()
     )
     assert event_text(event, decisions) == usual
+
+
+def test_a_ctrl_c_while_the_writing_thread_begins_leaves_a_file_that_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    writer = JournalWriter(tmp_path / NAME)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.begin(1.0, {})
+    writer.close()
