@@ -96,8 +96,8 @@ def came_in(cluster: Any) -> tuple[float, float]:
 
 
 class Counted:
-    """What qmaster had of messages while something was done, for 1,000 jobs, without what an idle
-    cell has."""
+    """The figures of qmaster's messages during a measurement, for 1,000 jobs, less those of an idle
+    cell."""
 
     def __init__(self, cluster: Any, jobs: int) -> None:
         self._cluster = cluster

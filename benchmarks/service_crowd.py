@@ -91,7 +91,7 @@ def play(
         name = name_of(number)
 
         async def back() -> None:
-            """What comes: its own messages from the bare server, else acknowledgements."""
+            """Reads the answers: the bare server's own messages, else acknowledgements."""
             acknowledged = 0
             while acknowledged < count:
                 message = await stream.read()

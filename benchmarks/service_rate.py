@@ -57,7 +57,8 @@ class Echo(api.EnsembleServicer):
 
 
 async def relay(requests: Any, context: Any) -> AsyncIterator[Any]:
-    """What the service does with a member's events, in one stream and with nothing else."""
+    """A bare relay: the service's work on a member's events, in one stream and with nothing
+    else."""
     async for message in requests:
         yield pb.ToRun(batch=message.batch)
 
@@ -129,7 +130,7 @@ class Server:
         self._tokens = tokens
 
     def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
-        """What tells the service that it is this member, or the controller."""
+        """The metadata by which the service knows this member, or the controller."""
         return (("authorization", f"Bearer {self._tokens[name]}"),)
 
     def used(self) -> float:
@@ -158,7 +159,7 @@ async def timed(call: Callable[[int], Awaitable[object]], count: int) -> float:
 
 
 class Asker:
-    """Who asks one of the servers, and a member to ask about."""
+    """A client of one of the servers, and a member to ask about."""
 
     def __init__(self, server: Server, what: str) -> None:
         self.server, self.seconds, self.cost = server, 0.0, 0.0
@@ -186,7 +187,8 @@ class Asker:
         await timed(self._call, 50)
 
     async def ask(self, count: int) -> None:
-        """So many requests; ``seconds`` and ``cost``, of the server's processor, grow."""
+        """Sends this number of requests; ``seconds`` and ``cost``, of the server's processor,
+        grow."""
         used = self.server.used()
         self.seconds += await timed(self._call, count)
         self.cost += self.server.used() - used
@@ -197,7 +199,7 @@ class Asker:
 
 
 async def requests(bare: Server, ours: Server, what: str, count: int) -> tuple[Asker, Asker]:
-    """So many requests of both, a few of the one after a few of the other."""
+    """Requests to both servers, a few of the one after a few of the other."""
     askers = Asker(bare, what), Asker(ours, what)
     for each in askers:
         await each.begin()

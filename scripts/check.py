@@ -56,7 +56,7 @@ CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran i
 
 @dataclass
 class Results:
-    """What the last section is made of."""
+    """The results that the last section shows."""
 
     failed: list[str] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def build() -> None:
 
 
 def checkout() -> None:
-    """What tests on wheels leave out."""
+    """Runs the tests that wheels leave out."""
     built()  # the tests look into the distributions where there are any
     pytest("checkout", BIN, ROOT, "-m", "checkout", "tests", "plugins")
 
@@ -318,7 +318,7 @@ def slurm() -> str:
 
 
 def gridengine() -> str:
-    """Whether the tests of ensemble-gridengine ran with a real Grid Engine."""
+    """The line about the tests of ensemble-gridengine: whether they ran with a real Grid Engine."""
     if any(
         why.startswith("no Grid Engine") for each in RESULTS.skipped.values() for why, _ in each
     ):

@@ -84,7 +84,7 @@ for _queue in QUEUES:
 
 
 class Soak:
-    """What came of all rounds so far. Filled by a thread for each process."""
+    """The results of all rounds so far. Filled by a thread for each process."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -63,7 +63,7 @@ def _said(decision: Mapping[str, Any]) -> str:
 
 
 def asker() -> str:
-    """Who runs this program, and where, as the run's controller tells it."""
+    """The user who runs this program, and the machine, as the run's controller tells it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

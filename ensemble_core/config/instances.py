@@ -125,7 +125,7 @@ def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
 
 
 def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
-    """What the entry becomes; empty where that failed, which was reported."""
+    """The result of an entry; empty where that failed, which was reported."""
     if "rules" in entry:
         return {
             "jobs": [],

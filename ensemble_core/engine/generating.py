@@ -364,7 +364,7 @@ def _means(
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """What a generator is told of a point, as the journal has it."""
+    """A point as a generator is told of it and as the journal has it."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.values:
         data["values"] = dict(point.values)

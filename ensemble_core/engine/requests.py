@@ -76,7 +76,7 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
 
 
 def _check_given(state: State, action: Mapping[str, Any]) -> None:
-    """What functions give for the submit of a rule, a user gives himself."""
+    """Refuse a submit by a user that leaves out a parameter which a function gives for rules."""
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}

@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
     @property
     def saw(self) -> str:
-        """What its condition saw: ``energy=3, mean.energy has no value``."""
+        """The names that its condition saw: ``energy=3, mean.energy has no value``."""
         return ", ".join(_spelled(self.seen.items()))
 
 

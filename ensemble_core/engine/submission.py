@@ -37,7 +37,7 @@ def _batches(held: Iterable[HeldJob]) -> list[Submit]:
 
 
 def source_of(state: State, group: str, overrides: Mapping[str, Any]) -> JobGroup:
-    """What one submit of this group is of."""
+    """The job group that one submit is made from."""
     found = state.table.groups.get(group)
     if found is None:
         raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")

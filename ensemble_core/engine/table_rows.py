@@ -148,8 +148,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return _chosen(table, list(_worked_out(table, rows, known)))
 
     def of_group(self, group: str) -> list[TableRow]:
-        """What is known of each job of a group that is done, in the order of their indices: its
-        parameters, what its ``result`` gave, ``index``, ``duration`` and ``attempt``. None of
+        """A row for each job of a group that is done, in the order of their indices: its
+        parameters, the values of its ``result``, ``index``, ``duration`` and ``attempt``. None of
         groups of which nothing is kept."""
         done = self._done.get(group)
         return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]

@@ -214,8 +214,8 @@ class Exchange(NamedTuple):
 
 
 class Generator:
-    """What chooses points. Built anew by each controller; called on one thread of its own, one call
-    at a time; may take its time, and keeps what it likes in memory."""
+    """A chooser of points. Built anew by each controller; called on one thread of its own, one call
+    at a time; may take its time, and keeps its state in memory."""
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """The next points, ``count`` or fewer: a value for each variable, perhaps ``_id`` beside
@@ -240,7 +240,8 @@ class Generator:
 
 
 class Prune(NamedTuple):
-    """What a pruner is told of rows: the column with the value, and the one with the step."""
+    """The columns of rows that a pruner is told of: the one with the value, and the one with the
+    step."""
 
     value: str
     step: str

@@ -237,7 +237,7 @@ class JobGroup:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Those of them that a function gives at each submit, with its name."""
+        """The parameters that a function gives at each submit, with its name."""
         found = {}
         for entry in (self, *self.more):
             for name, values in entry.parameters.items():

@@ -46,7 +46,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """What a source may ask for.
+    """The parts of an ensemble that a source may read.
 
     ``read`` gives the text of a file, found beside the ensemble file; the run keeps it. Where there
     is no such file that is an error of the ensemble file. ``called`` is a file's name as messages
@@ -81,7 +81,7 @@ class SourcePlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmView:
-    """What an algorithm may look at.
+    """The parts of an ensemble that an algorithm may read.
 
     ``instance`` is the name of the instance that is built. ``groups`` are the job groups by name,
     as the file has them; ``statistics`` the names of those that there are. ``capabilities`` are the

@@ -287,8 +287,8 @@ def _functions(
 
 
 def _values(given: object, what: str) -> list[Any]:
-    """What a function gave for a parameter, as a list of values that a job may have; none where it
-    gave ``None``. ``what`` tells of a wrong one, which is filled in."""
+    """The values that a function gave for a parameter, as a list of values that a job may have;
+    empty where it gave ``None``. ``what`` names the parameter in an error."""
     as_list = getattr(given, "tolist", None)  # arrays and scalars of numpy, columns of pandas
     if callable(as_list):
         given = as_list()

@@ -105,7 +105,7 @@ class GeneratorCalls:
 
 
 class _Fault(NamedTuple):
-    """What went wrong in a call."""
+    """The fault of a call."""
 
     what: str
     traceback: str = ""
@@ -168,7 +168,7 @@ class _Worker:
         return [{"prune": int(number)} for number in sorted(set(found))]
 
     def _checked(self, found: object, count: int) -> list[Mapping[str, Any]]:
-        """What it suggested, as plain data. Raises :class:`EnsembleError`."""
+        """The suggestions, checked, as plain data. Raises :class:`EnsembleError`."""
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise _fault(f"suggested {found!r:.80}, expected a list of points")
         points = list(found)
@@ -200,7 +200,7 @@ def _fault(what: str) -> EnsembleError:
 
 
 def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
-    """Those that are points of the problem: a changed file may have another."""
+    """The points among these that fit the problem: a changed file may have another."""
     return [each for each in points if spec.vocs.refused(each.parameters) is None]
 
 

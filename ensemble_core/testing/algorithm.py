@@ -34,7 +34,7 @@ _MADE = 40
 
 
 class AlgorithmContract:
-    """What every algorithm must do.
+    """The laws of algorithms, as tests.
 
     ``plugin`` is the record. ``groups`` are the job groups that the tests have, by name;
     ``options`` are such that it works with these. ``bad_options`` must be refused.
@@ -161,7 +161,7 @@ class AlgorithmContract:
         return load_text(text, self._registry())
 
     def _refusal(self, options: Mapping[str, Any]) -> EnsembleError | None:
-        """What is said of these options, ``None`` where they are accepted."""
+        """The error for these options, ``None`` where they are accepted."""
         try:
             self._load(self._file("one", options=options))
         except EnsembleError as error:

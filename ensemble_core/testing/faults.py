@@ -109,7 +109,8 @@ class FaultSuite:
         session.check_ended_once()
 
     def plan(self, faults: Mapping[str, str]) -> None:
-        """What commands do from now on, by what they are for; the others do as they should."""
+        """Sets the faults of commands from now on, by their purpose; the others do as they
+        should."""
         for name in set(self.commands.values()):
             (self.folder / f"{name}.plan").unlink(missing_ok=True)
         for what, lines in faults.items():

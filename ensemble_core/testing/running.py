@@ -47,7 +47,7 @@ class Running:
 
     @property
     def errors(self) -> str:
-        """What stands on its stderr."""
+        """The program's stderr so far."""
         return self._errors.read_text()
 
     def of(self, **wanted: object) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ class Running:
         return code
 
     def warnings(self) -> list[str]:
-        """What it warned of."""
+        """The warnings so far."""
         return [str(line["message"]) for line in self.of(kind="event", type="problem")]
 
     def signal(self, number: int) -> None:

@@ -108,7 +108,7 @@ def sources() -> list[Path]:
 
 
 def riddle(docstring: str | None) -> bool:
-    """Whether a docstring does not begin with its thing."""
+    """True if a docstring does not begin with its thing."""
     begins = ("What", "Who", "Whether", "Those", "That which", "So many", "How")
     return docstring is None or docstring.startswith(tuple(f"{word} " for word in begins))
 
@@ -128,6 +128,18 @@ def test_a_room_has_a_folder_of_tests(room: str) -> None:
 def test_a_modules_docstring_names_its_thing_first(file: Path) -> None:
     docstring = ast.get_docstring(ast.parse(file.read_text()))
     assert not riddle(docstring), f"{docstring!r} does not begin with what the module holds"
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("file", sources(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_docstrings_of_classes_and_functions_name_their_thing_first(file: Path) -> None:
+    defined = [
+        (node.name, ast.get_docstring(node))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    riddles = [name for name, text in defined if text and riddle(text) and text[:3] != "How"]
+    assert not riddles, f"the docstrings of {riddles} do not begin with what these are"
 
 
 def test_a_docstring_that_does_not_name_its_thing_is_found() -> None:

@@ -62,7 +62,7 @@ class Given(StepReader):
         self.answered: set[str] = set()
 
     def step(self, word: str, value: Any, path: Path) -> Tell | None:
-        """What this word tells the queue; ``None`` where something is wrong with it."""
+        """The step that this word gives to the queue; ``None`` where something is wrong with it."""
         errors = len(self._context.errors)
         tell = WORDS[word](self, value, path)
         return tell if len(self._context.errors) == errors else None
@@ -70,7 +70,8 @@ class Given(StepReader):
     # -- jobs ----------------------------------------------------------------------------------
 
     def submitted(self, value: Any, path: Path) -> Tell:
-        """So many jobs of each group have been submitted; what rules lack of it is asked for."""
+        """A step by which jobs of each group have been submitted; fields that rules lack are asked
+        for."""
         wanted = self._mapping(value, path, (), ())
         for name, count in wanted.items():
             if name not in self._context.known.groups:

@@ -188,7 +188,7 @@ class _Traced(_Told):
 
 
 def why(tests: TestFile, test: RuleTest, rule: str) -> Sequence[str]:
-    """What ``ensemble why`` says of a rule in this test, in lines."""
+    """The answer of ``ensemble why`` about a rule in this test, in lines."""
     traced = _Traced(tests, test, rule)
     traced.run()
     traced.take()

@@ -229,7 +229,7 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
 
 
 def _flat(firings: Sequence[_Firing | None]) -> list[Any]:
-    """What fired and was decided, in order, whatever fell on one time."""
+    """The firings and decisions, in order, whatever fell on one time."""
     found: list[Any] = []
     for firing in firings:
         if firing is not None:

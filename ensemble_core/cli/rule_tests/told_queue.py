@@ -133,7 +133,7 @@ class ToldQueue(VirtualExecutor):
         return found
 
     def here(self, jobs: Sequence[str]) -> list[str]:
-        """Those of these jobs that are in the queue."""
+        """The jobs among these that are in the queue."""
         return [job for job in jobs if job in self._jobs]
 
     def _why_not(self, name: str) -> str:

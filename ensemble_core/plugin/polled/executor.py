@@ -213,7 +213,7 @@ class PolledExecutor(QueueHooks):
                 polled.lock.notify_all()
 
     def _next(self, dues: list[float]) -> Callable[[], None] | None:
-        """What is to be done now; else ``dues`` has when something is."""
+        """The next step to take now; else ``dues`` has the time of one."""
         now = time.monotonic()
         return (
             self._inquiry.cancels_due(now, dues)

@@ -20,7 +20,7 @@ __all__ = ["QueueHooks", "QueueJob"]
 
 @dataclass(frozen=True, slots=True)
 class QueueJob:
-    """What the queue says of one job: it waits, runs, or is over.
+    """One job's state in the queue: it waits, runs, or is over.
 
     Of one that is over, ``status`` is its wait status where the queue knows it, and ``exception``
     (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) with ``note`` why the queue ended
@@ -36,7 +36,7 @@ class QueueJob:
 
 
 class QueueHooks(Executor):
-    """What a plugin for a polled queue overrides.
+    """The methods that a plugin for a polled queue overrides.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class QueueHooks(Executor):
 
     @abstractmethod
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """What the queue says of these jobs, by one question. Others are passed over; one that is
+        """The queue's answer about these jobs, by one request. Others are passed over; one that is
         missing is one that the queue does not know."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class QueueHooks(Executor):
         return None
 
     def shape(self, job: Job) -> object:
-        """What jobs must have in common to be one batch: all that the queue is asked for."""
+        """The properties that jobs must share to be one batch: all that the queue is asked for."""
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
             *(job.duration, job.urgency, repr(job.options.get(self.name))),
@@ -106,7 +106,7 @@ class QueueHooks(Executor):
         return {}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """What the queue's records say of jobs that are over and of which nothing else is known."""
+        """The queue's records of jobs that are over and of which nothing else is known."""
         return ()
 
     def command(self, words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:

@@ -20,7 +20,7 @@ __all__ = ["Inquiry"]
 
 
 class Inquiry:
-    """What the queue is asked for, beside taking jobs."""
+    """The requests to a queue, beside those that hand in jobs."""
 
     def __init__(self, polled: PolledRun) -> None:
         self._polled = polled

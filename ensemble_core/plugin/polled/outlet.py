@@ -16,9 +16,9 @@ __all__ = ["Outlet"]
 
 
 class Outlet:
-    """What is to be told, in order. ``name`` is what the queue is called in messages, ``folder``
-    where its executor keeps records. ``unwritten`` is true while the disk does not take
-    what is written."""
+    """The events and messages to hand on, in order. ``name`` is the queue's name in messages,
+    ``folder`` where its executor keeps records. ``unwritten`` is true while the disk does not take
+    them."""
 
     def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
         self._name = name
@@ -51,7 +51,7 @@ class Outlet:
 
     @property
     def trouble_now(self) -> str:
-        """What the queue does not do; empty if it does all."""
+        """The queue's present trouble in words; empty if there is none."""
         return "; ".join(self._troubles.values())
 
     def trouble(self, what: str, message: str) -> None:

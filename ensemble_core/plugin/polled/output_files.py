@@ -30,7 +30,7 @@ class Place:
 
     @property
     def files(self) -> dict[str, str]:
-        """What the context of the job's ``start`` says of them."""
+        """The output files, as the context of the job's ``start`` names them."""
         return {"workdir": self.workdir, "stdout": self.out, "stderr": self.err}
 
 

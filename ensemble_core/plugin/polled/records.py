@@ -119,7 +119,7 @@ class Records:
             self._file.flush()
 
     def was_emptied(self, path: str) -> bool:
-        """Whether the run has begun this file of output already."""
+        """True if the run has begun this file of output already."""
         return path in self._emptied
 
     def send(self, sent: Sent) -> None:
@@ -164,7 +164,7 @@ class Records:
                 self.drop()
 
     def drop(self) -> None:
-        """What an earlier controller wrote need not be kept in memory any longer."""
+        """Frees the memory of an earlier controller's records, which is needed no longer."""
         self.sent.clear()
         self.told.clear()
         self.cancelled.clear()

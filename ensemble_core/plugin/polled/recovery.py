@@ -65,7 +65,7 @@ def _restore(polled: PolledRun, job: str, since: float, sent: Sent | None) -> bo
 
 
 def _look_for(polled: PolledRun, sent: Sent) -> None:
-    """Whether a batch of an earlier controller arrived; asked until the queue answers."""
+    """Looks for a batch of an earlier controller; asked until the queue answers."""
     end = time.monotonic() + pace.PATIENCE
     while True:
         try:

@@ -84,7 +84,7 @@ class Spool:
         return True
 
     def names(self) -> list[str]:
-        """What wrappers have written."""
+        """The names of the files that wrappers have written."""
         # A client of NFS may show for half a minute what a folder was, unless it changes it itself.
         os.utime(self._reports)
         return os.listdir(self._reports)

@@ -46,7 +46,7 @@ class Submission:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are jobs that were not handed in."""
+        """True if there are jobs that were not handed in."""
         return bool(self._orders)
 
     def take(self, job: Job, place: Place) -> None:
@@ -59,7 +59,7 @@ class Submission:
         return self._orders.pop(job, None) is not None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """What is to be done now, if anything is; else ``dues`` has when. With the lock."""
+        """The next step to take now, if any; else ``dues`` has its time. With the lock."""
         if self._orders:
             if self._at <= now:
                 orders = self._chosen()

@@ -54,7 +54,8 @@ class GestGenerator(Generator):
         return [self._ours(each) for each in given]
 
     def _asked(self, count: int) -> list[dict[str, Any]]:
-        """So many points, or as many as it gives at a time, which may be none now."""
+        """Points from the generator, as many as asked for or as it gives at a time, which may be
+        none now."""
         for number in (count, None):
             try:
                 return [dict(each) for each in self._generator.suggest(number)]

@@ -57,7 +57,7 @@ class GridEngineExecutor(PolledExecutor):
     # -- the queue -----------------------------------------------------------------------------
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """What a command says. ``fine`` is what it may say where it fails and that is no error."""
+        """The output of a command. ``fine`` lists outputs with which a failure is no error."""
         code, out, err = self.command(words)
         said = f"{err}\n{out}".strip()
         lower = said.lower()

@@ -250,7 +250,7 @@ class _Conversion:
             ]  # fmt: skip
 
     def _content(self, unit: Unit, name: str) -> str:
-        """What is in a file that is staged."""
+        """The content of a file that is staged."""
         for script in unit.task.scripts if unit.task is not None else ():
             if script.name == name:
                 return script.text

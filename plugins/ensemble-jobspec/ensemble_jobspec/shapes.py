@@ -20,7 +20,7 @@ Copies = Literal["slots", "cores"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one job asks for. ``anywhere`` says that its tasks may be spread over any nodes;
+    """The resources of one job. ``anywhere`` says that its tasks may be spread over any nodes;
     ``whole`` that it has its nodes to itself. ``notes`` are for the user."""
 
     nodes: int = 1

@@ -21,7 +21,7 @@ __all__ = ["satisfied"]
 def satisfied(
     workload: Workload, folder: Path, *, require_all: bool = False
 ) -> tuple[bool, dict[str, str]]:
-    """Whether all is met, and of each requirement how.
+    """The result of all requirements: true if all are met, and of each how.
 
     Those count that tasks and groups ask for (``A|B``, ``A&B``); all of them where none asks, or
     with ``require_all``. Raises :class:`UsageError` for graphs that cannot be read.

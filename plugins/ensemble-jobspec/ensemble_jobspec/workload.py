@@ -57,7 +57,7 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a task or group asks for: one of several alternatives, and how many tasks in it.
+    """The resources of a task or group: one of several alternatives, and how many tasks are in it.
 
     ``per_slot`` and ``total`` are Flux's ``count``. ``names`` are those of the alternatives, where
     they have any.
@@ -149,7 +149,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one jobspec describes.
+    """The tasks and groups that one jobspec describes.
 
     ``requires`` are its subsystem requirements by name; ``warnings`` are about what is passed over.
     """

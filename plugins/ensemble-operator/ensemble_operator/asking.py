@@ -45,7 +45,7 @@ class Asking:
         self._folder = tempfile.TemporaryDirectory(prefix="ensemble-operator-")
 
     async def __call__(self, key: tuple[str, str], target: Target) -> Mapping[str, Figures] | None:
-        """What a service knows of its members; ``None`` where it does not answer."""
+        """The service's figures of its members; ``None`` where it does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, key, target)
 

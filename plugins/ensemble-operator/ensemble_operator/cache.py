@@ -42,7 +42,7 @@ class Cache:
         self._gone: dict[str, None] = {}
 
     def children(self, key: Key) -> dict[_Child, Object]:
-        """What there is of an Ensemble, but its pods."""
+        """The objects of an Ensemble, but its pods."""
         found = self._children.get(key, {})
         return {each: body for each, body in found.items() if each[0] != "Pod"}
 
@@ -145,18 +145,18 @@ class Cache:
 
 
 def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
-    """Whether a list of ours would have it: somebody else's may be here for its name alone."""
+    """True if a list by our label would have it: somebody else's may be here for its name alone."""
     return kind == KIND or LABEL in (found["metadata"].get("labels") or {})
 
 
 def _later(metadata: Mapping[str, Any], version: str) -> bool:
-    """Whether an object is newer than a list."""
+    """True if an object is newer than a list."""
     own = str(metadata.get("resourceVersion", ""))
     return own.isdigit() and version.isdigit() and int(own) > int(version)
 
 
 def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
-    """Whether something newer of that name is known already, be it another object: watches tell of
+    """True if something newer of that name is known already, be it another object: watches tell of
     each object in order, and not of two."""
     if known is None:
         return False

@@ -96,7 +96,7 @@ Change = Create | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 @dataclass(frozen=True)
 class Figures:
-    """What the service knows of a member. ``beat`` is in seconds since the epoch, 0 for never."""
+    """The service's figures of a member. ``beat`` is in seconds since the epoch, 0 for never."""
 
     beat: float = 0.0
     gauges: Mapping[str, float] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do: the status is written first, then the changes are made in order.
+    """The changes to make: the status is written first, then the changes are made in order.
 
     ``events`` are told once the status is written. ``again`` is when to look though nothing is
     known to have changed, in seconds since the epoch.

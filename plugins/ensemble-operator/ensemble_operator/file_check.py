@@ -24,7 +24,7 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What is wrong with a file: a line for each error, with its place; none where it is sound."""
+    """The faults of a file: a line for each error, with its place; none where it is sound."""
 
     digest: str
     errors: tuple[str, ...] = ()

@@ -44,7 +44,8 @@ VIEWER = "viewer"
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a token: its role and name with the service, and the Secret and key that has it."""
+    """The holder of a token: its role and name with the service, and the Secret and key that has
+    it."""
 
     role: Literal["member", "controller", "viewer"]
     name: str
@@ -88,7 +89,7 @@ def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
 
 
 def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
-    """Whether a token is on record, as its holder's."""
+    """True if a token is on record, as its holder's."""
     about = (holder.role, holder.name)
     return bool(text) and any(
         str(line.get("id")) == text[9:17]
@@ -98,7 +99,7 @@ def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
 
 
 def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
-    """Whether a Secret is missing, is not as it has to be, or is to be renewed."""
+    """True if a Secret is missing, is not as it has to be, or is to be renewed."""
     tls = secrets.get(tls_secret(ensemble))
     if not ensemble.sidecar.tls_secret and (
         not all(value(tls, key) for key in FILES) or now >= renew_at(tls)

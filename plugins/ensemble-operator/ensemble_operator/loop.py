@@ -48,7 +48,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 @dataclass
 class _Known:
-    """What is known of one Ensemble beside what watches tell."""
+    """The state of one Ensemble beside what watches tell."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
     secrets_at: float = 0.0

@@ -156,7 +156,8 @@ def render(files: tuple[str, ...]) -> int:
 
 
 def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is made for an Ensemble, in order. A file in a ConfigMap is not known here: empty."""
+    """The objects made for an Ensemble, in order. A file in a ConfigMap is not known here:
+    empty."""
     from ensemble_operator.member_objects import member_objects, run_objects
     from ensemble_operator.names import content
     from ensemble_operator.resource import read

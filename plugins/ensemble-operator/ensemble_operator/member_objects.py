@@ -85,7 +85,8 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
-    """What a member, or the run, is started with: immutable, and called by its content."""
+    """The ConfigMap that a member, or the run, is started with: immutable, and named by its
+    content."""
     data = {"start.sh": _START.format(command=shlex.join(words)), "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
     name = f"{ensemble.name}-{part}-{content(data)[:10]}"

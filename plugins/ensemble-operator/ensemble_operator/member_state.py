@@ -99,7 +99,7 @@ def newest(pods: Iterable[Object]) -> Object | None:
 
 
 def pod_state(pod: Object | None, container: str) -> PodState:
-    """What a pod says of the run in one of its containers."""
+    """The state of the run in one of a pod's containers."""
     if pod is None:
         return PodState("absent")
     status = pod.get("status") or {}

@@ -131,7 +131,7 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
 
 
 def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
-    """Whether an object was made for this Ensemble, and not for one of its name before it."""
+    """True if an object was made for this Ensemble, and not for one of its name before it."""
     owners = found["metadata"].get("ownerReferences", ())
     return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
 
@@ -143,7 +143,7 @@ def content(value: object) -> str:
 
 
 def member_object(ensemble: Ensemble, member: str) -> str:
-    """What a member's MiniCluster is called; as a member it is that in its namespace."""
+    """The name of a member's MiniCluster; as a member it is that in its namespace."""
     return f"{ensemble.name}-{member}"
 
 

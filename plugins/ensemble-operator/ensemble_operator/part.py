@@ -76,8 +76,8 @@ def plan_part(
     may_begin: bool,
     ended: bool,
 ) -> PartPlan:
-    """What to do about a part. ``may_begin``: whether what it needs is there; ``ended``: whether
-    the whole is over, on record."""
+    """The changes for a part. ``may_begin`` is true if what it needs is there; ``ended`` if the
+    whole is over, on record."""
     kind, name = part.main["kind"], part.main["metadata"]["name"]
     before = _before(ensemble, part.name)
     found = observed.children.get((kind, name))
@@ -283,7 +283,7 @@ def _beats(
     name: str,
     now: float,
 ) -> None:
-    """Whether it is ready, and what its queue looks like."""
+    """Sets in the plan whether the part is ready, and the figures of its queue."""
     if part.main["kind"] != "MiniCluster":
         plan.ready = state.phase == "running"
         plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")

@@ -43,7 +43,7 @@ _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job")
 
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
-    """What to do about an Ensemble; ``now`` is in seconds since the epoch."""
+    """The plan for an Ensemble; ``now`` is in seconds since the epoch."""
     wrong = problems(found)
     if wrong:
         verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
@@ -130,7 +130,8 @@ class _Planning:
             self.changes.append(Finalizer(orphan))
 
     def _deleting(self) -> Plan:
-        """What is to stay loses its owner; all else is collected by Kubernetes."""
+        """The plan of a deletion: objects that are to stay lose their owner; all else is collected
+        by Kubernetes."""
         ensemble = self.ensemble
         if ORPHAN in ensemble.finalizers:
             kept = [*self.observed.children.values(), *self.observed.secrets.values()]
@@ -139,7 +140,7 @@ class _Planning:
         return Plan(tuple(self.changes), {**ensemble.status, "phase": "Terminating"})
 
     def _finished_before(self) -> bool:
-        """Whether it is on record that all of this is over."""
+        """True if it is on record that all of this is over."""
         if not self.ensemble.status.get("finishedAt"):
             return False
         entries = {e["name"]: e for e in self.ensemble.status.get("members") or ()}
@@ -178,7 +179,7 @@ class _Planning:
     # -- objects -----------------------------------------------------------------------------------
 
     def _in_vain(self, change: Change) -> bool:
-        """Whether the API server has refused just this."""
+        """True if the API server has refused just this."""
         if not isinstance(change, (Create, Patch)):
             return False
         kind, metadata = change.body["kind"], change.body["metadata"]

@@ -24,7 +24,7 @@ _UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong at one place, as ``spec.members[0].name``."""
+    """A fault at one place, as ``spec.members[0].name``."""
 
     path: str
     message: str
@@ -108,17 +108,17 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """Whether one file is for all members, and its run beside none of them."""
+        """True if one file is for all members, and its run beside none of them."""
         return self.file is not None
 
     @property
     def durable(self) -> bool:
-        """Whether journals outlive a pod."""
+        """True if journals outlive a pod."""
         return "claim" in self.state or "size" in self.state
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """What is wrong with an object, by the schema and the rules; with ``old``, with its change."""
+    """The faults of an object, by the schema and the rules; with ``old``, of its change."""
     if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
         said = f"{found.get('apiVersion')}, {found.get('kind')}"
         return [Problem("apiVersion, kind", f"{said}: this is not {GROUP}/{VERSION}, {KIND}")]
@@ -134,7 +134,7 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
-    """What the schema has against a value; unknown fields too, as ``kubectl apply`` has."""
+    """The faults of a value by the schema; unknown fields too, as ``kubectl apply`` has."""
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             yield Problem(path, "must be an integer or a string")
@@ -219,7 +219,7 @@ def _broken(found: Object, old: Object | None) -> Iterator[tuple[str, Rule]]:
 
 
 def _unfit(spec: Object) -> Iterator[Problem]:
-    """What neither the schema nor the rules can say."""
+    """The faults that neither the schema nor the rules can say."""
     for index, member in enumerate(spec["members"]):
         path = f"spec.members[{index}]"
         containers = member["minicluster"]["spec"]["containers"]

@@ -60,7 +60,7 @@ def _selector(ensemble: Ensemble) -> dict[str, str]:
 
 
 def _rights(ensemble: Ensemble) -> list[Object]:
-    """What the service may do: nothing but resize its own members."""
+    """The service's rights: to resize its own members, and nothing else."""
     names = [member_object(ensemble, each.name) for each in ensemble.members]
     rules = [
         (["flux-framework.org"], ["miniclusters"], ["get"]),
@@ -218,8 +218,8 @@ def _probe(period: int, failures: int, timeout: int) -> Object:
 
 
 def _policy(ensemble: Ensemble) -> Object:
-    """Who may speak with the service: its members, its run and the operator, and Prometheus with
-    its metrics; it speaks with the name service and with Kubernetes."""
+    """The network policy of the service: its members, its run and the operator may speak with it,
+    and Prometheus with its metrics; it speaks with the name service and with Kubernetes."""
     own = {"app.kubernetes.io/instance": ensemble.name, "app.kubernetes.io/part-of": "ensemble"}
     members = {"podSelector": {"matchLabels": own}}
     everywhere: Object = {"namespaceSelector": {}}

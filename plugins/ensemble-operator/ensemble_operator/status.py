@@ -29,7 +29,7 @@ _TOLD = {
 
 
 def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
-    """Whether the service is there, and what keeps it from being so."""
+    """The state of the service: ready, or what keeps it from being so."""
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
@@ -114,7 +114,8 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """Whether a status says the same as the one before, and whether it does but for its figures."""
+    """The likeness of a status to the one before: whether it is the same, and whether it is but for
+    its figures."""
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:
         found = {key: each for key, each in value.items() if key not in own}

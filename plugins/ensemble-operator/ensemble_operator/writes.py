@@ -29,7 +29,8 @@ def about(change: Change) -> tuple[str, str]:
 
 
 def merge_patch(found: Object, body: Object) -> Object:
-    """What makes an object as ``body`` says: its fields, and ``None`` for those that are to go."""
+    """The patch that makes an object as ``body`` says: its fields, and ``None`` for those that are
+    to go."""
     patch: Object = copy.deepcopy(body)
     metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
     # On the condition that nobody changed it since.

@@ -121,7 +121,7 @@ def formula(text: str, names: Collection[str]) -> Expression:
 
 
 def parse(value: Any, names: Collection[str]) -> Draw:
-    """What a file says of a number, over these names. Raises :class:`EnsembleError`."""
+    """A number as a file describes it, over these names. Raises :class:`EnsembleError`."""
     if isinstance(value, bool) or value is None or isinstance(value, Mapping):
         raise EnsembleError(
             f"{value!r} is no number",

@@ -32,9 +32,9 @@ _LIMITED = 4
 
 
 class Firings(NamedTuple):
-    """What a rule did in one run: how often it fired, when first (in seconds after the begin), how
-    many jobs it cancelled, how many of these would have ended well, and how many jobs there were of
-    their groups."""
+    """The firings of a rule in one run: how often it fired, when first (in seconds after the
+    begin), how many jobs it cancelled, how many of these would have ended well, and how many jobs
+    there were of their groups."""
 
     times: int
     first: float
@@ -74,7 +74,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is played: ``until`` are seconds after which a run is given up."""
+    """The study that is simulated: ``until`` are seconds after which a run is given up."""
 
     ensemble: Ensemble
     registry: Registry

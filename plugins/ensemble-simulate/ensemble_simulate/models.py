@@ -52,8 +52,8 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 
 class Life(NamedTuple):
-    """What one attempt does once it runs: how long it takes in seconds, why it fails (``None``: it
-    does not) with which wait status, and what it prints."""
+    """The course of one attempt once it runs: how long it takes in seconds, why it fails (``None``:
+    it does not) with which wait status, and what it prints."""
 
     seconds: float
     cause: str | None = None
@@ -170,8 +170,8 @@ class GroupModel:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What an ensemble's jobs do. ``functions`` are the seconds that calls take, by name, and
-    ``returned`` what plugins' actions returned in a kept run, by name and job."""
+    """The model of an ensemble's jobs. ``functions`` are the seconds that calls take, by name, and
+    ``returned`` the results of plugins' actions in a kept run, by name and job."""
 
     groups: Mapping[str, GroupModel]
     functions: Mapping[str, Draw] = field(default_factory=dict)
@@ -188,11 +188,12 @@ class Model:
         return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
 
     def answer(self, call: Call) -> Sequence[Mapping[str, Any]] | None:
-        """What an action that is not carried out returned in the kept run; ``None``: not known."""
+        """The result of an action, which is not carried out, in the kept run; ``None``: not
+        known."""
         return self.returned.get((call.name, str((call.job or {}).get("job", ""))))
 
     def life(self, job: Job) -> Life:
-        """What this job will do. Raises :class:`UsageError` where the model makes no sense."""
+        """The course of this job. Raises :class:`UsageError` where the model makes no sense."""
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model") if job.observe else "model"
         rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
@@ -254,7 +255,7 @@ def _failing(fails: Mapping[str, Number], names: Mapping[str, Any], chance: Chan
 
 
 def names_of(job: Job) -> dict[str, Any]:
-    """What a model may speak of, of one job."""
+    """The names of one job that a model may use."""
     return {
         "index": job.index,
         "replica": job.replica,

@@ -15,7 +15,7 @@ __all__ = ["Demand", "Nodes", "demand_of"]
 
 
 class Demand(NamedTuple):
-    """What a job takes: so many nodes, and of each of them these cores and GPUs."""
+    """The resources of a job: its number of nodes, and of each of them these cores and GPUs."""
 
     nodes: int
     cores: int
@@ -23,14 +23,14 @@ class Demand(NamedTuple):
 
 
 def demand_of(job: Job) -> Demand:
-    """What this job takes: its tasks spread evenly over its nodes."""
+    """The resources of this job: its tasks spread evenly over its nodes."""
     nodes = max(1, job.nodes)
     tasks = -(-job.tasks // nodes)
     return Demand(nodes, max(1, tasks * job.cores_per_task), tasks * job.gpus_per_task)
 
 
 class Nodes:
-    """So many nodes, each with these cores and GPUs."""
+    """A cluster of nodes, each with these cores and GPUs."""
 
     def __init__(self, count: int, cores: int, gpus: int = 0) -> None:
         self.cores, self.gpus = cores, gpus
@@ -45,7 +45,7 @@ class Nodes:
         self.add(count)
 
     def add(self, count: int) -> None:
-        """So many nodes come."""
+        """Adds nodes."""
         for node in range(self._next, self._next + count):
             self._free[node] = [self.cores, self.gpus]
             self._by_free[self.cores][node] = None
@@ -102,8 +102,8 @@ class Nodes:
                 self._remove(node)
 
     def leave(self, count: int, *, busy: bool) -> int:
-        """So many nodes go: idle ones at once, then, where ``busy``, those that are idle first once
-        their jobs are over. How many that are."""
+        """Removes nodes: idle ones at once, then, where ``busy``, those that are idle first once
+        their jobs are over. Returns how many that are."""
         idle = [node for node in self._by_free[self.cores] if node not in self.leaving]
         for node in idle[:count]:
             self._remove(node)

@@ -18,13 +18,13 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model) -> list[str]:
-    """What follows the summary of one run."""
+    """The lines after the summary of one run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
     return [f"  core-hours used: {used / 3600:.3g}{share}", *basis(model)]
 
 
 def basis(model: Model) -> list[str]:
-    """What the figures rest on."""
+    """The basis of the figures: which model, and how much it was learnt from."""
     lines = ["  what jobs do is a model, not a measurement of this study:"]
     for name, group in model.groups.items():
         text = "as recorded" if group.duration is None else group.duration.text
@@ -103,7 +103,7 @@ def shown(what: str, value: float) -> str:
 
 
 def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[str]:
-    """What many runs of one file came to."""
+    """The report of many runs of one file."""
     lines = [f"{name}: {len(found)} runs, seeds {found[0].seed} to {found[-1].seed}"]
     table = [["", "5 %", "median", "95 %"]]
     for what, values in _rows(found).items():

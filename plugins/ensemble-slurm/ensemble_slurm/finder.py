@@ -27,7 +27,7 @@ Answer = Callable[[Mapping[str, bool]], None]
 
 
 class Owner(Protocol):
-    """What the finder needs of the loop."""
+    """The parts of the loop that the finder needs."""
 
     def now(self) -> float: ...
 

@@ -18,7 +18,7 @@ _DEADLINE = 60.0
 
 
 class Owner(Protocol):
-    """What the gauges need of the loop."""
+    """The parts of the loop that the gauges need."""
 
     def after(self, seconds: float, what: Callable[[], None]) -> None: ...
 

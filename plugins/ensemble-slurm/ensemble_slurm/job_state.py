@@ -54,7 +54,7 @@ class Tracked(JobEvents):
 
     @property
     def doubtful(self) -> bool:
-        """Whether Slurm is to say soon what became of it."""
+        """True if Slurm is to say soon what became of it."""
         return self.reported is not None or (self.cancelled and self.queue_id is not None)
 
 

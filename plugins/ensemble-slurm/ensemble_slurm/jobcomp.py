@@ -20,7 +20,7 @@ class Completions:
         self._size = 0
 
     def news(self) -> bool:
-        """Whether the file has grown since this was last asked."""
+        """True if the file has grown since this was last asked."""
         try:
             size = os.stat(self._path).st_size
         except OSError:

@@ -197,7 +197,7 @@ class SlurmLoop:
 
     @property
     def gauges(self) -> Mapping[str, float]:
-        """Those of the nodes now."""
+        """The gauges of the nodes now."""
         return self._gauges.values
 
     def moved(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:

@@ -118,7 +118,7 @@ class Batch:
 
     @property
     def array(self) -> bool:
-        """Whether it is a job array."""
+        """True if it is a job array."""
         return len(self.indices) > 1
 
     def jobs(self) -> list[str]:
@@ -126,7 +126,7 @@ class Batch:
         return [self._id(index) for index in self.indices]
 
     def queue_ids(self, job: str) -> list[str]:
-        """What Slurm calls them, where it calls the batch ``job``."""
+        """Slurm's ids of its jobs, where the batch's is ``job``."""
         tasks = range(len(self.indices)) if self.array else (None,)
         return [queue_id(job, task) for task in tasks]
 
@@ -155,8 +155,8 @@ class Batch:
 
     @classmethod
     def from_name(cls, name: str, tag: str) -> Batch | None:
-        """What a name alone tells, where accounting has kept no comment. Only of a contiguous
-        batch, for others' names are cut short."""
+        """The batch that a name alone tells, where accounting has kept no comment. Only of a
+        contiguous batch, for others' names are cut short."""
         match = _NAME.fullmatch(name)
         if match is None or match["mark"] != mark_of(tag):
             return None
@@ -169,7 +169,7 @@ class Batch:
 
 
 def suffix_of(job: Job) -> str:
-    """What a job's id has behind its index.
+    """The part of a job's id behind its index.
 
     >>> suffix_of(Job(id="melt.3-1~2", group="melt", index=3, command=("lmp",), attempt=1))
     '-1~2'
@@ -178,5 +178,5 @@ def suffix_of(job: Job) -> str:
 
 
 def fits(tag: str, key: str, group: str, indices: Iterable[int]) -> bool:
-    """Whether a batch of these can say in its comment what it is."""
+    """True if a batch of these can say in its comment what it is."""
     return len(Batch(tag, key, group, tuple(indices)).comment) <= COMMENT_LIMIT

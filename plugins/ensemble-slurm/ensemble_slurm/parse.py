@@ -55,7 +55,7 @@ _BAD_MARKS = "*$@^!%"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What Slurm says of one job: ``job`` is its id, or its array's, and ``task`` the number
+    """One job as Slurm reports it: ``job`` is its id, or its array's, and ``task`` the number
     within. Times are seconds since the epoch, ``None`` where there is none yet; ``nodes`` is empty
     where it never had any."""
 
@@ -90,7 +90,8 @@ def _task(text: str) -> tuple[str, int | None] | None:
 
 
 def unreadable(text: str) -> str | None:
-    """What of this ``squeue`` never printed, or not to its end; ``None`` where all of it did."""
+    """The part of this output that ``squeue`` never printed, or not to its end; ``None`` where it
+    is whole."""
     lines = [line.rstrip(" ") for line in text.split("\n") if line.strip()]
     # Names of jobs may have line ends, so that not each line is whole.
     whole = any(line.count(SEPARATOR) >= len(_JOB) for line in lines)
@@ -137,7 +138,7 @@ def read_sacct(text: str) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a site's configuration says that matters here. Times in seconds.
+    """The settings of a site's configuration that matter here. Times in seconds.
 
     ``controller`` is the host of slurmctld; empty where none is named.
     """

@@ -43,7 +43,7 @@ _DEADLINE = 60.0
 
 
 class Owner(Protocol):
-    """What the poller needs of the loop."""
+    """The parts of the loop that the poller needs."""
 
     def now(self) -> float: ...
 
@@ -217,7 +217,7 @@ class QueuePoller:
     def account(
         self, ids: Sequence[str], then: Callable[[list[Row] | None], None], *, since: float = 0.0
     ) -> None:
-        """What accounting knows of jobs: of these, or of all since a time."""
+        """Asks accounting about jobs: about these, or about all since a time."""
         command = [
             "sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}",
             f"--format={SACCT}",

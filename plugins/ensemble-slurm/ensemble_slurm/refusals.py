@@ -12,7 +12,7 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 
 
 class Refusal(Enum):
-    """What a refusal means for who asked."""
+    """The meaning of a refusal for its caller."""
 
     #: It will be refused again: this job cannot run as it is.
     FINAL = "final"
@@ -78,7 +78,7 @@ _HINTS: Sequence[tuple[str, str]] = (
 
 
 def words(stderr: str) -> str:
-    """What a command said, on one line, without its own name before each part of it."""
+    """The message of a command, on one line, without its own name before each part of it."""
     parts: list[str] = []
     for line in stderr.splitlines():
         text = line.strip()
@@ -91,7 +91,7 @@ def words(stderr: str) -> str:
 
 
 def refusal(stderr: str) -> Refusal:
-    """What it means that a command has failed with this."""
+    """The meaning of a command's failure with this message."""
     lower = stderr.lower()
     if any(part in lower for part in _FULL):
         return Refusal.FULL
@@ -101,6 +101,6 @@ def refusal(stderr: str) -> Refusal:
 
 
 def hint_for(stderr: str) -> str | None:
-    """What a user can do about it, if that is known."""
+    """A hint for the user about it, if one is known."""
     lower = stderr.lower()
     return next((hint for part, hint in _HINTS if part in lower), None)

@@ -25,7 +25,7 @@ _ID = re.compile(r"\d+(_\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one life of one job tells of itself.
+    """The report of one life of one job.
 
     ``start``: the command runs. ``end``: it has ended with ``status`` (a wait status); ``why`` is
     ``timeout`` where the wrapper ended it, ``stopped`` where Slurm told it to end, else empty.

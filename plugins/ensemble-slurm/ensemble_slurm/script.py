@@ -45,7 +45,7 @@ def _wrapper() -> str:
 
 
 def shape_of(job: Job) -> tuple[object, ...]:
-    """What jobs must have in common to be tasks of one array: all that Slurm is asked for."""
+    """The properties that jobs must share to be tasks of one array: all that Slurm is asked for."""
     options = job.options.get("slurm", {})
     return (
         job.group,
@@ -61,7 +61,7 @@ def shape_of(job: Job) -> tuple[object, ...]:
 
 
 def _nodes(job: Job) -> list[str]:
-    """What a job says of nodes; nothing where any will do."""
+    """The options for a job's nodes; none where any will do."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
 
@@ -167,7 +167,7 @@ class Scripts:
         return os.fsencode(text)
 
     def launcher(self, job: Job) -> str:
-        """What starts the tasks; empty where the command itself does."""
+        """The launcher of the tasks; empty where the command itself does it."""
         launch = job.options.get("slurm", {}).get("launch", "auto")
         if launch == "none" or (launch == "auto" and job.tasks == 1 and job.nodes == 1):
             return ""
@@ -184,7 +184,7 @@ class Scripts:
         return " ".join(words)
 
     def _lines(self, job: Job, place: Place) -> list[str]:
-        """What is one job's own, each on a line that stands by itself."""
+        """The settings of one job, each on a line that stands by itself."""
         changes = [f"{name}={value}" for name, value in job.environment.items()]
         return [
             f"_ens_job={quote(job.id)}",

@@ -79,12 +79,12 @@ def base_state(word: str) -> str:
 
 
 def is_over(state: str) -> bool:
-    """Whether this state is final. ``REVOKED`` is not: another cluster of the federation has it."""
+    """True if this state is final. ``REVOKED`` is not: another cluster of the federation has it."""
     return state in _OVER
 
 
 def is_running(state: str) -> bool:
-    """Whether a job in this state holds its nodes."""
+    """True if a job in this state holds its nodes."""
     return state in _RUNNING
 
 

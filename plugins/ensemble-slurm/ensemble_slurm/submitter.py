@@ -41,7 +41,7 @@ class Order:
 
 
 class Owner(Protocol):
-    """What the submitter needs of the loop."""
+    """The parts of the loop that the submitter needs."""
 
     def now(self) -> float: ...
 
@@ -96,7 +96,7 @@ class Submitter:
 
     @property
     def idle(self) -> bool:
-        """Whether every job has been handed over."""
+        """True if every job has been handed over."""
         return self._going is None and not self._waiting
 
     def take(self, orders: Sequence[Order]) -> None:
