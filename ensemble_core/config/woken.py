@@ -151,6 +151,17 @@ def _can_wake(
         )
         return False
     triggers = context.registry.triggers
+    of_generators = [
+        name in triggers and triggers[name].name_means == "generator" for name in trigger.wakes
+    ]
+    if of_generators and all(of_generators) and not context.known.generators:
+        context.report(
+            path,
+            f"{shown} waits for a generator, and there is none here",
+            hint="add one under 'generators:', or take the rule out",
+            code="never-wakes",
+        )
+        return False
     for name in trigger.wakes:
         is_trigger = name in triggers or name in triggers.clashes or name == record.name
         if is_trigger and name not in _NO_OCCASIONS:

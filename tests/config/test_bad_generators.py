@@ -123,3 +123,34 @@ def test_names_that_are_taken_are_refused() -> None:
         load_text(STUDY.replace("rules:", f"{entry}rules:"), REGISTRY)
     with pytest.raises(FileErrors, match="there is a table 'search' under 'results' already"):
         load_text(STUDY + "results: {search: {of: sim}}\n", REGISTRY)
+
+
+NO_GENERATORS = """\
+jobs:
+  - {name: sim, command: sim}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("{trigger: «generator-best, action: {name: log, message: a}}", "'generator-best' waits"),
+        ("{trigger: «generator-exhausted, action: {name: terminate}}", "'generator-exhausted' wai"),
+        ("{trigger: generator-best, name: «search, action: {name: terminate}}", "no generator 's"),
+        ("{trigger: start, action: {name: suggest, generator: «search}}", "no generator 'search'"),
+        ("{trigger: start, action: {name: pause, generator: «search}}", "no generator 'search'"),
+    ],
+)
+@pytest.mark.parametrize("section", ["", "generators: []\n"])
+def test_a_rule_on_generators_where_there_is_none_is_refused(
+    rule: str, told: str, section: str
+) -> None:
+    column = 5 + rule.index("«")
+    with pytest.raises(FileErrors) as caught:
+        load_text(f"{NO_GENERATORS}  - {rule.replace('«', '')}\n{section}", REGISTRY)
+    assert f"ensemble.yaml:5:{column}: " in str(caught.value)
+    assert told in str(caught.value)
+    assert "hint: " in str(caught.value)
+    load_text(NO_GENERATORS, REGISTRY)  # and nothing else is wrong with it

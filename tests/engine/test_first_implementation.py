@@ -52,7 +52,8 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
         "interval": "seconds: 5,",
         "silent": "seconds: 5,",
     }.get(trigger, "")
-    told = story(f"  - {{id: it, trigger: {trigger}, {extra} action: {{name: log, message: x}}}}")
+    rule = f"  - {{id: it, trigger: {trigger}, {extra} action: {{name: log, message: x}}}}"
+    told = story("" if trigger.startswith("generator-") else rule)
     told.start()
     event = trigger.removeprefix("job-")
     if trigger.startswith("resize-"):
