@@ -92,6 +92,10 @@ class Variable:
                 return f"it goes in steps of {self.step:g} from {self.low:g}"
         return None
 
+    def clipped(self, value: Any) -> Any:
+        """A value that is not refused, moved to the end of the range that it lies beyond."""
+        return value if self.values else min(max(value, self.low), self.high)
+
     def at(self, share: float) -> Any:
         """The value at this share of the variable, from 0 up to 1."""
         steps = self.steps
@@ -154,6 +158,10 @@ class Vocs:
             if why is not None:
                 return f"it suggested {variable.name} = {value!r}: {why}"
         return None
+
+    def clipped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters that are not refused, each within its variable."""
+        return {each.name: each.clipped(parameters[each.name]) for each in self.variables}
 
     def feasible(self, values: Mapping[str, float]) -> bool:
         """True if these results meet every constraint."""

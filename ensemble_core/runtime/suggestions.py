@@ -180,16 +180,18 @@ class _Worker:
             if not isinstance(each, Mapping):
                 raise _fault(f"suggested {each!r:.80}, expected a value for each variable")
             point = {str(name): _plain(value) for name, value in each.items()}
-            tag = point.get("_id")
-            why = self._spec.vocs.refused({k: v for k, v in point.items() if k != "_id"})
+            tag = point.pop("_id", None)
+            why = self._spec.vocs.refused(point)
             if why is not None:
                 raise _fault(why.removeprefix("it "))
+            point = self._spec.vocs.clipped(point)
             if tag is not None:
                 if not isinstance(tag, (str, int)):
                     raise _fault(f"gave a point the _id {tag!r}, expected a number or a text")
                 if tag in tags:
                     raise _fault(f"suggested a second point with the _id {tag!r}")
                 tags.add(tag)
+                point["_id"] = tag
             answer.append({"point": point})
         self._tags = tags
         return answer

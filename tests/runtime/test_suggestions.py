@@ -1,0 +1,70 @@
+"""What a generator suggests, as it comes back from its call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ensemble_core.engine.generator_state import Asking
+from ensemble_core.model.decisions import Call
+from ensemble_core.model.events import CallFailed, CallReturned, Event
+from ensemble_core.model.generators import Generator, GeneratorSpec, Variable, Vocs
+from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
+
+X = Variable(name="x", low=-5.0, high=5.0)
+N = Variable(name="n", low=1, high=9, step=2)
+KIND = Variable(name="kind", values=("a", "b"))
+
+
+class Fixed(Generator):
+    """Suggests one point, always the same."""
+
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._point = point
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        return [self._point]
+
+
+def spec(generator: Generator, timeout: float = 600.0) -> GeneratorSpec:
+    return GeneratorSpec(
+        name="search",
+        use="fixed",
+        group="sim",
+        vocs=Vocs(variables=(X, N, KIND), objectives={"E": "minimize"}),
+        build=lambda: generator,
+        timeout=timeout,
+    )
+
+
+def outcome(found: GeneratorSpec) -> Event:
+    calls = GeneratorCalls({found.name: found}, lambda event: None, lambda: 0.0)
+    call = Call(call="call-1", kind="generator", name=found.name, options={})
+    try:
+        return calls.outcome(MakeSuggestion(Asking(call, 1, (), ()), (), 0))
+    finally:
+        calls.close()
+
+
+@pytest.mark.parametrize(
+    ("suggested", "submitted"),
+    [
+        ({"x": 5.0 + 1e-9, "n": 9.0 + 1e-9, "kind": "a"}, {"x": 5.0, "n": 9, "kind": "a"}),
+        ({"x": -5.0 - 1e-9, "n": 1 - 1e-9, "kind": "b"}, {"x": -5.0, "n": 1, "kind": "b"}),
+        ({"x": 1.25, "n": 3, "kind": "b", "_id": 7}, {"x": 1.25, "n": 3, "kind": "b", "_id": 7}),
+    ],
+)
+def test_a_number_that_rounding_put_outside_its_range_is_submitted_as_the_end_of_it(
+    suggested: Mapping[str, Any], submitted: Mapping[str, Any]
+) -> None:
+    told = outcome(spec(Fixed(suggested)))
+    assert isinstance(told, CallReturned)
+    assert told.result == ({"point": submitted},)
+
+
+def test_a_number_that_is_further_outside_is_a_fault() -> None:
+    told = outcome(spec(Fixed({"x": 5.0 + 1e-6, "n": 9, "kind": "a"})))
+    assert isinstance(told, CallFailed)
+    assert "x = 5.000001: it is from -5 to 5" in told.error
