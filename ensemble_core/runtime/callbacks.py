@@ -126,7 +126,7 @@ class Caller:
             self._emit(self.outcome(task))
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call on the caller's own thread; what became of it."""
+        """Make this call now, that of a function on the caller's own thread; what became of it."""
         if isinstance(task, MakeSuggestion):
             return self._generators.outcome(task)
         call = task.call

@@ -78,18 +78,21 @@ class GeneratorCalls:
 
     def _guard(self, tasks: queue.SimpleQueue[MakeSuggestion | None]) -> None:
         while (task := tasks.get()) is not None:
-            timeout = self._specs[task.call.name].timeout
-            worker = self._worker(task.call.name)
-            worker.begin(task)
-            try:
-                found = worker.answers.get(timeout=timeout)
-            except queue.Empty:
-                found = _Fault(f"gave no answer within {timeout:g} s")
-            self._emit(self._told(task, found))
+            self._emit(self.outcome(task))
 
     def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call on the caller's own thread, however long it takes; what became of it."""
-        return self._told(task, self._worker(task.call.name).call(task))
+        """Make this call and wait for it, no longer than its ``timeout``; what became of it."""
+        timeout = self._specs[task.call.name].timeout
+        worker = self._worker(task.call.name)
+        found: _Answer | _Fault
+        try:
+            worker.begin(task)
+            found = worker.answers.get(timeout=timeout)
+        except queue.Empty:
+            found = _Fault(f"gave no answer within {timeout:g} s")
+        except RuntimeError as error:  # the machine gives no more threads
+            found = _Fault(f"cannot be called: {error}")
+        return self._told(task, found)
 
     def _worker(self, name: str) -> _Worker:
         if name not in self._workers:
@@ -132,10 +135,9 @@ class _Worker:
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:
-            self.answers.put(self.call(task))
+            self.answers.put(self._call(task))
 
-    def call(self, task: MakeSuggestion) -> _Answer | _Fault:
-        """Make a call on this thread."""
+    def _call(self, task: MakeSuggestion) -> _Answer | _Fault:
         try:
             return self._answer(task)
         except EnsembleError as error:

@@ -1,8 +1,10 @@
-"""A run on a virtual clock: the engine, an executor that plays a queue, and no threads.
+"""A run on a virtual clock: the engine, and an executor that plays a queue.
 
 Time goes from one thing that happens to the next. Whatever happens at one time is worked in before
 the clock goes on, functions are called where they are decided, and their outcome comes at once or
-as much later as the caller says. The same ensemble on the same executor gives the same decisions.
+as much later as the caller says. A generator is called on a thread of its own and waited for, no
+longer than its ``timeout`` of real time. The same ensemble on the same executor gives the same
+decisions.
 Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is the one for real jobs.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,3 +69,24 @@ def test_a_number_that_is_further_outside_is_a_fault() -> None:
     told = outcome(spec(Fixed({"x": 5.0 + 1e-6, "n": 9, "kind": "a"})))
     assert isinstance(told, CallFailed)
     assert "x = 5.000001: it is from -5 to 5" in told.error
+
+
+class Stuck(Generator):
+    """Comes back when the test is over."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        self.over.wait()
+        return []
+
+
+def test_a_generator_that_hangs_is_given_up_where_its_answer_is_waited_for() -> None:
+    stuck = Stuck()
+    try:
+        told = outcome(spec(stuck, timeout=0.2))
+    finally:
+        stuck.over.set()
+    assert isinstance(told, CallFailed)
+    assert told.error == "gave no answer within 0.2 s"

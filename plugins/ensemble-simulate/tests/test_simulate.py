@@ -401,3 +401,25 @@ tests:
 """)
     tested = CliRunner().invoke(main, ["test", str(test)])
     assert tested.exit_code == 0, tested.output
+
+
+def test_a_generator_that_hangs_does_not_hang_the_simulation(tmp_path: Path) -> None:
+    plugin = tmp_path / "stuck.py"
+    plugin.write_text("""
+import threading
+from ensemble_core import Generator, GeneratorPlugin, hookimpl
+
+
+class Stuck(Generator):
+    def suggest(self, count):
+        threading.Event().wait()
+
+
+@hookimpl
+def ensemble_generators():
+    return [GeneratorPlugin(name="stuck", summary="stuck", build=lambda vocs, options: Stuck())]
+""")
+    text = GENERATOR.replace("use: random", "use: stuck\n    timeout: 0.2s")
+    result = _simulate(tmp_path, text.replace("    with: {seed: 1}\n", ""), "--plugin", str(plugin))
+    assert result.exit_code == 1, result.output
+    assert "generator 'search' gave no answer within 0.2 s" in result.output
