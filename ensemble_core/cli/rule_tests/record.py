@@ -216,26 +216,37 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
         text = head + _test(kept.tag, given, end)
         played = _played(text)
         found = _firings(played.happened)
-        if _flat(found) == _flat(wanted):
+        if _in_order(played.happened) == _in_order(recording.happened):
             # A job that was cancelled took a while to go, and its queue is quicker.
             given = given[: len(given) - played.untold]
             text = head + _test(kept.tag, given, [*_expectations(found), *end])
             return text, ""
     text = head + _test(kept.tag, given, [*_expectations(wanted), *end])
-    pairs = zip_longest(wanted, found)
-    run, test = next(pair for pair in pairs if _flat(pair[:1]) != _flat(pair[1:]))
+    pairs = [pair for pair in zip_longest(wanted, found) if _unlike(*pair)]
+    run, test = pairs[0] if pairs else (None, None)
     said = f"the test decides otherwise than the run did: {_said(test)}; in the run {_said(run)}"
     return text, said
 
 
-def _flat(firings: Sequence[_Firing | None]) -> list[Any]:
-    """The firings and decisions, in order, whatever fell on one time."""
-    found: list[Any] = []
-    for firing in firings:
-        if firing is not None:
-            found += [rule for rule, times in firing[1].items() for _ in range(times)]
-            found += [_without_numbers(each) for each in firing[2]]
-    return found
+def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The rules that fired and what they decided, in order, whatever fell on one time."""
+    fired: list[str] = []
+    decided: list[dict[str, Any]] = []
+    for one in happened:
+        rules = [str(each.rule) for each in one.decisions if type(each) is Fired]
+        fired += rules
+        if not rules:
+            continue
+        decided += [_without_numbers(spoken(each)) for each in decided_by([one], Counter(rules))]
+    return fired, decided
+
+
+def _unlike(run: _Firing | None, test: _Firing | None) -> bool:
+    """True if two firings are of different rules, or decide otherwise."""
+    if run is None or test is None:
+        return True
+    decided = [[_without_numbers(each) for each in firing[2]] for firing in (run, test)]
+    return run[1] != test[1] or decided[0] != decided[1]
 
 
 def _without_numbers(decision: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> N
     text = readme()
     assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
     shown = "".join(block for block in FILES if "\n      flux:\n" in block)
-    keys = re.findall(r"^ {8}([a-z]+):", shown, re.M)
+    keys = re.findall(r"^ {8}([a-z_]+):", shown, re.M)
     assert sorted(keys) == sorted(JOB_OPTIONS["properties"])
 
 
