@@ -143,9 +143,11 @@ def plot(
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last', the default; it
     may be under way. With TABLE, one of the ensemble file's tables of results is drawn as its
-    'plot:' says, as a figure for a paper. Without it, each variable that observers read in the
-    jobs' output is a panel, each job a curve; marks show where rules fired and jobs were cancelled
-    or failed. With --json the same is printed as data, and a picture is made only where -o says so.
+    'plot:' says, as a figure for a paper, or the points of one of its generators: each objective
+    with the best so far, of two objectives the Pareto front. Without it, each variable that
+    observers read in the jobs' output is a panel, each job a curve; marks show where rules fired
+    and jobs were cancelled or failed. With --json the same is printed as data, and a picture is
+    made only where -o says so.
     Needs matplotlib: pip install 'ensemble-core[plot]>=1.0'.
     """
 
@@ -209,10 +211,16 @@ def _of_table(kept: KeptRun, name: str, title: str | None) -> TablePicture:
     from ensemble_plot.table_picture import table_picture
 
     engine = kept.recover(compare=False).engine
-    tables = engine.state.ensemble.tables
+    tables, generators = engine.state.ensemble.tables, engine.state.ensemble.generators
+    if name in generators and name in engine.state.generators:
+        from ensemble_plot.generator_picture import generator_picture
+
+        standing = engine.state.generators[name]
+        return generator_picture(name, generators[name].vocs, standing, title)
     if name not in tables:
-        near = get_close_matches(name, tables, 1, 0.5)
-        listed = f"it has {', '.join(tables)}" if tables else "its file has no 'results:'"
+        known = [*tables, *generators]
+        near = get_close_matches(name, known, 1, 0.5)
+        listed = f"it has {', '.join(known)}" if known else "its file has no 'results:'"
         raise UsageError(
             f"the run has no table {name!r}",
             hint=f"did you mean {near[0]!r}?" if near else listed,

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Curve", "TablePicture", "draw_table", "table_picture"]
+__all__ = ["Curve", "Drawn", "TablePicture", "draw_table", "table_picture"]
 
 #: Inches of a figure: the width of a column, and the height of one panel.
 _WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
 #: Curves that a legend can name.
 _MOST = 24
+#: How the points of a curve are drawn: with a line between them, alone, or as steps without marks.
+Drawn = Literal["line", "dots", "steps-post", "steps-pre"]
 _SHAPES = ("o", "s", "^", "D", "v", "P")
 _PAPER = {
     "font.size": 8.0,
@@ -51,6 +53,7 @@ class Curve:
     xs: list[Any]
     ys: list[float]
     errors: list[float] = field(default_factory=list)
+    drawn: Drawn = "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +162,26 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
     from ensemble_plot.colours import style_of
 
     for place, curve in enumerate(curves):
+        steps = curve.drawn in ("steps-post", "steps-pre")
+        dashes = "-" if steps else style_of(place % 12).dashes
         ax.errorbar(
             curve.xs,
             curve.ys,
             yerr=curve.errors or None,
             color=style_of(place % 12).colour,
-            marker=_SHAPES[place % len(_SHAPES)],
-            linestyle=style_of(place % 12).dashes,
+            marker="" if steps else _SHAPES[place % len(_SHAPES)],
+            linestyle="none" if curve.drawn == "dots" else dashes,
+            drawstyle=curve.drawn if steps else "default",
             capsize=2.0,
             elinewidth=0.8,
             label=curve.label or None,
         )
     _plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
-        for text in ax.legend().get_texts():
+        # Among dots an entry of the legend would be taken for one of them.
+        above = any(curve.drawn == "dots" for curve in curves)
+        place_of = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3} if above else {}
+        for text in ax.legend(**place_of).get_texts():
             _plain(text)
 
 

@@ -171,3 +171,60 @@ def test_a_timeline_of_a_simulated_run_has_its_nodes(tmp_path: Path) -> None:
     drawn = ["plot", "one", "--timeline", "-o", str(picture), "--state", str(state)]
     assert CliRunner().invoke(main, drawn).exit_code == 0
     assert picture.stat().st_size > 5000
+
+
+SEARCH = """
+jobs:
+  - {name: sim, command: "echo E={a} F={a}{b}", observe: {key-value: {}},
+     result: {E: last.E, F: last.F}}
+generators:
+  - {name: low, use: grid, group: sim, variables: {a: {values: [3, 1, 2]}, b: {values: [0, 5]}},
+     objectives: OBJECTIVES, constraints: {F: "< 35"}}
+  - {name: never, use: grid, group: sim, variables: {a: {values: [1]}, b: {values: [1]}},
+     objectives: {E: minimize}, enabled: false}
+"""
+
+
+def searched(folder: Path, objectives: str) -> Path:
+    (folder / "search.yaml").write_text(SEARCH.replace("OBJECTIVES", objectives))
+    run = ensemble.run(folder / "search.yaml", executor="local", state=folder, tag="t")
+    assert run.exit_code == 0
+    return folder
+
+
+def test_a_generator_is_its_points_and_the_best_so_far(tmp_path: Path) -> None:
+    state = searched(tmp_path, "{E: minimize}")
+    told = data(state, "low")
+    assert told["x"] == "point"
+    assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in told["curves"]] == [
+        ("E", "points", [0, 2, 3, 4, 5], [3.0, 1.0, 1.0, 2.0, 2.0]),
+        ("E", "miss a constraint", [1], [3.0]),
+        ("E", "best so far", [0, 2, 3, 4, 5], [3.0, 1.0, 1.0, 1.0, 1.0]),
+    ]
+    file = tmp_path / "low.svg"
+    assert plot(state, "low", "-o", str(file)).exit_code == 0
+    drawn = file.read_text()
+    for text in ("point", "E", "points", "best so far", "miss a constraint"):
+        assert f"<!-- {text} -->" in drawn
+    result = plot(state, "lov", "-o", str(file))
+    assert result.exit_code == 2
+    assert "did you mean 'low'" in f"{result.stderr} {result.exception}"
+    result = plot(state, "never", "-o", str(file))
+    assert result.exit_code == 2
+    assert "'never' has nothing to draw: no point of it is done" in (
+        f"{result.stderr} {result.exception}"
+    )
+
+
+def test_a_generator_of_two_objectives_is_its_pareto_front(tmp_path: Path) -> None:
+    state = searched(tmp_path, "{E: minimize, F: maximize}")
+    told = data(state, "low")
+    assert told["x"] == "E"
+    assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in told["curves"]] == [
+        ("F", "points", [3.0, 1.0, 1.0, 2.0, 2.0], [30.0, 10.0, 15.0, 20.0, 25.0]),
+        ("F", "miss a constraint", [3.0], [35.0]),
+        ("F", "Pareto front", [1.0, 2.0, 3.0], [15.0, 25.0, 30.0]),
+    ]
+    file = tmp_path / "front.svg"
+    assert plot(state, "low", "-o", str(file)).exit_code == 0
+    assert "<!-- Pareto front -->" in file.read_text()

@@ -1,0 +1,75 @@
+"""The points of a generator as a figure: what ``ensemble plot RUN GENERATOR`` draws.
+
+A panel for each objective, over the points in the order of their suggestion, with the best so far;
+of two objectives one over the other, with the points that no other dominates. Drawn as tables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ensemble_core import UsageError
+from ensemble_plot.table_picture import Curve, Drawn, TablePicture
+
+__all__ = ["generator_picture"]
+
+
+def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
+    """The picture of a generator's points, of which ``standing`` is what became. Raises
+    :class:`UsageError` where none is done."""
+    done = [point for point in standing.points if point.state == "done"]
+    if not done:
+        raise UsageError(
+            f"the generator {name!r} has nothing to draw: no point of it is done",
+            hint=f"'ensemble results RUN {name}' shows them",
+            code="nothing-to-draw",
+        )
+    objectives = tuple(vocs.objectives)
+    if len(objectives) == 2:
+        x, ys = objectives[0], objectives[1:]
+        curves = _front(vocs, standing, done)
+    else:
+        x, ys = "point", objectives
+        curves = [curve for y in ys for curve in _over_points(vocs, done, y)]
+    return TablePicture(name, x, ys, tuple(curves), title)
+
+
+def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
+    """An objective over the points' numbers, and the best of those up to each."""
+    good = [point for point in done if vocs.feasible(point.values)]
+    best: list[Any] = []
+    for point in good:
+        improves = not best or vocs.better(point.values, best[-1].values, y)
+        best.append(point if improves else best[-1])
+    numbers = [point.number for point in good]
+    values = [point.values[y] for point in best]
+    line = [Curve(y, "best so far", numbers, values, drawn="steps-post")] if best else []
+    return [*_dots(vocs, done, None, y), *line]
+
+
+def _front(vocs: Any, standing: Any, done: Sequence[Any]) -> list[Curve]:
+    """The second of two objectives over the first, and the steps of the Pareto front: up to where
+    each of its points is the best that there is."""
+    x, y = vocs.objectives
+    numbers = {*standing.front}
+    front = sorted(
+        (point for point in done if point.number in numbers), key=lambda point: point.values[x]
+    )
+    steps: Drawn = "steps-post" if vocs.objectives[x] == "minimize" else "steps-pre"
+    xs, ys = [point.values[x] for point in front], [point.values[y] for point in front]
+    line = [Curve(y, "Pareto front", xs, ys, drawn=steps)] if front else []
+    return [*_dots(vocs, done, x, y), *line]
+
+
+def _dots(vocs: Any, done: Sequence[Any], x: str | None, y: str) -> list[Curve]:
+    """Points over ``x`` (``None``: their numbers), those apart that miss a constraint."""
+    curves = []
+    for feasible, label in ((True, "points"), (False, "miss a constraint")):
+        found = [point for point in done if vocs.feasible(point.values) == feasible]
+        if found:
+            xs = [point.number if x is None else point.values[x] for point in found]
+            errors = [point.errors.get(y, 0.0) for point in found]
+            ys = [point.values[y] for point in found]
+            curves.append(Curve(y, label, xs, ys, errors if any(errors) else [], drawn="dots"))
+    return curves
