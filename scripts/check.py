@@ -38,17 +38,17 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
-#: Processes that share the tests of a part, and parts that run at once.
+#: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
-PARTS_AT_ONCE = 2
+PARTS_AT_ONCE = 3
 #: Parts that take long, to begin with.
 LONGEST = (
     "core",
+    "checkout",
     "ensemble-slurm",
     "ensemble-gridengine",
     "ensemble-flux",
     "ensemble-service",
-    "checkout",
 )
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")

@@ -18,7 +18,7 @@ from typing import Any
 from ensemble_core import Job
 from ensemble_core.cli.toolkit import Call, Ensemble, KeptRun, Submit
 from ensemble_simulate.draws import parse
-from ensemble_simulate.models import GroupModel, Model, Recorded, ReplayedRows
+from ensemble_simulate.models import GroupModel, Model, Recorded, ReplayedRows, keys_of
 
 __all__ = ["Learned", "learn"]
 
@@ -26,6 +26,8 @@ __all__ = ["Learned", "learn"]
 _JOBS_PER_PARAMETER = 5
 #: Rows of a job that are kept.
 _MOST_ROWS = 100_000
+#: Seconds before a job's end at which it prints its last row.
+_BEFORE_THE_END = 1e-5
 
 
 @dataclass(slots=True)
@@ -49,6 +51,12 @@ class _Seen:
         if self.began is None or self.ended is None:
             return 0.0
         return max(0.0, self.ended - self.began)
+
+    @property
+    def printed(self) -> list[tuple[float, Mapping[str, float]]]:
+        """Its rows, each before its end: a busy machine reads the last ones when it is over."""
+        latest = max(0.0, self.seconds - _BEFORE_THE_END)
+        return [(min(time, latest), values) for time, values in self.rows]
 
     @property
     def arrival(self) -> float:
@@ -170,16 +178,20 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     ran = [each for each in own if each.began is not None and each.ended is not None]
     whole = [each for each in ran if each.cause is None] or ran
     usual = sorted(each.seconds for each in whole)[len(whole) // 2]
-    recorded = {}
+    recorded: dict[tuple[str, str], Recorded] = {}
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
             # What cancelled it may do so again, by its rows; else it goes on as the others do.
             longer = max(usual, each.seconds + 1.0)
-            recorded[each.job.id] = Recorded(longer, None, 0, each.rows, each.arrival, each.launch)
+            life = Recorded(longer, None, 0, each.rows, each.arrival, each.launch)
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
-            recorded[each.job.id] = Recorded(
-                each.seconds, each.cause, each.status, each.rows, each.arrival, each.launch
+            life = Recorded(
+                each.seconds, each.cause, each.status, each.printed, each.arrival, each.launch
             )
+        else:
+            continue
+        for key in keys_of(each.job):
+            recorded.setdefault(key, life)
     fails: dict[str, Any] = {}
     statuses: dict[str, int] = {}
     left = len(own)
@@ -207,7 +219,7 @@ def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:
     names = _varied(printed)
     values = {name: [_number(each.job.parameters[name]) for each in printed] for name in names}
     lives = [
-        ({name: values[name][place] for name in names}, each.seconds, each.rows)
+        ({name: values[name][place] for name in names}, each.seconds, each.printed)
         for place, each in enumerate(printed)
     ]
     return ReplayedRows(lives, {name: max(found) - min(found) for name, found in values.items()})

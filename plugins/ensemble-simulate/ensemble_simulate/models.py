@@ -26,6 +26,7 @@ __all__ = [
     "RecordedRows",
     "ReplayedRows",
     "Rows",
+    "keys_of",
     "names_of",
     "without_model",
 ]
@@ -148,14 +149,15 @@ class ReplayedRows:
 @dataclass(frozen=True, slots=True)
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
-    ``recorded`` lives of jobs by their ids, which come before all else; ``source`` says for people
-    where it is from; ``arrival`` and ``launch`` are those of each life."""
+    ``recorded`` lives of jobs by their keys (:func:`keys_of`), which come before all else;
+    ``source`` says for people where it is from; ``arrival`` and ``launch`` are those of each life.
+    """
 
     duration: Number | None = None
     fails: Mapping[str, Number] = field(default_factory=dict)
     statuses: Mapping[str, int] = field(default_factory=dict)
     rows: Rows | RecordedRows | ReplayedRows | None = None
-    recorded: Mapping[str, Recorded] = field(default_factory=dict)
+    recorded: Mapping[tuple[str, str], Recorded] = field(default_factory=dict)
     source: str = "the file"
     arrival: float = 0.0
     launch: float = 0.0
@@ -197,7 +199,7 @@ class Model:
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model") if job.observe else "model"
         rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
-        known = model.recorded.get(job.id)
+        known = _recorded(model.recorded, job) if model.recorded else None
         if known is not None:
             rows = iter(known.rows) if known.rows else None
             return Life(
@@ -243,6 +245,19 @@ class Model:
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
         status = model.statuses.get(cause or "", 0)
         return Life(seconds, cause, status, rows, observer, model.arrival, model.launch)
+
+
+def keys_of(job: Job) -> Iterator[tuple[str, str]]:
+    """Keys of a job's life in a kept run: its id with its parameters, for ids mean other jobs where
+    rules decide otherwise; then its parameters, replica and attempt."""
+    parameters = repr(sorted(job.parameters.items()))
+    yield job.id, parameters
+    if job.parameters:
+        yield "", f"{parameters} {job.replica} {job.attempt}"
+
+
+def _recorded(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | None:
+    return next((kept[key] for key in keys_of(job) if key in kept), None)
 
 
 def _failing(fails: Mapping[str, Number], names: Mapping[str, Any], chance: Chance) -> str | None:

