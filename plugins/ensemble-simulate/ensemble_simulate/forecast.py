@@ -178,12 +178,15 @@ def played(
         return
     fork = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=fork)
+    done = False
     try:
         for task, figures in zip(tasks, pool.map(_chunk, tasks), strict=True):
             yield task[0], figures
+        done = True
     finally:
         with suppress(Exception):
-            pool.shutdown(wait=False, cancel_futures=True)
+            # A pool that is still being closed when Python ends complains of its closed pipe.
+            pool.shutdown(wait=done, cancel_futures=True)
 
 
 def quantiles(values: Sequence[float], points: Sequence[float] = (0.05, 0.5, 0.95)) -> list[float]:
