@@ -646,9 +646,22 @@ def test_members_that_are_not_there_are_named_with_those_that_are(
     [({"members": ["b"]}, "for member default/b to"), ({}, "for a member of default to")],
 )
 def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom(
-    world: World, options: dict[str, object], words: str, caplog: pytest.LogCaptureFixture
+    world: World,
+    options: dict[str, object],
+    words: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    coming = threading.Timer(0.5, world.agent, ["b"])
+    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 60.0)
+
+    def told() -> int:
+        return [words in record.getMessage() for record in caplog.records].count(True)
+
+    def come() -> None:
+        wait_until(told)
+        world.agent("b")
+
+    coming = threading.Thread(target=come)
     coming.start()
     try:
         controller = world.run("run-early", **options)
@@ -656,7 +669,7 @@ def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom
         coming.join()
     controller.executor.submit(jobs(1, member="b"))
     controller.over("t.1")
-    assert [words in record.getMessage() for record in caplog.records].count(True) == 1
+    assert told() == 1
 
 
 def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
