@@ -1,4 +1,4 @@
-"""What ensemble-slurm would be on PolledExecutor alone, against what it is.
+"""Slurm on PolledExecutor alone, beside ensemble-slurm as it is.
 
 `PolledSlurm` below is a whole executor for Slurm on the base for queues that are asked, as
 ensemble-gridengine is one for Grid Engine. It is shorter, since it leaves out what the plugin does

@@ -1,4 +1,4 @@
-"""What the surrogate knows of x: {"x": …, "y": …, "std": …}. Without a model std is 1e9.
+"""The surrogate's answer at x: {"x": …, "y": …, "std": …}. Without a model std is 1e9.
 
 Reads ``model.npz`` in the current folder, which ``train.py`` leaves; needs numpy alone.
 """

@@ -1,4 +1,4 @@
-"""What the rule ``at-rest`` asks: which analysis suits a job, by the word in its file."""
+"""The function of the rule ``at-rest``: which analysis suits a job, by the word in its file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every test of jobspecs may count on: a home of its own, and no setting from outside."""
+"""The surroundings of every test of jobspecs: a home of its own, and no setting from outside."""
 
 from __future__ import annotations
 

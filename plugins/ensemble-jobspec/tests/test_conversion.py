@@ -1,4 +1,4 @@
-"""What a jobspec becomes: job groups and rules, and the texts that queues take."""
+"""The conversion of jobspecs: job groups and rules, and the texts that queues take."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_files_are_written_into_a_folder(tmp_path: Path) -> None:
 
 
 def _plain(workload: Workload) -> object:
-    """What a workload says, without places."""
+    """A workload without its places."""
     return [
         (t.name, t.command, t.script and t.script.text, t.replicas, [n.text for n in t.depends_on],
          t.local, t.attributes.duration, dict(t.attributes.environment), t.attributes.cwd,
