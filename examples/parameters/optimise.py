@@ -1,4 +1,4 @@
-"""Bayesian optimisation, the function of the parameter ``x``: four points of the largest expected improvement.
+"""Bayesian optimisation of the parameter ``x``: four points of the largest expected improvement.
 
 A Gaussian process is fitted to all results, the noise included. After each point that it proposes,
 it is told its own mean there (a "kriging believer"), so that the next one lies elsewhere. None,

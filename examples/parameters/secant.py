@@ -1,4 +1,4 @@
-"""The secant method, the function of the parameter ``at``: where the line through the last two guesses is 0.
+"""Secant method for the parameter ``at``: where the line through the last two guesses is 0.
 
 A function is told every result of its group so far, in the order of the jobs' indices, whatever
 order they ended in; it returns a value, a list of values, or None.
