@@ -1,4 +1,4 @@
-"""What every test of the core may count on: a home of its own, and no setting from outside.
+"""The surroundings of every test of the core: a home of its own, and no setting from outside.
 
 Besides, file permissions that hold for root as well, where a test asks for them.
 """

@@ -1,4 +1,4 @@
-"""What may be wrong in ``generators:``: each is told with its place and the nearest right word, before
+"""Mistakes in ``generators:``: each is told with its place and the nearest right word, before
 anything is submitted."""
 
 from __future__ import annotations

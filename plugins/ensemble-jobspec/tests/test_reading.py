@@ -1,4 +1,4 @@
-"""What a user is told of a jobspec: its form, what it says, and every mistake with its place."""
+"""The answers of ``ensemble jobspec validate``: its form, what it says, and every mistake with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of objects: of each the newest version, in whatever order it is told."""
+"""The cache of objects: of each the newest version, in whatever order it is told."""
 
 from __future__ import annotations
 
