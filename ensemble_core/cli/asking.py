@@ -16,7 +16,7 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.text_style import printable
+from ensemble_core.cli.text_style import format_fields, printable
 from ensemble_core.errors import EnsembleError, Location, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _said(decision: Mapping[str, Any]) -> str:
         shown = ", ".join(jobs if len(jobs) <= 6 else [*jobs[:5], f"... ({len(jobs)} jobs)"])
         return f"submitted {shown or 'nothing yet: the jobs wait for their turn'}"
     if kind == "set-group":
-        fields = ", ".join(f"{key}={value}" for key, value in decision["fields"].items())
+        fields = format_fields(decision["fields"])
         return f"{decision['group']}: {fields}, for jobs that are submitted from now on"
     if kind in ("enable-rule", "disable-rule"):
         return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"

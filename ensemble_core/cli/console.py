@@ -19,6 +19,7 @@ from ensemble_core.cli.text_style import (
     TextStyle,
     count_of,
     format_clock,
+    format_fields,
     printable,
     shorten,
 )
@@ -326,8 +327,7 @@ class Narrator:
         yield self._action(f"switch to {', '.join(switch.on)}{away}")
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
-        fields = ", ".join(f"{key}={value}" for key, value in change.fields.items())
-        yield self._action(f"set {change.group}: {fields}")
+        yield self._action(f"set {change.group}: {format_fields(change.fields)}")
 
     def _call(self, call: Call) -> Iterator[OutputLine]:
         self._calls[call.call] = call

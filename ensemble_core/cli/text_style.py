@@ -17,6 +17,7 @@ __all__ = [
     "encodable",
     "format_clock",
     "format_duration",
+    "format_fields",
     "format_size",
     "format_table",
     "format_time",
@@ -145,6 +146,15 @@ def count_of(number: int, noun: str) -> str:
 def format_times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def format_fields(fields: Mapping[str, Any]) -> str:
+    """Fields of a job group as they were set: ``tasks=2, duration=90``. Sizes that were worked out
+    are floats, and whole."""
+    return ", ".join(
+        f"{name}={int(value) if isinstance(value, float) and value.is_integer() else value}"
+        for name, value in fields.items()
+    )
 
 
 def format_table(

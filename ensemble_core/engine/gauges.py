@@ -48,8 +48,8 @@ class OwnGauges:
     """
 
     __slots__ = (
-        "_active", "_groups", "_metrics", "_nodes", "_records", "_sizes", "_states", "_waiting",
-        "beats", "index", "kept", "queue_reported",
+        "_active", "_groups", "_lines", "_metrics", "_nodes", "_records", "_sizes", "_states",
+        "_waiting", "beats", "index", "kept", "queue_reported",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class OwnGauges:
         self._waiting = 0
         #: How many jobs wait, by the nodes that they need.
         self._sizes: dict[int, int] = {}
+        #: The nodes of each job that waits, by urgency, in the order in which they were handed on.
+        self._lines: dict[int, dict[str, int]] = {}
 
     def keep(self) -> None:
         """Count what there is, and go on from there."""
@@ -86,9 +88,9 @@ class OwnGauges:
                 self._states[record.state] += 1
         over = sum(each["submitted"] for each in self._metrics.counts.values()) - len(self._records)
         self._states[JobState.INACTIVE] = over
-        for each in self._groups.values():
-            for record in each.waiting.values():
-                self._begin_to_wait(record.job.nodes)
+        for record in sorted(self._records.values(), key=lambda each: each.submitted):
+            if record.job.id in self._groups[record.job.group].waiting:
+                self._begin_to_wait(record.job)
 
     # -- what changes them, while they are kept --------------------------------------------------
 
@@ -100,17 +102,19 @@ class OwnGauges:
     def enqueue(self, job: Job) -> None:
         """A job waits in the queue from now on."""
         self._states[JobState.NEW] += 1
-        self._begin_to_wait(job.nodes)
+        self._begin_to_wait(job)
         if self.index.gauges:
             self._tell_of_waiting()
             for gauge in _OF_ONE:
                 if gauge in self.index.gauges:
                     self._touch(gauge, self.value(gauge))
 
-    def _begin_to_wait(self, nodes: int) -> None:
+    def _begin_to_wait(self, job: Job) -> None:
+        nodes = job.nodes
         self._nodes += nodes
         self._waiting += 1
         self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
+        self._lines.setdefault(job.urgency, {})[job.id] = nodes
 
     def dequeue(self, job: Job) -> None:
         """A job waits no more: it has resources, or is over."""
@@ -122,6 +126,10 @@ class OwnGauges:
             self._sizes[nodes] = left
         else:
             del self._sizes[nodes]
+        line = self._lines[job.urgency]
+        del line[job.id]
+        if not line:
+            del self._lines[job.urgency]
         if self.index.gauges:
             self._tell_of_waiting()
 
@@ -197,7 +205,8 @@ class OwnGauges:
         if gauge == "waiting.largest":
             return max(self._sizes)
         if gauge == "waiting.next":
-            return self._next()
+            # First in, first out among the most urgent, as queues start jobs.
+            return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
         place = draw("waiting.random", f"{handed_on}.{self.beats}", self._waiting)
@@ -206,9 +215,3 @@ class OwnGauges:
             if place < 0:
                 return nodes
         raise AssertionError("there are fewer sizes than jobs that wait")
-
-    def _next(self) -> int:
-        """The nodes of the job that is first in line: of the highest urgency the oldest."""
-        waiting = (group.waiting for group in self._groups.values() if group.waiting)
-        first = (next(iter(each.values())) for each in waiting)
-        return min(first, key=lambda record: (-record.job.urgency, record.submitted)).job.nodes

@@ -128,6 +128,11 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
             SetGroup(group="sleep", fields={"nodes": 2, "count": 1}),
             "   set sleep: nodes=2, count=1",
         ),
+        (
+            # As expressions are worked out.
+            SetGroup(group="sleep", fields={"tasks": 2.0, "duration": 0.5}),
+            "   set sleep: tasks=2, duration=0.5",
+        ),
         (EnableRule(rules=("a", "b")), "   enable a, b"),
         (DisableRule(rules=("a",)), "   disable a"),
         (Call(call="1", kind="custom", name="echo_again"), "   custom echo_again"),

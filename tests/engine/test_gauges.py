@@ -55,6 +55,27 @@ def test_the_next_job_is_the_oldest_of_the_most_urgent() -> None:
     assert told.metric("waiting.next") == 8
 
 
+@pytest.mark.parametrize("asked", ["at-once", "later"])
+def test_the_next_job_is_the_first_that_was_submitted_whatever_the_order_of_the_file(
+    asked: str,
+) -> None:
+    told = Story("""
+jobs:
+  - {name: large, command: ./large, nodes: 8, count: 2}
+  - {name: small, command: ./small, nodes: 1, count: 2}
+rules:
+  - {trigger: start, action: {name: submit-next, groups: [large, small], count: 4, order: ascending}}
+""")
+    told.start()
+    found = []
+    for job in ("small.0", "small.1", "large.0", "large.1"):
+        if asked == "at-once" or job != "small.0":
+            found.append(told.metric("waiting.next"))
+        told.begin(job)
+    assert found == [1, 1, 8, 8][-len(found) :]
+    assert told.metric("waiting.next") == 0
+
+
 def test_a_random_size_is_drawn_anew_at_each_heartbeat_as_often_as_jobs_have_it() -> None:
     told = Story(
         SIZES.replace("nodes: 1", "nodes: 1, count: 8")
