@@ -28,8 +28,8 @@ from ensemble_core.config.reader import read_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.controller import Watcher
 from ensemble_core.runtime.virtual import VirtualRuntime
+from ensemble_core.runtime.watching import Watcher
 
 
 def study(jobs: int, groups: int = 10, nodes: int = 100) -> Study:

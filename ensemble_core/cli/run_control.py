@@ -18,7 +18,7 @@ from ensemble_core.plugin.registry import Registry
 
 if TYPE_CHECKING:  # loaded while the executor prepares itself
     from ensemble_core.journal.writer import JournalWriter
-    from ensemble_core.runtime.controller import Outcome
+    from ensemble_core.runtime.watching import Outcome
 
 __all__ = ["ControlledRun"]
 

@@ -88,9 +88,9 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
     from ensemble_core.plugin.registry import Registry as Registry
-    from ensemble_core.runtime.controller import Outcome as Outcome
-    from ensemble_core.runtime.controller import Watcher as Watcher
     from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
+    from ensemble_core.runtime.watching import Outcome as Outcome
+    from ensemble_core.runtime.watching import Watcher as Watcher
 
     JournalRow = Row
     parse_duration, read_document, read_file = seconds, read_text, read
@@ -112,7 +112,7 @@ else:
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
         "ensemble_core.plugin.registry": "Registry",
-        "ensemble_core.runtime.controller": "Outcome Watcher",
+        "ensemble_core.runtime.watching": "Outcome Watcher",
         "ensemble_core.runtime.virtual": "VirtualRuntime",
     }
     _HOME = {

@@ -13,20 +13,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.report import Report
-from ensemble_core.engine.requests import refusal
-from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import new_tag
-from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.metrics.statistic_state import NoState
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -36,7 +32,6 @@ from ensemble_core.model.events import (
     JobEvent,
     Observed,
     Problem,
-    Requested,
     Resumed,
     Started,
     StopRequested,
@@ -45,12 +40,15 @@ from ensemble_core.model.events import (
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
-from ensemble_core.runtime.event_check import admitted as check
-from ensemble_core.runtime.event_check import usual
+from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.inquiries import Inquiries
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
+from ensemble_core.runtime.resumption import Resumption
+from ensemble_core.runtime.snapshots import Snapshots
+from ensemble_core.runtime.watching import Outcome, Watcher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -70,62 +68,10 @@ _LOST_GRACE = 5.0
 #: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
 #: the queue has never said a word.
 _UNHEARD_GRACE = 10.0
-#: Kinds of malformed events that are told of.
-_MALFORMED = 100
-#: Events between looks whether a snapshot is due, and how many there must have been since the last
-#: for each job in the table: the cost of snapshots stays a share of the cost of events.
-_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
-#: Jobs that are over are told of to the executor so many at once.
-_FORGET_AT_ONCE = 100
 #: Seconds by which a clock may be behind without a word.
 _CLOCK_SLACK = 2.0
-
-
-class Watcher:
-    """Whoever watches a run: the console, a progress display, a journal.
-
-    Called on the engine's thread, in order; must be quick. ``tick`` comes at most every 0.2 s, and
-    only while something changes, where ``wants_ticks`` is set.
-    """
-
-    wants_ticks = False
-
-    def event(self, event: Event) -> None:
-        """An event, before the engine has worked it in."""
-
-    def decision(self, decision: Decision) -> None:
-        """A decision, before it is performed."""
-
-    def tick(self, report: Report) -> None:
-        """How the run stands."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
-
-    ``over``: nothing is left to do for a later controller. ``stopped``: a resume goes on with it.
-    ``left``: jobs that go on in the queue.
-    """
-
-    exit_code: int
-    reason: str
-    natural: bool
-    seconds: float
-    report: Report
-    tag: str
-    over: bool = True
-    stopped: bool = False
-    left: int = 0
-
-    @property
-    def state(self) -> Literal["ended", "stopped", "limited", "interrupted"]:
-        """As ``ensemble runs`` says it."""
-        if self.over or self.stopped:
-            return "ended" if self.over else "stopped"
-        if not self.natural:
-            return "interrupted"
-        return "limited" if self.exit_code == 4 else "stopped"
+#: Jobs that are over are told of to the executor so many at once.
+_FORGET_AT_ONCE = 100
 
 
 class Runtime:
@@ -165,17 +111,16 @@ class Runtime:
         self._journal = journal
         if journal is not None and journal.keeps_rows:
             self.engine.state.table.over = []
-        self._maker = maker
+        self._snapshots: Snapshots | None = None
+        if journal is not None:
+            self._snapshots = Snapshots(journal, self.engine, maker, self._warn)
         self._state = state
-        self._since_snapshot = 0
-        self._told_of_snapshots = False
         self._stop_first: StopRequested | None = None
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
         #: Whether the run had ended, and goes on because its file was changed.
         self.reopened = False
         self._names = QueueNames()
-        self._next_snapshot = _SNAPSHOT_EVERY
         #: True if the executor wants to hear which jobs it need not remember.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
@@ -186,9 +131,7 @@ class Runtime:
         self._name = name
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._leave = False
-        self._looks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        #: Nobody owns the engine any more: whoever looks does it himself.
-        self._free = False
+        self._inquiries = Inquiries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         #: Since when a run that was stopped cannot write its journal.
         self._stuck_since: float | None = None
@@ -207,8 +150,7 @@ class Runtime:
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
-        #: What was told already of malformed events.
-        self._malformed: set[tuple[str, str]] = set()
+        self._admission = Admission(name, self._put, self.clock)
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
@@ -228,32 +170,12 @@ class Runtime:
     def emit(self, events: Sequence[Event]) -> None:
         """Hand events to the run. Safe from any thread."""
         if not all(map(usual, events)):
-            events = [each for event in events if (each := self._admitted(event)) is not None]
+            events = [
+                each for event in events if (each := self._admission.admitted(event)) is not None
+            ]
         if self._names:
             events = self._names.ours(events)
         self._tracker.emit(events)
-
-    def _admitted(self, event: Event) -> Event | None:
-        """An event of others' code as the journal can keep it; ``None`` for one that it cannot."""
-        if usual(event):
-            return event
-        admitted: Event | None = None
-        try:
-            if isinstance(event, Requested):
-                raise ValueError("only a user may ask a run for an action")
-            admitted, wrong = check(event, self.clock())
-        except Exception as error:  # of a plugin's own class, or deeper than Python goes
-            wrong = str(error) or type(error).__name__
-        kind = type(event).__name__
-        if wrong and (kind, wrong) not in self._malformed and len(self._malformed) < _MALFORMED:
-            self._malformed.add((kind, wrong))
-            done = wrong if admitted is not None else f"{wrong}; it is dropped"
-            message = (
-                f"executor {self._name} or a plugin sent a malformed event ({kind}): {done}, as "
-                "for any later one"
-            )
-            self._put((Problem(self.clock(), message, "error"),))
-        return admitted
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
@@ -284,29 +206,7 @@ class Runtime:
     def look(self, function: Callable[[Engine], _T]) -> _T:
         """Calls a function with the engine between two events; it must change nothing and be quick,
         for the run waits. Safe from any thread but the run's own."""
-        found: list[_T] = []
-        raised: list[BaseException] = []
-        done = threading.Event()
-
-        def asked() -> None:
-            try:
-                found.append(function(self.engine))
-            except BaseException as error:  # the asker's, who is to have it
-                raised.append(error)
-            done.set()
-
-        with self._lock:
-            free = self._free
-            if not free:
-                self._looks.put(asked)
-        if free:
-            asked()
-        else:
-            self._inbox.put(())
-            done.wait()
-        if raised:
-            raise raised[0]
-        return found[0]
+        return self._inquiries.look(function)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
         """Ask the run under way for an action beside its rules (see :class:`Requested`); what it
@@ -314,46 +214,9 @@ class Runtime:
 
         ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``
         """
-        from concurrent.futures import Future
-
-        found: Future[tuple[Decision, ...]] = Future()
-
-        def asked() -> None:
-            try:
-                found.set_result(self._carry_out(action, by))
-            except BaseException as error:  # the asker's, who is to have it
-                found.set_exception(error)
-
-        with self._lock:
-            if not self._free:
-                self._looks.put(asked)
-                self._inbox.put(())
-                return found
-        found.set_exception(self._not_under_way())
-        return found
-
-    def _carry_out(self, action: Mapping[str, Any], by: str) -> tuple[Decision, ...]:
-        if self.engine.state.ended is not None:
-            raise self._not_under_way()
-        refused = refusal(self.engine.state, action)
-        if refused is not None:
-            raise refused
-        try:  # as the journal gives it back
-            event, _ = check(Requested(self.clock(), by, dict(action)), self.clock())
-        except ValueError as error:
-            raise UsageError(f"this cannot be asked: {error}", code="bad-request") from error
-        return tuple(self._handle(event))
-
-    def _not_under_way(self) -> UsageError:
-        hint = "'ensemble run' starts it anew, 'ensemble resume' goes on with one that is not over"
-        return UsageError(f"run {self.tag} is not under way", hint=hint, code="not-under-way")
-
-    def _answer(self, *, last: bool = False) -> None:
-        """Let those look who asked."""
-        with self._lock:
-            self._free = last
-        while not self._looks.empty():
-            self._looks.get()()
+        return self._inquiries.request(
+            action, by, self.clock, lambda event: tuple(self._handle(event))
+        )
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -362,7 +225,7 @@ class Runtime:
         try:
             return self._run(time.monotonic())
         finally:
-            self._answer(last=True)
+            self._inquiries.close()
 
     def _run(self, began: float) -> Outcome:
         failed: str | None = None
@@ -388,8 +251,8 @@ class Runtime:
                 )
             self._loop()
         finally:
-            if self._journal is not None:
-                self._last_snapshot(self._journal)
+            if self._journal is not None and self._snapshots is not None:
+                self._snapshots.last()
                 self._wait_for_journal(self._journal)
             self._performer.close()
             self._wait_for_orders()
@@ -428,39 +291,17 @@ class Runtime:
             first = Started(self.clock(), self._guard.resources())
             self._handle(self._stop_first or first)
             return
-        jobs = self.engine.in_queue()
-        sought = {name: record.newest for name, record in jobs}
-        for _, record in jobs:
-            self._names.learn(record.job)
-        # First this: their starts may come as soon as the queue is asked.
-        for _, record in jobs:
-            self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
-        found = self._find_again(sought)
+        earlier = Resumption(
+            self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
+        )
+        absent = earlier.seek()
         # After the queue was asked: a cancel would go to it from another thread at the same time.
         if self._stop_first is not None:
             self._handle(self._stop_first)
-        absent = tuple(
-            name for name, newest in sought.items() if not newest and found.get(name) is False
-        )
         # At the time of the newest event: what happened in the queue meanwhile comes with times of
         # its own, and a backoff or a window is to see those.
         self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent, self.reopened))
-        lost = [name for name, newest in sought.items() if newest and not found.get(name)]
-        lost += [name for name, newest in sought.items() if not newest and name not in found]
-        records = self.engine.state.table.records
-        for name in lost:
-            if name not in records:
-                continue
-            # Of what a stop cancelled nothing is left where the queue is gone since.
-            kind = "cancel" if records[name].stopping else "lost"
-            note = (
-                f"executor {self._name} knows nothing of this job any more: whether and how it "
-                "ended cannot be known"
-            )
-            context = {"type": kind, "severity": 0, "note": note}
-            if records[name].outcome is None:
-                self._tracker.emit((JobEvent(self.clock(), name, "exception", context),))
-            self._tracker.emit((JobEvent(self.clock(), name, "clean"),))
+        earlier.tell_of_lost()
         if self._behind > _CLOCK_SLACK:
             self._warn(
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
@@ -473,22 +314,6 @@ class Runtime:
         while not journal.flush(0.2):
             if self._leave or journal.in_trouble:
                 return
-
-    def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
-        known: it is not submitted a second time."""
-        if not jobs:
-            return {}
-        if "reattach" not in self._executor.capabilities:
-            self._warn(
-                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
-                "queue are taken for lost"
-            )
-            return {}
-        if not self._names:
-            return self._guard.reattach(jobs)
-        asked = {self._names.name(job): newest for job, newest in jobs.items()}
-        return self._names.found(jobs, self._guard.reattach(asked))
 
     def _tell_of_journal(self, error: JournalError | None) -> None:
         """The journal cannot be written, or can be again. Called on its writing thread."""
@@ -528,8 +353,7 @@ class Runtime:
                 events = self._inbox.get(timeout=timeout)
             except queue.Empty:
                 events = ()
-            if not self._looks.empty():
-                self._answer()
+            self._inquiries.answer()
             for event in events:
                 dirty = True
                 self._taken += 1
@@ -603,7 +427,7 @@ class Runtime:
         if not self.engine.concerns(event):
             return ()
         if type(event) is Observed and not usual(event):  # what a plugin's observer read
-            row = self._admitted(event)
+            row = self._admission.admitted(event)
             if row is None:
                 return ()
             event = row
@@ -615,18 +439,16 @@ class Runtime:
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
             self._forget(name or event.job, orders)
         journal = self._journal
-        if journal is None:
+        if journal is None or self._snapshots is None:
             for order in orders:
                 self._performer.perform(order)
-        if journal is not None:
+        else:
             over = self.engine.state.table.over
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
             journal.append(event, decisions, orders, rows)
-            self._since_snapshot += 1
-            if self._since_snapshot >= self._next_snapshot:
-                self._snapshot_in_time(journal)
+            self._snapshots.count()
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
@@ -659,29 +481,6 @@ class Runtime:
         if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
             orders.append(Forget(jobs))
-
-    def _snapshot_in_time(self, journal: JournalWriter) -> None:
-        """Keep the engine's state, where that is not more work than the events since the last."""
-        least = _SNAPSHOT_SHARE * self.engine.busy
-        if self._since_snapshot < least:
-            self._next_snapshot = least
-            return
-        self._snapshot(journal)
-        self._since_snapshot, self._next_snapshot = 0, _SNAPSHOT_EVERY
-
-    def _last_snapshot(self, journal: JournalWriter) -> None:
-        """At the end, so that looking at a run that is over needs no history."""
-        # An event that broke off may be in the state, but is not on record.
-        if self._since_snapshot and self.engine.state.events == journal.seq:
-            self._snapshot(journal)
-
-    def _snapshot(self, journal: JournalWriter) -> None:
-        try:
-            journal.snapshot(self._maker, dump(self.engine))
-        except NoState as error:
-            if not self._told_of_snapshots:
-                self._told_of_snapshots = True
-                self._warn(f"{error}\n  a resume will handle every event again, which takes longer")
 
     # -- the folder ----------------------------------------------------------------------------
 

@@ -9,16 +9,16 @@ taken as the journal would give it back, its time set right, or refused. Called 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.events import Event, JobEvent, Observed, Resources
+from ensemble_core.model.events import Event, JobEvent, Observed, Problem, Requested, Resources
 
-__all__ = ["admitted", "usual"]
+__all__ = ["Admission", "admitted", "usual"]
 
 #: Seconds since the epoch beyond which no event happens (the year 5138).
 _LATEST = 1e11
@@ -27,6 +27,43 @@ _LONGEST, _USUAL = 4 << 20, 1 << 16
 #: Of numbers that are no more than usual; and how deep values may be inside one another.
 _LARGEST, _DEEPEST = 1 << 64, 40
 _SCALARS = frozenset({float, bool, NoneType})
+#: Kinds of malformed events that are told of.
+_MALFORMED = 100
+
+
+class Admission:
+    """The check of all that others' code sends to one run; ``put`` takes what is told of it, once
+    of each kind."""
+
+    def __init__(
+        self, executor: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
+    ) -> None:
+        self._executor = executor
+        self._put = put
+        self._clock = clock
+        self._told: set[tuple[str, str]] = set()
+
+    def admitted(self, event: Event) -> Event | None:
+        """An event of others' code as the journal can keep it; ``None`` for one that it cannot."""
+        if usual(event):
+            return event
+        found: Event | None = None
+        try:
+            if isinstance(event, Requested):
+                raise ValueError("only a user may ask a run for an action")
+            found, wrong = admitted(event, self._clock())
+        except Exception as error:  # of a plugin's own class, or deeper than Python goes
+            wrong = str(error) or type(error).__name__
+        kind = type(event).__name__
+        if wrong and (kind, wrong) not in self._told and len(self._told) < _MALFORMED:
+            self._told.add((kind, wrong))
+            done = wrong if found is not None else f"{wrong}; it is dropped"
+            message = (
+                f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}, "
+                "as for any later one"
+            )
+            self._put((Problem(self._clock(), message, "error"),))
+        return found
 
 
 def usual(event: Any) -> bool:

@@ -29,7 +29,7 @@ from ensemble_core.model.events import CallReturned, Event, Started, StopRequest
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
-from ensemble_core.runtime.controller import Outcome, Watcher
+from ensemble_core.runtime.watching import Outcome, Watcher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

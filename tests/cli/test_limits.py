@@ -17,7 +17,7 @@ from ensemble_core.journal.run_store import look
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Started
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.controller import Outcome
+from ensemble_core.runtime.watching import Outcome
 
 FILE = """
 limits: {jobs: 2}

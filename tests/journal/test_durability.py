@@ -374,7 +374,8 @@ def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
             raise MemoryError
 
         runtime._orders_of = break_off  # type: ignore[method-assign]
-        runtime._since_snapshot = 1
+        assert runtime._snapshots is not None
+        runtime._snapshots._since = 1
         with pytest.raises(MemoryError):
             ended(runtime)
         assert writer.seq == 0

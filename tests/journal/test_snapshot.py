@@ -196,8 +196,8 @@ def test_a_statistic_that_cannot_be_kept_is_named(kind: type[Last]) -> None:
 def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_core.runtime.controller._SNAPSHOT_EVERY", 1)
-    monkeypatch.setattr("ensemble_core.runtime.controller._SNAPSHOT_SHARE", 0)
+    monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_SHARE", 0)
     text = (
         "jobs: [{name: work, command: x, count: 20}]\n"
         "rules: [{trigger: start, action: {name: submit, label: work}}]\n"

@@ -19,8 +19,8 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, event_words
 from ensemble_core.model.decisions import Call, Decision, Fired
 from ensemble_core.model.events import Event
-from ensemble_core.runtime.controller import Watcher
 from ensemble_core.runtime.virtual import VirtualRuntime
+from ensemble_core.runtime.watching import Watcher
 
 __all__ = ["Played", "play"]
 

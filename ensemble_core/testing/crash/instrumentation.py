@@ -21,7 +21,7 @@ from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
-from ensemble_core.runtime import orders
+from ensemble_core.runtime import orders, resumption, snapshots
 from ensemble_core.testing.crash.kill_points import reach
 
 __all__ = ["instrument"]
@@ -112,8 +112,8 @@ def instrument(chance: random.Random) -> None:
     """Add the kill points, and vary how often the journal is committed and a snapshot taken."""
     pause = chance.choice((0.0, 0.005, 0.02))
     writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
-    runtime._SNAPSHOT_EVERY = chance.choice((3, 20, runtime._SNAPSHOT_EVERY))
-    runtime._SNAPSHOT_SHARE = 0
+    snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))
+    snapshots._SNAPSHOT_SHARE = 0
     runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
     if chance.random() < 0.3:
         _replace(journal, "shared_storage", lambda original: lambda path: "nfs4")
@@ -127,11 +127,11 @@ def instrument(chance: random.Random) -> None:
         (writer.JournalWriter, "_write", "a write"),
         (orders.Performer, "perform", "an order"),
         (runtime.Runtime, "_begin", "the first event"),
-        (runtime.Runtime, "_find_again", "jobs are found again"),
+        (resumption.Resumption, "seek", "jobs are found again"),
         (orders.Performer, "_submit", "a submit"),
         (orders.Performer, "_cancel", "a cancel"),
         (orders.Performer, "_resize", "a resize"),
-        (runtime, "dump", "a snapshot"),
+        (snapshots, "dump", "a snapshot"),
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock is let go"),

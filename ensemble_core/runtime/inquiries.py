@@ -1,0 +1,120 @@
+"""Inquiries: what other threads ask of a run under way, answered between two of its events.
+
+Used by the controller; asked by the Python API, by ``ensemble run``'s keys and by the service.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.requests import refusal
+from ensemble_core.errors import UsageError
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Requested
+from ensemble_core.runtime.event_check import admitted
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["Inquiries"]
+
+_T = TypeVar("_T")
+
+
+class Inquiries:
+    """What was asked of one run and not answered yet. ``wake`` has the run's thread come by."""
+
+    def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
+        self._engine = engine
+        self._tag = tag
+        self._wake = wake
+        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        #: Nobody owns the engine any more: whoever looks does it himself.
+        self._free = False
+
+    def look(self, function: Callable[[Engine], _T]) -> _T:
+        """Calls a function with the engine between two events; it must change nothing and be quick,
+        for the run waits. Safe from any thread but the run's own."""
+        found: list[_T] = []
+        raised: list[BaseException] = []
+        done = threading.Event()
+
+        def asked() -> None:
+            try:
+                found.append(function(self._engine))
+            except BaseException as error:  # the asker's, who is to have it
+                raised.append(error)
+            done.set()
+
+        with self._lock:
+            free = self._free
+            if not free:
+                self._asked.put(asked)
+        if free:
+            asked()
+        else:
+            self._wake()
+            done.wait()
+        if raised:
+            raise raised[0]
+        return found[0]
+
+    def request(
+        self,
+        action: Mapping[str, Any],
+        by: str,
+        clock: Callable[[], float],
+        handle: Callable[[Requested], tuple[Decision, ...]],
+    ) -> Future[tuple[Decision, ...]]:
+        """The decisions of an action that is asked for beside the run's rules, in time, or
+        :class:`UsageError`; ``handle`` is called by the run's thread. Safe from any thread."""
+        from concurrent.futures import Future
+
+        found: Future[tuple[Decision, ...]] = Future()
+
+        def carry_out() -> tuple[Decision, ...]:
+            if self._engine.state.ended is not None:
+                raise self._not_under_way()
+            refused = refusal(self._engine.state, action)
+            if refused is not None:
+                raise refused
+            try:  # as the journal gives it back
+                event, _ = admitted(Requested(clock(), by, dict(action)), clock())
+            except ValueError as error:
+                raise UsageError(f"this cannot be asked: {error}", code="bad-request") from error
+            assert isinstance(event, Requested)
+            return handle(event)
+
+        def asked() -> None:
+            try:
+                found.set_result(carry_out())
+            except BaseException as error:  # the asker's, who is to have it
+                found.set_exception(error)
+
+        with self._lock:
+            if not self._free:
+                self._asked.put(asked)
+                self._wake()
+                return found
+        found.set_exception(self._not_under_way())
+        return found
+
+    def _not_under_way(self) -> UsageError:
+        hint = "'ensemble run' starts it anew, 'ensemble resume' goes on with one that is not over"
+        return UsageError(f"run {self._tag} is not under way", hint=hint, code="not-under-way")
+
+    def answer(self) -> None:
+        """Let those look who asked. Called by the run's thread."""
+        while not self._asked.empty():
+            self._asked.get()()
+
+    def close(self) -> None:
+        """The run is over, or was left: answer for the last time."""
+        with self._lock:
+            self._free = True
+        self.answer()

@@ -1,0 +1,95 @@
+"""Resumption: how a controller takes up a run that another one began.
+
+The executor is asked what became of the jobs that were in its queue, their output is followed on,
+and what nothing is known of any more is told of as lost. Called by the controller, first of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.events import Event, JobEvent, Problem
+from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.output_tracking import OutputTracker
+from ensemble_core.runtime.queue_names import QueueNames
+
+__all__ = ["Resumption"]
+
+
+class Resumption:
+    """One taking up of a run: first :meth:`seek`, then, when the engine knows of that,
+    :meth:`tell_of_lost`. ``name`` is the executor's."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        executor: ExecutorGuard,
+        name: str,
+        names: QueueNames,
+        tracker: OutputTracker,
+        emit: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._guard = executor
+        self._name = name
+        self._names = names
+        self._tracker = tracker
+        self._emit = emit
+        self._clock = clock
+        self._jobs = engine.in_queue()
+        #: The time of the newest event of each job that was in the queue; 0: none came.
+        self._sought = {name: record.newest for name, record in self._jobs}
+        self._found: Mapping[str, bool] = {}
+
+    def seek(self) -> tuple[str, ...]:
+        """Ask the executor for the jobs; those that never came to its queue."""
+        for _, record in self._jobs:
+            self._names.learn(record.job)
+        # First this: their starts may come as soon as the queue is asked.
+        for _, record in self._jobs:
+            self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
+        self._found = self._find_again(self._sought)
+        return tuple(
+            name
+            for name, newest in self._sought.items()
+            if not newest and self._found.get(name) is False
+        )
+
+    def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
+        known: it is not submitted a second time."""
+        if not jobs:
+            return {}
+        if "reattach" not in self._guard.executor.capabilities:
+            message = (
+                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
+                "queue are taken for lost"
+            )
+            self._emit((Problem(self._clock(), message),))
+            return {}
+        if not self._names:
+            return self._guard.reattach(jobs)
+        asked = {self._names.name(job): newest for job, newest in jobs.items()}
+        return self._names.found(jobs, self._guard.reattach(asked))
+
+    def tell_of_lost(self) -> None:
+        """Tell of the end of the jobs that the executor knows nothing of any more."""
+        sought, found = self._sought, self._found
+        lost = [name for name, newest in sought.items() if newest and not found.get(name)]
+        lost += [name for name, newest in sought.items() if not newest and name not in found]
+        records = self._engine.state.table.records
+        for name in lost:
+            if name not in records:
+                continue
+            # Of what a stop cancelled nothing is left where the queue is gone since.
+            kind = "cancel" if records[name].stopping else "lost"
+            note = (
+                f"executor {self._name} knows nothing of this job any more: whether and how it "
+                "ended cannot be known"
+            )
+            context = {"type": kind, "severity": 0, "note": note}
+            if records[name].outcome is None:
+                self._tracker.emit((JobEvent(self._clock(), name, "exception", context),))
+            self._tracker.emit((JobEvent(self._clock(), name, "clean"),))
