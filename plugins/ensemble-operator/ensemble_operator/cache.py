@@ -38,6 +38,8 @@ class Cache:
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}
         self._children: dict[Key, dict[_Child, Object]] = {}
+        #: By kind, namespace and name, what lists by our label do not have.
+        self._in_the_way: dict[tuple[str, str, str], Key] = {}
         #: Uids of what is gone, by our doing or as watches told: the latest of them.
         self._gone: dict[str, None] = {}
 
@@ -56,13 +58,26 @@ class Cache:
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         owner = name if kind == KIND else (metadata.get("labels") or {}).get(LABEL)
         if not owner:
-            return None
+            return self._told_of_theirs(kind, found, gone=gone)
         key = (namespace, owner)
         if gone:
             self._drop(key, kind, name, metadata.get("uid", ""))
         else:
             self._take(key, kind, found)
         return key
+
+    def _told_of_theirs(self, kind: str, found: Mapping[str, Any], *, gone: bool) -> Key | None:
+        """Take what became of an object that is in an Ensemble's way."""
+        metadata = found["metadata"]
+        where = (kind, metadata.get("namespace", ""), metadata["name"])
+        key = self._in_the_way.get(where)
+        if key is not None and gone:
+            self._drop(key, kind, metadata["name"], metadata.get("uid", ""))
+        return key if gone else None
+
+    def in_the_way(self) -> list[tuple[Key, str, str]]:
+        """Objects of somebody else's that have the name of an Ensemble's: whose, kind and name."""
+        return [(key, kind, name) for (kind, _, name), key in self._in_the_way.items()]
 
     def _take(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
         """Keep an object, unless it is known newer or gone."""
@@ -73,6 +88,11 @@ class Cache:
             self.ensembles[key] = _without_managers(found)
         else:
             self._children.setdefault(key, {})[(kind, metadata["name"])] = _kept(kind, found)
+            where = (kind, key[0], metadata["name"])
+            if (metadata.get("labels") or {}).get(LABEL) == key[1]:
+                self._in_the_way.pop(where, None)
+            else:
+                self._in_the_way[where] = key
 
     def _drop(self, key: Key, kind: str, name: str, uid: str) -> None:
         """Let go of this very object, for good."""
@@ -140,6 +160,7 @@ class Cache:
         """Take that an object is not there."""
         mine = self._children.get(key, {})
         mine.pop((kind, name), None)
+        self._in_the_way.pop((kind, key[0], name), None)
         if not mine:
             self._children.pop(key, None)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .member_objects import RUNNER, token_secret
-from .names import Object, member_object
+from .names import Object, is_mine, member_object
 from .resource import Ensemble
 from .schema import GROUP
 from .service_objects import tls_secret, tokens_secret
@@ -24,6 +24,7 @@ __all__ = [
     "VIEWER",
     "Holder",
     "Secrets",
+    "awaited",
     "holders",
     "known",
     "lines_of",
@@ -69,6 +70,14 @@ def secret_names(ensemble: Ensemble) -> list[str]:
     """The Secrets of an Ensemble, as many as it needs."""
     names = [tls_secret(ensemble), *(each.secret for each in holders(ensemble))]
     return list(dict.fromkeys(names))
+
+
+def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
+    """True if only others can mend a Secret: it is in the way, or it is the user's and is
+    missing."""
+    if name == ensemble.sidecar.tls_secret:
+        return secret is None
+    return secret is not None and not is_mine(ensemble, secret)
 
 
 def value(secret: Object | None, key: str) -> str:

@@ -23,7 +23,7 @@ from .cache import Cache, Key
 from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan
 from .events import Events
 from .file_check import FileChecks
-from .holders import VIEWER, secret_names, value
+from .holders import VIEWER, awaited, secret_names, value
 from .keys import made
 from .member_objects import token_secret
 from .names import HASH, KINDS, Object, content
@@ -223,7 +223,7 @@ class Loop:
         gone = [e["name"] for e in ensemble.status.get("members") or () if e.get("minicluster")]
         names += [token_secret(ensemble, each) for each in gone]
         for name in dict.fromkeys(names):
-            if name not in known.secrets:
+            if name not in known.secrets or awaited(ensemble, name, known.secrets[name]):
                 known.secrets[name] = await self._get("Secret", key[0], name)
                 known.secrets_at = now
 
@@ -235,6 +235,16 @@ class Loop:
                 return None
             raise
         return {**found, "kind": kind}
+
+    async def look_at(self, key: Key, kind: str, name: str) -> None:
+        """Look whether an object of somebody else's is still in the way. Raises
+        :class:`ApiError`."""
+        found = await self._get(kind, key[0], name)
+        if found is None:
+            self.cache.forget(key, kind, name)
+            self.look(key)
+        else:
+            self.cache.wrote(key, kind, found)
 
     async def _text(self, key: Key, known: _Known, file: Reference) -> str | None:
         if file not in known.files:

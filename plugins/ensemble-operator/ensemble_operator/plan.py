@@ -22,7 +22,7 @@ from .changes import (
     Patch,
     Plan,
 )
-from .holders import holders, value, wanted
+from .holders import awaited, holders, secret_names, value, wanted
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
 from .part import BEAT, Part, PartPlan, plan_part
@@ -36,9 +36,11 @@ __all__ = ["files_of", "plan"]
 
 #: Seconds between two writes of the status for figures alone.
 _FIGURES = 30.0
-#: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
+#: Seconds after which Secrets that others have to give, or to take away, are looked at again.
+_OTHERS = 10.0
 #: Kinds of which nothing may change, or nothing that matters here.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
+#: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
 _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job")
 
 
@@ -90,6 +92,7 @@ class _Planning:
         self.notes: list[Note] = []
         self.conflicts: list[str] = []
         self.refused: list[str] = []
+        self.waited_for = self._secrets_waited_for()
         self.parts = self._wanted_parts()
 
     def plan(self) -> Plan:
@@ -100,19 +103,20 @@ class _Planning:
         valid = self._valid()
         if not valid[0]:
             return _refused(ensemble, valid, self.now, tuple(self.changes))
+        own_tls = ensemble.sidecar.tls_secret
         finished = self._finished_before()
         if finished and ensemble.ttl is not None and self._over_since() + ensemble.ttl <= self.now:
             return Plan((*self.changes, Forget()), ensemble.status)
-        if wanted(ensemble, self.observed.secrets, self.now):
+        self.conflicts += [f"Secret {each}" for each in self.waited_for if each != own_tls]
+        if not self.waited_for and wanted(ensemble, self.observed.secrets, self.now):
             self.changes.append(Keys())
         for body in service_objects(ensemble, self.settings, replicas=0 if finished else 1):
             self._make(body)
         ready = service_verdict(ensemble, self.observed, needed=not finished)
         authority = value(self.observed.secrets.get(tls_secret(ensemble)), "ca.crt")
-        if ensemble.sidecar.tls_secret and not authority:
-            name = ensemble.sidecar.tls_secret
-            ready = (False, "NoSecret", f"the Secret {name} is not there, or has no ca.crt")
-        parts = self._parts(ready[0], finished)
+        if own_tls and not authority:
+            ready = (False, "NoSecret", f"the Secret {own_tls} is not there, or has no ca.crt")
+        parts = self._parts(ready[0] and not self.conflicts, finished)
         self._prune(parts)
         self.changes = [each for each in self.changes if not self._in_vain(each)]
         if self.refused:
@@ -172,6 +176,12 @@ class _Planning:
         if self.ensemble.outside and reserved:
             return False, "InvalidMember", f"a member cannot be called {RUNNER!r}: the run is"
         return True, "Sound", ""
+
+    def _secrets_waited_for(self) -> list[str]:
+        """Secrets that others have to give, or to take away."""
+        ensemble, secrets = self.ensemble, self.observed.secrets
+        names = secret_names(ensemble)
+        return [each for each in names if awaited(ensemble, each, secrets.get(each))]
 
     def _text(self, file: str | Reference | None) -> str | None:
         return self.observed.files.get(file) if isinstance(file, Reference) else file
@@ -359,6 +369,8 @@ class _Planning:
             status = dict(before)
         beats = [each.beat + BEAT + 1 for each in self.observed.figures.values()]
         again += [at for at in beats if at > self.now]
+        if self.waited_for:
+            again.append(self.now + _OTHERS)
         if self.ensemble.ttl is not None and status.get("finishedAt"):
             again.append(seconds(status["finishedAt"]) + self.ensemble.ttl)
         return Plan(tuple(self.changes), status, tuple(self.notes), min(again, default=None))

@@ -206,6 +206,8 @@ class Operator:
                 for key in self.cache.listed(kind, found["items"], version, namespace):
                     missed = True
                     self.loop.look(key)
+        for key, kind, name in self.cache.in_the_way():
+            await self.loop.look_at(key, kind, name)
         self._compared = time.monotonic()
         self._due = self._compared + _CHECK
         return missed

@@ -206,6 +206,42 @@ def test_a_minicluster_of_somebody_elses_is_left_alone(stand: Stand) -> None:
     assert found["spec"]["size"] == 3
 
 
+def test_a_conflict_is_over_once_the_other_object_is_gone(stand: Stand) -> None:
+    theirs = {"data": {"mine": "yes"}}
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "study"}}
+    stand.apply(body)
+    secret = stand.kind("Secret")
+    stand.cluster.store.create(secret, "default", {"metadata": {"name": "study-tls"}, **theirs})
+    running = stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: "Secret study-tls, ServiceAccount" in str(stand.status("study")))
+    stand.delete("ServiceAccount", "study")
+    stand.until(lambda: "ServiceAccount" not in str(stand.status("study")))
+    assert stand.names("MiniCluster") == [], "nothing begins beside it"
+    assert (stand.get("Secret", "study-tls") or {})["data"] == theirs["data"]
+    stand.delete("Secret", "study-tls")
+    stand.until(lambda: stand.ready("study"))
+    assert running.operator is not None
+    assert running.operator.cache.in_the_way() == []
+
+
+def test_a_conflict_is_over_though_watches_told_nothing_of_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
+    stand.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "study"}})
+    running = stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "Conflict"))
+    operator = running.operator
+    assert operator is not None
+    # As when the deletion fell between two watches.
+    operator.cache._told_of_theirs = lambda *_, **__: None  # type: ignore[method-assign]
+    stand.delete("ServiceAccount", "study")
+    operator._due = 0.0  # the next comparison with lists is due
+    stand.until(lambda: stand.ready("study"))
+
+
 def test_what_the_api_server_refuses_is_told_and_not_asked_again(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(spec={"tasks": "many"})))

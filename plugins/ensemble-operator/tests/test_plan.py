@@ -570,6 +570,21 @@ def test_what_is_somebody_elses_is_never_adopted(kind: str) -> None:
     assert told(world).count("Conflict") == 1
 
 
+@pytest.mark.parametrize("name", ["study-tls", "study-tokens", "study-0-token"])
+def test_a_secret_of_somebody_elses_is_neither_read_nor_written(name: str) -> None:
+    world = World(ensemble())
+    theirs = {"kind": "Secret", "metadata": {"name": name, "uid": "theirs"}, "data": {"a": "Yg=="}}
+    world.secrets[name] = theirs
+    world.step()
+    assert world.condition("Valid") == ("False", "Conflict")
+    assert not any(isinstance(each, Keys) for each in world.done)
+    assert world.secrets[name] is theirs
+    assert world.plan().again == world.now + 10, "it is not watched, so it is looked at"
+    world.secrets[name] = None
+    world.settle()
+    assert world.condition("Valid") == ("True", "Sound")
+
+
 def test_an_object_of_an_earlier_ensemble_of_that_name_is_somebody_elses() -> None:
     world = running()
     world.found["metadata"]["uid"] = "uid-new"
