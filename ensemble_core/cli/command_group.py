@@ -82,7 +82,9 @@ class CommandGroup(click.Group):
             close_quietly(sys.stdout)
             code = 141
         except Exception as error:  # the last line of defence: words instead of a traceback
-            _fault(error)
+            if not _interrupted(error):
+                _fault(error)
+            code = 130
         if code == 130 and threading.current_thread() is threading.main_thread():
             # It is over: another Ctrl-C must not end the interpreter on its way out by a signal.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,6 +112,14 @@ def close_quietly(stream: TextIO) -> None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())
         os.close(nothing)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
+    an import, is raised as a ``RuntimeError``."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def _fault(error: BaseException) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,27 @@ def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
     assert "Traceback" in kept.read_text()
     monkeypatch.setenv("ENSEMBLE_DEBUG", "1")
     assert "Traceback" in CliRunner().invoke(main, ["version"]).stderr
+
+
+def test_a_ctrl_c_while_a_class_is_made_is_a_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class CtrlC:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def imported() -> None:
+        type("Imported", (), {"field": CtrlC()})
+
+    monkeypatch.setattr("ensemble_core.cli.commands.version.text", imported)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main(["version"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

@@ -4,6 +4,10 @@ A round is one study whose controllers get SIGTERM, SIGHUP, SIGINT or SIGKILL, s
 functions are under way, retries wait, jobs are held, and instances of ``each`` and ``for`` count.
 Its tables (``ensemble results``) must be those of a run that nobody disturbed. Prints a line of JSON
 for each round, as ``scripts/soak.py`` reads them; used by a test as well.
+
+To begin Python and import everything takes most of what a round costs. So one controller in four
+is a program of its own, which may be stopped while it imports; the others, and what looks at the
+tables, are forks of this process, which has imported everything by then.
 """
 
 from __future__ import annotations
@@ -14,18 +18,21 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
+import traceback
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from click.testing import CliRunner
+
+from ensemble_core.cli.command_group import FAULT
+from ensemble_core.cli.main import main as ensemble
 
 __all__ = ["main", "played", "undisturbed"]
 
-COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 #: A controller that hears of Ctrl-C from its first line on: while Python itself begins, that ends it
 #: in many ways, none of which is ours.
 BEGIN = """
@@ -95,15 +102,20 @@ def prepared(folder: Path, on_stop: str) -> Path:
     return folder
 
 
+def command(*words: str) -> tuple[int, str]:
+    """The exit code of a command, and all that it printed; in this process."""
+    done = CliRunner().invoke(ensemble, words, prog_name="ensemble")
+    return done.exit_code, done.output
+
+
 def tables(folder: Path) -> dict[str, Any]:
     """The run's tables, as users see them; which value came first is chance."""
     found = {}
     for name in TABLES:
-        words = [*COMMAND, "results", "last", name, "--json", "--state", "state"]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        found[name] = sorted(json.loads(done.stdout), key=json.dumps)
+        code, printed = command("results", "last", name, "--json", "--state", f"{folder}/state")
+        if code:
+            raise RuntimeError(printed)
+        found[name] = sorted(json.loads(printed), key=json.dumps)
     return found
 
 
@@ -111,33 +123,76 @@ def words_of(folder: Path, executor: str, options: Sequence[str]) -> list[str]:
     # The tag is what a queue knows a run by: one of each round's own, also in other processes.
     tag = f"stops-{zlib.crc32(bytes(folder)):08x}"
     same = ["--tag", tag, "--or-resume", "--state", "state", "--quiet"]
-    return [
-        sys.executable,
-        "-c",
-        BEGIN,
-        "run",
-        "ensemble.yaml",
-        "--executor",
-        executor,
-        *options,
-        *same,
-    ]
+    return ["run", "ensemble.yaml", "--executor", executor, *options, *same]
+
+
+class Controller:
+    """A controller under way in ``folder``: a program of its own, or a fork of this one. What it says
+    is in the file ``said``."""
+
+    def __init__(self, folder: Path, words: Sequence[str], said: Path, *, program: bool) -> None:
+        # Python's own handler must not meet a Ctrl-C before ours is there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        self.code: int | None = None
+        self._process = os.fork()
+        if not self._process:
+            _become(folder, words, said, program)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def ended(self, within: float) -> bool:
+        """Whether it ends within so many seconds; then ``code`` is its exit code, or the number of a
+        signal with a minus."""
+        deadline = time.monotonic() + within
+        while self.code is None:
+            process, status = os.waitpid(self._process, os.WNOHANG)
+            if process:
+                self.code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                return False
+            else:
+                time.sleep(0.01)
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        if not self.ended(0):
+            os.kill(self._process, number)
+
+
+def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> NoReturn:
+    """Be a controller from here on, in a process that was forked for it."""
+    code: object = FAULT
+    try:
+        os.chdir(folder)
+        output = os.open(said, os.O_WRONLY | os.O_CREAT)
+        for descriptor in (1, 2):
+            os.dup2(output, descriptor)
+        if program:
+            os.execv(sys.executable, [sys.executable, "-c", BEGIN, *words])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        ensemble(words, prog_name="ensemble")
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 0)
 
 
 def undisturbed(folder: Path, executor: str, options: Sequence[str]) -> dict[str, Any]:
     """The tables of a run that nobody disturbs."""
     prepared(folder, "keep")
-    subprocess.run(words_of(folder, executor, options), cwd=folder, check=True, capture_output=True)
+    controller = Controller(
+        folder, words_of(folder, executor, options), folder / "said", program=True
+    )
+    if not controller.ended(300) or controller.code:
+        raise RuntimeError((folder / "said").read_text())
     return tables(folder)
 
 
-def disturb(process: subprocess.Popen[bytes], chance: random.Random) -> list[str]:
+def disturb(controller: Controller, chance: random.Random) -> list[str]:
     """Wait for a moment, and end a controller; what was sent."""
-    try:
-        process.wait(chance.uniform(0.2, 2.5))
-    except subprocess.TimeoutExpired:
-        pass
-    else:
+    if controller.ended(chance.uniform(0.1, 2.0)):
         return []
     sent = [chance.choice(SIGNALS)]
     if chance.random() < 0.2:
@@ -145,9 +200,7 @@ def disturb(process: subprocess.Popen[bytes], chance: random.Random) -> list[str
     for at, number in enumerate(sent):
         if at:
             time.sleep(chance.uniform(0.3, 0.8))
-        if process.poll() is None:
-            process.send_signal(number)
-    process.wait(300)
+        controller.send(number)
     return [number.name for number in sent]
 
 
@@ -158,26 +211,20 @@ def played(
     chance = random.Random(seed)
     prepared(folder, chance.choice(("keep", "cancel")))
     killed: list[str] = []
-    code = 0
+    code: int | None = 0
     other: list[str] = []
     for number in range(40):
-        with (folder / f"said-{number}").open("wb") as said:
-            process = subprocess.Popen(
-                words_of(folder, executor, options),
-                cwd=folder,
-                stdout=said,
-                stderr=said,
-                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGINT]),
-            )
-            try:
-                if number < 8:
-                    killed += disturb(process, chance)
-                code = process.wait(300)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                other.append(f"controller {number} did not end within 300 s")
-                break
+        said = folder / f"said-{number}"
+        words = words_of(folder, executor, options)
+        controller = Controller(folder, words, said, program=not number % 4)
+        if number < 8:
+            killed += disturb(controller, chance)
+        if not controller.ended(300):
+            controller.send(signal.SIGKILL)
+            controller.ended(300)
+            other.append(f"controller {number} did not end within 300 s")
+            break
+        code = controller.code
         if code not in INTERRUPTED:
             break
     if code and not other:
@@ -186,9 +233,8 @@ def played(
         found = tables(folder)
         wrong = [name for name in TABLES if found[name] != expected[name]]
         other += [f"table {name}: {found[name]} and not {expected[name]}" for name in wrong]
-        words = [*COMMAND, "replay", "last", "--state", "state"]
-        replay = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-        differences = [replay.stdout + replay.stderr] if replay.returncode else []
+        failed, printed = command("replay", "last", "--state", f"{folder}/state")
+        differences = [printed] if failed else []
     except RuntimeError as error:
         other.append(str(error))
         differences = []
@@ -217,8 +263,10 @@ def main() -> int:
     parser.add_argument("--on", default="local", help="the executor")
     parser.add_argument("options", nargs="*", help="of ensemble run, after --")
     chosen = parser.parse_args()
-    # Of a session of their own: what the terminal sends is for us.
     os.environ.pop("ENSEMBLE_STATE", None)
+    # Whoever runs this may ignore signals (nohup and "&" do); controllers are to heed them.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     good = True
     given = chosen.base.absolute(), chosen.seed, chosen.rounds, chosen.on, chosen.options
     for found in rounds(*given):
