@@ -115,7 +115,7 @@ def close_quietly(stream: TextIO) -> None:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
+    """True if this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
     an import, is raised as a ``RuntimeError``."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__
