@@ -48,14 +48,16 @@ class PolledExecutor(QueueHooks):
 
     From here: jobs gathered into batches of one :meth:`shape`, as few calls as may be; a script
     with a wrapper that makes folders, starts the tasks, keeps the time limit and writes start and
-    end into the run's folder, which nodes must see; one question for all jobs each ``poll``
-    seconds, and soon where a job is in doubt; events in order, each once; jobs found again by a
-    later controller. A job runs at most once whatever the queue does, since its wrapper claims it:
-    so a submit whose answer is lost is simply made again. A job that the queue forgets and that
-    has left no word is told as ``lost``.
+    end into the run's folder, which nodes must see; one question for all jobs, a little more often
+    than each ``poll`` seconds; events in order, each once; jobs found again by a later controller.
+    A job runs at most once whatever the queue does, since its wrapper claims it: so a submit whose
+    answer is lost is simply made again. A job that has left no word is over when three answers in
+    a row lack it, which is within ``poll`` seconds; one of which :meth:`account` knows nothing
+    either is told as ``lost``.
     """
 
     _polled: PolledRun | None = None
+    _asked = False
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -215,11 +217,17 @@ class PolledExecutor(QueueHooks):
     def _next(self, dues: list[float]) -> Callable[[], None] | None:
         """The next step to take now; else ``dues`` has the time of one."""
         now = time.monotonic()
-        return (
-            self._inquiry.cancels_due(now, dues)
-            or self._submission.due(now, dues)
-            or self._inquiry.due(now, dues)
-        )
+        act = self._inquiry.cancels_due(now, dues)
+        if act is not None:
+            return act
+        # By turns: many jobs to hand in do not keep the queue from being asked, nor the reverse.
+        turns = (self._submission.due, self._inquiry.due)
+        for what in turns if self._asked else reversed(turns):
+            act = what(now, dues)
+            if act is not None:
+                self._asked = what == self._inquiry.due
+                return act
+        return None
 
     def _reading(self, polled: PolledRun) -> None:
         wait = pace.READ

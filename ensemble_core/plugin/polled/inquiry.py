@@ -6,6 +6,7 @@ Used by the asking thread of ``PolledExecutor``.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,7 +39,10 @@ class Inquiry:
         """The question that is to be asked now; else ``dues`` has when one is. With the lock."""
         polled = self._polled
         if not any(life.queue_id is not None for life in polled.lives.values()):
+            polled.ask_at = math.inf
             return None
+        if polled.ask_at == math.inf:
+            polled.ask_at = now + pace.between(polled.hooks.poll)
         if polled.ask_at <= now:
             return self._ask_all
         if self._gauges_at <= now:
@@ -76,7 +80,8 @@ class Inquiry:
             lives = {
                 life.queue_id: life for life in polled.lives.values() if life.queue_id is not None
             }
-            polled.ask_at = time.monotonic() + hooks.poll
+            asked = time.monotonic()
+            polled.ask_at = asked + pace.between(hooks.poll)
         try:
             rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(list(lives))))}
             missing = [
@@ -100,12 +105,19 @@ class Inquiry:
             polled.outlet.answered("ask")
             polled.read()  # what was written before the queue called them over
             for id_, life in lives.items():
-                if not life.over:
-                    self._see(life, rows.get(id_))
-            if any(life.misses or life.cancelled for life in polled.lives.values()):
-                new = any(0 < life.misses < 2 for life in lives.values())
-                again = pace.SOON if new else pace.SOON_AGAIN
-                polled.ask_at = min(polled.ask_at, time.monotonic() + again)
+                if life.over:
+                    continue
+                row, shown_at = rows.get(id_), life.taken_at + pace.until_shown(hooks.poll)
+                if row is None and asked < shown_at and not life.cancelled:
+                    polled.ask_at = min(polled.ask_at, shown_at)
+                else:
+                    self._see(life, row)
+            if any(life.cancelled for life in polled.lives.values()):
+                polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
+            fewest = min((life.misses for life in polled.lives.values() if life.misses), default=0)
+            if fewest:
+                again = asked + pace.until_sure(hooks.poll, fewest)
+                polled.ask_at = min(polled.ask_at, again)
 
     def _see(self, life: JobLife, row: QueueJob | None) -> None:
         polled, name = self._polled, self._polled.hooks.name

@@ -18,15 +18,17 @@ __all__ = ["JobLife"]
 
 class JobLife(JobEvents):
     """One job that is not over. ``key`` is its batch's, empty until it has one; ``misses`` counts
-    answers of the queue in a row that do not have it."""
+    answers of the queue in a row that do not have it, ``taken_at`` is when the queue has taken it
+    (monotonic seconds; 0 if an earlier controller handed it in)."""
 
-    __slots__ = ("_began", "cancelled", "key", "misses")
+    __slots__ = ("_began", "cancelled", "key", "misses", "taken_at")
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         super().__init__(job, files, out)
         self.key = ""
         self.cancelled = False
         self.misses = 0
+        self.taken_at = 0.0
         self._began: float | None = None
 
     def restore(

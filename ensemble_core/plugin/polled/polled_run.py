@@ -5,6 +5,7 @@ know of them. Made by ``PolledExecutor``; ``Submission``, ``Inquiry`` and ``Reco
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,7 +40,7 @@ class PolledRun:
 
     ``lives`` are the jobs that are not over, ``ids`` their names; ``sent`` the batches that have
     such jobs, ``left`` how many of each. ``cancels`` are ids that the queue is to end, and when
-    (monotonic seconds, as is ``ask_at``, when it is asked next).
+    (monotonic seconds, as is ``ask_at``, when it is asked next: infinite while it has no jobs).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class PolledRun:
         self.sent: dict[str, Sent] = {}
         self.left: dict[str, int] = {}
         self.cancels: dict[str, float] = {}
-        self.ask_at = 0.0
+        self.ask_at = math.inf
         self.gauges: Mapping[str, float] = {}
         self.closed = False
         self._calling = threading.RLock()

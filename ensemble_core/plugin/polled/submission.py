@@ -178,8 +178,8 @@ class Submission:
                 polled.cancels.setdefault(id_, 0.0)
             if life is not None and not life.over:
                 life.queue_id = life.queue_id or id_
+                life.taken_at = time.monotonic()
                 life.arrived(now)
-        polled.ask_at = max(polled.ask_at, time.monotonic() + polled.hooks.poll)
 
     def _look(self, going: _Going) -> None:
         """Nobody knows whether a batch arrived: look for it, and hand it in again where it is not

@@ -35,7 +35,7 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Seconds between looks at the queue for jobs that say nothing.",
+            "description": "Seconds within which an end is known that the job could not tell.",
         },
     },
 }
