@@ -184,7 +184,8 @@ class RunSession:
             lines = self._end(outcome, str(folder) if folder.is_dir() else None)
             if not self._quiet:
                 lines[-1:-1] = self._asked(runtime.engine)
-            if kept is not None and not outcome.over and not self._as_json:
+            resumable = isinstance(runtime, Runtime) and not outcome.over
+            if kept is not None and resumable and not self._as_json:
                 lines.append(f"  to go on with this run: ensemble resume {tag}")
             output.close(lines, patience=2.0 if self._left else None)
         if self._left and any(

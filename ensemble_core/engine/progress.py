@@ -34,6 +34,7 @@ def progress_of(state: State) -> Progress:
         committed=_named(costs, COMMITTED) if limits else {},
         limits=limits,
         held=held,
+        reached=tuple(state.limits_told),
     )
 
 

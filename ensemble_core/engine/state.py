@@ -129,7 +129,7 @@ class State:
         self.events = 0
         self.firings = 0
         self._serial = 0
-        #: The limits of which it was told that they hold jobs.
+        #: The limits that took effect; of those that hold jobs the user was told then.
         self.limits_told: dict[str, None] = {}
         #: Limits that hold more jobs since rules were last told of it.
         self.limits_met: dict[str, None] = {}
@@ -371,6 +371,7 @@ class State:
     def cut_chain(self, state: RuleState, one: RuleState | Instance, link: Link) -> None:
         """Switch a rule, or an instance of it, off for good that would make its chain of firings
         too long."""
+        self.limits_told["chain"] = None
         if one is state:
             self.rules.cut(state)
         else:

@@ -189,6 +189,7 @@ class Submission:
         due = state.rate_limit.due(state.now)
         if due is not None:
             state.timers.once(due, "pace", "")
+            state.limits_told["submits_per_second"] = None
 
     def release(self) -> None:
         """Submit the jobs that the rate limit held and whose turn has come."""

@@ -53,10 +53,12 @@ from ensemble_core.runtime.watching import Outcome, Watcher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["STOPPED", "Outcome", "Runtime", "Watcher"]
+__all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
 
 #: Exit code of a run that a command stopped, or whose time was over.
 STOPPED = 5
+#: The reason of a run that ``limits.wall`` stops.
+OUT_OF_TIME = "the time given to it has passed (wall)"
 
 _T = TypeVar("_T")
 
@@ -414,7 +416,7 @@ class Runtime:
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
             if self._asked is None and self.engine.state.ended is None:
-                self.stop("the time given to it has passed (wall)", STOPPED)
+                self.stop(OUT_OF_TIME, STOPPED)
         timer = self.engine.next_timer()
         now = self.clock()
         if timer is not None and timer.when <= now:

@@ -29,6 +29,7 @@ from ensemble_core.model.events import CallReturned, Event, Started, StopRequest
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
+from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
 from ensemble_core.runtime.watching import Outcome, Watcher
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ _TICK_EVERY = 2000
 
 class VirtualRuntime:
     """One run of one ensemble on a virtual clock; the same face as ``Runtime``, of whose arguments
-    ``observers``, ``name``, ``state`` and ``wall`` mean nothing here.
+    ``observers``, ``name`` and ``state`` mean nothing here.
 
     ``began`` is the time of its first event and ``until`` the time after which nothing more
-    happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
+    happens, both in seconds since the epoch; ``wall`` is after how many seconds the run stops, as
+    a real one does (else ``limits.wall``). ``takes`` gives the seconds that a call of a function
     or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
     executor's. An action is called only where its record ``simulates``; any other returns what
     ``answers`` has for it, or nothing, and ``stubbed`` names it then. Raises as ``Runtime`` does.
@@ -89,6 +91,8 @@ class VirtualRuntime:
             self.watch(watcher)
         self._began = self._now = began
         self._until = until
+        limit = ensemble.limits.wall if wall is None else wall
+        self._stop_at = math.inf if limit is None else began + limit
         self._takes = takes
         self._answers = answers
         self._journal = journal
@@ -194,6 +198,7 @@ class VirtualRuntime:
             report=engine.report(),
             tag=self.tag,
             over=engine.state.ended is not None,
+            stopped=ended.stopped,
             left=len(engine.in_queue()),
         )
 
@@ -207,10 +212,13 @@ class VirtualRuntime:
             found = timer.when
         if self._returns and self._returns[0][0] < found:
             found = self._returns[0][0]
+        if self._stop_at < found and self.engine.state.ended is None:
+            found = self._stop_at
         return found
 
     def _advance(self, due: float) -> None:
-        """Let what is due at this time happen: of the queue first, then of calls, then timers."""
+        """Let what is due at this time happen: of the queue first, then of calls, then timers,
+        then the end of the time that the run was given."""
         self._now = max(self._now, due)
         self._executor.advance(self._now)
         while self._returns and self._returns[0][0] <= self._now:
@@ -219,6 +227,10 @@ class VirtualRuntime:
             timer = self.engine.next_timer()
             if timer is not None and timer.when <= self._now:
                 self._inbox.append(TimerElapsed(self._now, timer.kind, timer.key))
+        if self._stop_at <= self._now and self.engine.state.ended is None:
+            self._stop_at = math.inf
+            then = self.ensemble.on_stop or self._executor.on_stop
+            self._inbox.append(StopRequested(self._now, OUT_OF_TIME, STOPPED, then))
 
     def _over(self) -> bool:
         ended = self.engine.state.ended
@@ -226,6 +238,8 @@ class VirtualRuntime:
             return False
         if self.engine.state.lost or not self.engine.busy:
             return True
+        if ended.stopped:
+            return not self.engine.waits_for_cancelled
         return not ended.cancel and "detach" in self._executor.capabilities
 
     # -- events and decisions ------------------------------------------------------------------

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, Expression, UsageError
 from ensemble_core.cli.toolkit import (
+    Call,
     Display,
     Ensemble,
     KeptRun,
@@ -31,9 +32,9 @@ from ensemble_core.cli.toolkit import (
     state_option,
     to_json,
 )
-from ensemble_simulate.draws import parse
+from ensemble_simulate.draws import formula, parse
 from ensemble_simulate.executor import Machine, Simulator
-from ensemble_simulate.forecast import Figures, Study, played
+from ensemble_simulate.forecast import COST_NAMES, Figures, Study, played
 from ensemble_simulate.learned import learn
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
@@ -76,6 +77,11 @@ __all__ = ["simulate"]
 @click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
 @click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
 @click.option("--workers", type=int, metavar="N", help="Processes for --runs.  [default: cores]")
+@click.option(
+    "--cost",
+    metavar="EXPR",
+    help="What a run costs, for its quantiles: '0.03 * core_hours + 2 * gpu_hours'.",
+)
 @click.option("--vs", metavar="OTHER", type=click.Path(), help="Compare with this file.")
 @click.option(
     "--for",
@@ -105,6 +111,7 @@ def simulate(
     seed: int,
     runs: int,
     workers: int | None,
+    cost: str | None,
     vs: str | None,
     length: str,
     no_custom: bool,
@@ -139,17 +146,25 @@ def simulate(
             held = parse(wait, ())
         except EnsembleError as error:
             raise UsageError(f"--wait: {error.what}", hint=error.hint, code=error.code) from None
+    costs = None if cost is None else _costs(cost)
     machine = Machine(nodes, cores, gpus_per_node, backfill, held, max_nodes or nodes)
     registry = load_plugins(plugins)
     files = _Files(registry, overrides, model_file, model_from, state, no_custom)
     until = parse_duration(length)
-    first = files.study(file, machine, until)
-    if vs is None and runs == 1:
+    first = replace(files.study(file, machine, until), cost=costs)
+    if vs is None and runs == 1 and costs is None:
         return _once(first, files, display, seed, tag, state, not no_journal, plugins)
     studies = [first]
     if vs is not None:
-        studies.append(files.study(vs, machine, until))
+        studies.append(replace(files.study(vs, machine, until), cost=costs))
     return _many(studies, [file, *([vs] if vs else [])], display, seed, runs, workers)
+
+
+def _costs(text: str) -> Expression:
+    try:
+        return formula(text, COST_NAMES, "the figures of a run do")
+    except EnsembleError as error:
+        raise UsageError(f"--cost: {error.what}", hint=error.hint, code=error.code) from None
 
 
 class _Files:
@@ -252,6 +267,14 @@ def _once(
 ) -> int:
     model = replace(study.model, seed=seed)
     simulator = Simulator(study.machine, model)
+    stubbed: set[str] = set()
+
+    def answer(call: Call) -> Sequence[Mapping[str, Any]] | None:
+        found = model.answer(call)
+        if found is None:
+            stubbed.add(call.name)
+        return found
+
     code = run_simulated(
         study.ensemble,
         files.text,
@@ -266,10 +289,10 @@ def _once(
         plugins=plugins,
         until=study.until,
         takes=model.takes,
-        answers=model.answer,
+        answers=answer,
     )
     if not (display.quiet or display.as_json):
-        for line in once_lines(simulator.used, simulator.offered, model):
+        for line in once_lines(simulator.used, simulator.offered, model, stubbed):
             print_line(line)
     return code
 

@@ -94,7 +94,7 @@ def _value(each: Expression, names: Mapping[str, Any]) -> float:
     return float(found) if isinstance(found, (bool, int, float)) else math.nan
 
 
-def formula(text: str, names: Collection[str]) -> Expression:
+def formula(text: str, names: Collection[str], whose: str = "jobs of this group do") -> Expression:
     """Arithmetic over these names; conditions are allowed, and are 1 or 0."""
     try:
         found = expression(text, texts=True)
@@ -107,7 +107,7 @@ def formula(text: str, names: Collection[str]) -> Expression:
     if unknown:
         near = get_close_matches(unknown[0], names, 1, 0.5)
         raise EnsembleError(
-            f"{text!r} speaks of {unknown[0]!r}, which jobs of this group do not have",
+            f"{text!r} speaks of {unknown[0]!r}, which {whose} not have",
             hint=f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}",
             code="no-such-name",
         )

@@ -11,15 +11,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
-from ensemble_core import Decision
+from ensemble_core import Decision, Expression, UsageError
 from ensemble_core.cli.toolkit import Cancel, Ensemble, Fired, Registry, VirtualRuntime, Watcher
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
 
-__all__ = ["Figures", "Firings", "Study", "difference", "play", "played", "quantiles"]
+__all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "played", "quantiles"]
 
 #: The time at which simulated runs begin: the same for all.
 BEGAN = 1e9
@@ -62,6 +62,13 @@ class Figures:
     events: int
     used: float
     offered: float
+    #: As ``limits`` counts them.
+    node_hours: float = 0.0
+    gpu_hours: float = 0.0
+    #: What ``--cost`` makes of it.
+    cost: float | None = None
+    #: The limits of the file that took effect, by name.
+    reached: frozenset[str] = frozenset()
     fired: Mapping[str, Firings] = field(default_factory=dict)
     last: Mapping[str, int] = field(default_factory=dict)
     stubbed: frozenset[str] = frozenset()
@@ -74,13 +81,23 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The study that is simulated: ``until`` are seconds after which a run is given up."""
+    """The study that is simulated: ``until`` are seconds after which a run is given up; ``cost`` is
+    what a run costs, over ``COST_NAMES``."""
 
     ensemble: Ensemble
     registry: Registry
     model: Model
     machine: Machine
     until: float = math.inf
+    cost: Expression | None = None
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The limits of the file by name; that on chains of rules is there where the file has
+        none."""
+        limits = self.ensemble.limits
+        given = {each.name: getattr(limits, each.name) for each in fields(limits)}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class _Heard(Watcher):
@@ -124,9 +141,10 @@ def play(study: Study, seed: int) -> Figures:
     heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)
     outcome = runtime.run()
-    groups = outcome.report.groups
+    groups, used = outcome.report.groups, outcome.report.progress.used
+    reached = {*outcome.report.progress.reached, *(["wall"] if outcome.stopped else [])}
     submitted = {group.name: group.submitted for group in groups}
-    return Figures(
+    figures = Figures(
         seed=seed,
         exit_code=outcome.exit_code,
         reason=outcome.reason,
@@ -138,6 +156,9 @@ def play(study: Study, seed: int) -> Figures:
         events=outcome.report.events,
         used=simulator.used,
         offered=simulator.offered,
+        node_hours=used.get("node_hours", 0.0),
+        gpu_hours=used.get("gpu_hours", 0.0),
+        reached=frozenset(reached),
         fired={
             rule.id: Firings(
                 rule.fired,
@@ -151,6 +172,29 @@ def play(study: Study, seed: int) -> Figures:
         last=Counter(heard.last),
         stubbed=frozenset(runtime.stubbed),
     )
+    return figures if study.cost is None else replace(figures, cost=_cost(figures, study.cost))
+
+
+#: The names that the cost of a run may speak of: what its jobs took, its length in hours, how many
+#: jobs there were, and the core-hours that the cluster had meanwhile.
+COST_NAMES = ("core_hours", "node_hours", "gpu_hours", "hours", "jobs", "offered_core_hours")
+
+
+def _cost(figures: Figures, cost: Expression) -> float:
+    values = (
+        figures.used / 3600, figures.node_hours, figures.gpu_hours, figures.seconds / 3600,
+        figures.jobs, figures.offered / 3600,
+    )  # fmt: skip
+    names = dict(zip(COST_NAMES, values, strict=True))
+    found = cost.evaluate(None, names, lambda path: None)
+    value = float(found) if isinstance(found, (bool, int, float)) else math.nan
+    if not math.isfinite(value):
+        raise UsageError(
+            f"--cost gives the run of seed {figures.seed} no finite number",
+            cause=", ".join(f"{name} is {each:.6g}" for name, each in names.items()),
+            code="bad-draw",
+        )
+    return value
 
 
 #: What the workers play: they are forks, so that nothing of it need be sent to them.

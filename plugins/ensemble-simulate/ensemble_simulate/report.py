@@ -7,7 +7,7 @@ on the model and how many jobs it was learnt from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.cli.toolkit import format_duration, format_table
@@ -17,10 +17,15 @@ from ensemble_simulate.models import Model
 __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
-def once_lines(used: float, offered: float, model: Model) -> list[str]:
+def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
     """The lines after the summary of one run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
-    return [f"  core-hours used: {used / 3600:.3g}{share}", *basis(model)]
+    return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed(stubbed), *basis(model)]
+
+
+def _stubbed(names: Collection[str]) -> list[str]:
+    told = f"  actions that were not carried out: {', '.join(sorted(names))}"
+    return [told] if names else []
 
 
 def basis(model: Model) -> list[str]:
@@ -35,16 +40,27 @@ def basis(model: Model) -> list[str]:
 #: Firings of one rule among the last of a run from which on it goes round.
 _ROUND = 20
 
+#: Figures that are told where one is not 0.
+_WHERE_ANY = ("GPU-hours", "cost")
+
 
 def _rows(found: Sequence[Figures]) -> dict[str, list[float]]:
     return {
         "length": [each.seconds for each in found],
         "core-hours": [each.used / 3600 for each in found],
+        "node-hours": [each.node_hours for each in found],
+        "GPU-hours": [each.gpu_hours for each in found],
         "idle core-hours": [(each.offered - each.used) / 3600 for each in found],
         "jobs": [float(each.jobs) for each in found],
         "failed": [float(each.failed) for each in found],
         "cancelled": [float(each.cancelled) for each in found],
+        "cost": [each.cost for each in found if each.cost is not None],
     }
+
+
+def _shown_rows(found: Sequence[Figures]) -> list[tuple[str, list[float]]]:
+    rows = _rows(found).items()
+    return [(what, values) for what, values in rows if what not in _WHERE_ANY or any(values)]
 
 
 def never_fired(found: Sequence[Figures]) -> list[str]:
@@ -67,15 +83,25 @@ def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
     return {
         "runs": len(found),
         "seeds": [found[0].seed, found[-1].seed],
-        "quantiles": {what: quantiles(values) for what, values in _rows(found).items()},
+        "quantiles": {what: quantiles(values) for what, values in _shown_rows(found)},
         "exit_codes": {str(code): n for code, n in Counter(e.exit_code for e in found).items()},
         "not_ended": sum(not each.over for each in found),
         "rules": {rule: _rule(found, rule) for rule in found[0].fired},
         "limited": sum(each.limited for each in found),
+        "limits": reached(study, found),
         "never_fired": never_fired(found),
         "loops": loops(found),
-        "stubbed": sorted(frozenset().union(*(each.stubbed for each in found))),
+        "stubbed": sorted(_all_stubbed(found)),
     }
+
+
+def _all_stubbed(found: Sequence[Figures]) -> frozenset[str]:
+    return frozenset().union(*(each.stubbed for each in found))
+
+
+def reached(study: Study, found: Sequence[Figures]) -> dict[str, float]:
+    """The share of these runs in which each limit of the file took effect, by its name."""
+    return {name: sum(name in each.reached for each in found) / len(found) for name in study.limits}
 
 
 def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
@@ -93,8 +119,12 @@ def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float
     """Mean differences of the second study from the first, with half of their 95 % intervals."""
     if len(found) < 2:
         return {}
-    before, after = (_rows(each) for each in found)
-    return {what: difference(before[what], after[what]) for what in before}
+    before, after = map(_rows, found)
+    return {
+        what: difference(before[what], after[what])
+        for what in before
+        if what not in _WHERE_ANY or any(before[what]) or any(after[what])
+    }
 
 
 def shown(what: str, value: float) -> str:
@@ -106,7 +136,7 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
     """The report of many runs of one file."""
     lines = [f"{name}: {len(found)} runs, seeds {found[0].seed} to {found[-1].seed}"]
     table = [["", "5 %", "median", "95 %"]]
-    for what, values in _rows(found).items():
+    for what, values in _shown_rows(found):
         table.append([what, *(shown(what, each) for each in quantiles(values))])
     lines += _indented(table)
     codes = Counter(each.exit_code for each in found)
@@ -129,9 +159,7 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
     never = never_fired(found)
     if never:
         lines.append(f"  never fired: {', '.join(never)}")
-    stubbed = sorted(frozenset().union(*(each.stubbed for each in found)))
-    if stubbed:
-        lines.append(f"  actions that were not carried out: {', '.join(stubbed)}")
+    lines += _stubbed(_all_stubbed(found))
     return [*lines, *basis(study.model)]
 
 
@@ -158,6 +186,11 @@ def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
         lines.append(
             f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"
         )
+    for name, share in reached(study, found).items():
+        if share or name != "chain":
+            most = study.limits[name]
+            told = format_duration(most) if name == "wall" else f"{most:g}"
+            lines.append(f"  limits.{name} ({told}) was reached in {share:.1%} of runs")
     limited = [each for each in found if each.limited]
     if limited:
         lines.append(f"  a limit ended {len(limited)} of {len(found)} runs, the first by this:")

@@ -331,7 +331,10 @@ def test_a_queue_that_is_shared_holds_jobs_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.checkout
-def test_a_jobspec_is_simulated_as_the_ensemble_that_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["within", "converted"])
+def test_a_jobspec_is_simulated_in_a_file_that_names_it_and_as_the_ensemble_that_it_is(
+    tmp_path: Path, how: str
+) -> None:
     pytest.importorskip("ensemble_jobspec")
     (tmp_path / "work.yaml").write_text("""
 version: 1
@@ -342,11 +345,14 @@ tasks:
 - {name: test, command: "echo testing", resources: small, replicas: 3, depends_on: [build]}
 - {name: report, command: echo done, resources: small, depends_on: [test]}
 """)
-    told = CliRunner().invoke(
-        main, ["jobspec", "convert", str(tmp_path / "work.yaml"), "--to", "ensemble"]
-    )
-    assert told.exit_code == 0, told.output
-    text = told.stdout + "\nsimulate: {jobs: {build: 1m, test: 10m, report: 1m}}\n"
+    text = "jobs: [{jobspec: work.yaml}]"
+    if how == "converted":
+        told = CliRunner().invoke(
+            main, ["jobspec", "convert", str(tmp_path / "work.yaml"), "--to", "ensemble"]
+        )
+        assert told.exit_code == 0, told.output
+        text = told.stdout
+    text += "\nsimulate: {jobs: {build: 1m, test: 10m, report: 1m}}\n"
     result = _simulate(tmp_path, text, "--cores-per-node", "2")
     assert result.exit_code == 0, result.output
     assert "ended after 22m" in result.output  # three tests on two cores

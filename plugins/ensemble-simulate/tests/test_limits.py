@@ -1,0 +1,152 @@
+"""Limits and costs of a study that is simulated: which limit takes effect how often, and what a run costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+STUDY = """
+limits: {LIMITS}
+jobs:
+  - {name: sim, command: ./sim, count: 20, duration: 2h}
+  - {name: after, command: ./after, gpus_per_task: 1, count: 2}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: idle, name: sim, action: {name: submit, label: after}}
+simulate: {jobs: {sim: 'uniform(30m, 90m)', after: 1h}}
+"""
+
+
+def _simulate(folder: Path, limits: str, *arguments: str, text: str = STUDY) -> Result:
+    (folder / "study.yaml").write_text(text.replace("LIMITS", limits))
+    machine = ("--cores-per-node", "4", "--gpus-per-node", "1", "--state", str(folder / "state"))
+    return CliRunner().invoke(main, ["simulate", str(folder / "study.yaml"), *machine, *arguments])
+
+
+def _many(folder: Path, limits: str, *arguments: str) -> Any:
+    result = _simulate(folder, limits, "--runs", "30", "--workers", "1", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.splitlines()[-1])["runs"][0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ("jobs: 15", "jobs"),
+        ("core_hours: 12", "core_hours"),
+        ("node_hours: 12", "node_hours"),
+        ("gpu_hours: 1", "gpu_hours"),
+        ("submits_per_second: 3", "submits_per_second"),
+        ("wall: 2h", "wall"),
+    ],
+)
+def test_a_limit_that_takes_effect_is_told_by_its_name(
+    tmp_path: Path, limits: str, name: str
+) -> None:
+    told = _many(tmp_path, limits)
+    assert {each: share for each, share in told["limits"].items() if share} == {name: 1.0}
+    result = _simulate(tmp_path, limits, "--runs", "3")
+    assert f"limits.{name} (" in result.stdout
+    assert "was reached in 100.0% of runs" in result.stdout
+
+
+def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> None:
+    """Of twenty jobs about three fail and are submitted again: that makes up to 23, or more."""
+    text = STUDY.replace("duration: 2h", "retry: {times: 1}")
+    text = text.replace("'uniform(30m, 90m)'", "{duration: 1h, fail: 0.15}")
+    arguments = ("--runs", "40", "--workers", "1", "--json")
+    result = _simulate(tmp_path, "jobs: 25, wall: 10d", *arguments, text=text)
+    told = json.loads(result.stdout.splitlines()[-1])["runs"][0]
+    assert told["limits"]["wall"] == 0
+    assert 0.05 < told["limits"]["jobs"] < 0.95
+    assert told["limits"]["jobs"] == told["limited"] / 40
+
+
+def test_limits_that_are_far_are_told_of_as_such(tmp_path: Path) -> None:
+    result = _simulate(tmp_path, "jobs: 100, wall: 10d", "--runs", "3")
+    assert "limits.jobs (100) was reached in 0.0% of runs" in result.stdout
+    assert "limits.wall (10d" in result.stdout
+    assert "limits.chain" not in result.stdout
+
+
+def test_a_chain_that_is_cut_is_told_of(tmp_path: Path) -> None:
+    text = """
+limits: {chain: 10}
+jobs: [{name: a, command: x}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {id: more, trigger: job-submit, name: a, repetitions: unlimited, action: {name: submit, label: a}}
+simulate: {jobs: {a: 1m}}
+"""
+    result = _simulate(tmp_path, "", "--runs", "2", text=text)
+    assert "limits.chain (10) was reached in 100.0% of runs" in result.stdout
+
+
+@pytest.mark.parametrize("stop", ["keep", "cancel"])
+def test_the_time_that_is_given_to_a_run_stops_it(tmp_path: Path, stop: str) -> None:
+    text = STUDY + f"\non_stop: {stop}\n"
+    result = _simulate(tmp_path, "wall: 100m", "--tag", "one", text=text)
+    assert result.exit_code == 5, result.output
+    assert "after 1h 40m" in result.stdout
+    assert "the time given to it has passed" in result.stdout
+    assert "ensemble resume" not in result.output  # nobody goes on with a simulated run
+
+
+def test_the_cost_of_a_run_has_quantiles_and_is_compared(tmp_path: Path) -> None:
+    cost = ("--cost", "2 * core_hours + 10 * gpu_hours + 0 * (jobs + hours + offered_core_hours)")
+    told = _many(tmp_path, "jobs: 100", *cost)["quantiles"]
+    assert told["GPU-hours"] == [2.0, 2.0, 2.0]
+    assert told["node-hours"] == pytest.approx(told["core-hours"])
+    assert told["cost"] == pytest.approx([2 * hours + 20 for hours in told["core-hours"]])
+    (tmp_path / "other.yaml").write_text(
+        STUDY.replace("LIMITS", "").replace("count: 20", "count: 10")
+    )
+    result = _simulate(
+        tmp_path, "", "--runs", "20", "--vs", str(tmp_path / "other.yaml"), *cost, "--json"
+    )
+    mean, half = json.loads(result.stdout.splitlines()[-1])["difference"]["cost"]
+    assert mean + half < -15  # ten jobs of about one core-hour less, at two each
+    assert "cost" not in _many(tmp_path, "jobs: 100")["quantiles"]
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        ("2 * core_hour", "did you mean 'core_hours'?"),
+        ("2 *", "--cost: "),
+        ("1 / (gpu_hours - 2)", "gives the run of seed 0 no finite number"),
+    ],
+)
+def test_a_wrong_cost_is_refused(tmp_path: Path, cost: str, said: str) -> None:
+    result = _simulate(tmp_path, "", "--runs", "2", "--cost", cost)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
+def test_an_action_that_is_not_carried_out_is_named_after_one_run_too(tmp_path: Path) -> None:
+    plugin = tmp_path / "outside.py"
+    plugin.write_text("""
+from ensemble_core import ActionPlugin, hookimpl
+
+
+@hookimpl
+def ensemble_actions():
+    return [ActionPlugin(name="outside", summary="writes a letter", run=lambda context: None)]
+""")
+    text = """
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-success, name: a, action: {name: outside}}
+simulate: {jobs: {a: 1m}}
+"""
+    for more in ((), ("--runs", "2")):
+        result = _simulate(tmp_path, "", "--plugin", str(plugin), *more, text=text)
+        assert result.exit_code == 0, result.output
+        assert "actions that were not carried out: outside" in result.stdout
