@@ -5,6 +5,7 @@ of pods, and operators that are started, stopped and killed.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from ensemble_operator.schema import GROUP
 from ensemble_operator.schema import definition as ensembles
 from ensemble_operator.settings import Settings
 from ensemble_operator.watch import Operator
+from ensemble_service import init_certificates
 
 from ensemble_core.testing import wait_until
 
@@ -74,7 +76,7 @@ class Running:
     def _work(self) -> None:
         async def main() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            login = lambda: kopf.ConnectionInfo(server=self.stand.cluster.url, token=self._token)  # noqa: E731
+            login = self._more.pop("login", None) or self._log_in
             settings = self._more.pop("settings", QUICK)
             namespaces = self._more.pop("namespaces", ("default",))
             asking = self._more.pop("asking", None) or Asking(self.stand)
@@ -94,6 +96,10 @@ class Running:
                 _LEFT.append((loop, asyncio.all_tasks(loop), self.operator))
             self._ready.set()
 
+    def _log_in(self) -> kopf.ConnectionInfo:
+        url, authority = self.stand.cluster.url, self.stand.authority
+        return kopf.ConnectionInfo(server=url, token=self._token, ca_path=authority)
+
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
@@ -111,11 +117,20 @@ class Running:
         assert not self._thread.is_alive(), "it does not end"
 
 
-class Stand:
-    """The cluster. ``flux`` false: without the Flux Operator and its definition."""
+def _with_tls(folder: Path) -> Cluster:
+    init_certificates(folder, ["127.0.0.1"], days=2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    return Cluster(definition(), context, authority=(folder / "ca.crt").read_text())
 
-    def __init__(self, *, delay: float = 0.02) -> None:
-        self.cluster = Cluster(definition())
+
+class Stand:
+    """The cluster. ``tls`` is an empty folder for its certificates; without, it speaks plain
+    HTTP."""
+
+    def __init__(self, *, delay: float = 0.02, tls: Path | None = None) -> None:
+        self.authority = None if tls is None else str(tls / "ca.crt")
+        self.cluster = Cluster(definition()) if tls is None else _with_tls(tls)
         kind = self.cluster.store.kinds[(EXTENSIONS, "customresourcedefinitions")]
         self.cluster.store.create(kind, "", ensembles())
         self.flux = FluxOperator(self.cluster, delay=delay, grace=0.05)

@@ -8,6 +8,7 @@ from .store import Store
 
 __all__ = ["discovered"]
 
+_SCALE = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
@@ -54,11 +55,13 @@ def _resources(store: Store, group: str, version: str) -> dict[str, Any]:
                 "singularName": kind.kind.lower(),
                 "verbs": _VERBS,
                 "shortNames": list(kind.short_names),
+                "categories": list(kind.categories),
             }
         )
         found += [
             {
                 **about,
+                **(_SCALE if each == "scale" else {}),
                 "name": f"{kind.plural}/{each}",
                 "singularName": "",
                 "verbs": ["get", "patch"],

@@ -31,6 +31,10 @@ class Kind:
     short_names: tuple[str, ...] = ()
     #: Fields beside the name and the namespace that lists are narrowed by.
     fields: tuple[str, ...] = ()
+    #: Names of several kinds at once, as in ``kubectl get all``.
+    categories: tuple[str, ...] = ()
+    #: Further columns of tables, as definitions have them.
+    columns: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -41,6 +45,7 @@ class Kind:
         return self.schema is not None
 
 
+_ALL = ("all",)
 BUILT_IN = (
     Kind("", "v1", "namespaces", "Namespace", namespaced=False),
     Kind("", "v1", "configmaps", "ConfigMap"),
@@ -56,11 +61,11 @@ BUILT_IN = (
         ),
     ),
     Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
-    Kind("", "v1", "pods", "Pod", fields=("status.phase", "spec.nodeName")),
+    Kind("", "v1", "pods", "Pod", fields=("status.phase", "spec.nodeName"), categories=_ALL),
     Kind("", "v1", "secrets", "Secret", fields=("type",)),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
-    Kind("", "v1", "services", "Service"),
-    Kind("apps", "v1", "deployments", "Deployment", subresources={"status": {}}),
+    Kind("", "v1", "services", "Service", categories=_ALL),
+    Kind("apps", "v1", "deployments", "Deployment", subresources={"status": {}}, categories=_ALL),
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Kind(
@@ -69,8 +74,9 @@ BUILT_IN = (
         "horizontalpodautoscalers",
         "HorizontalPodAutoscaler",
         subresources={"status": {}},
+        categories=_ALL,
     ),
-    Kind(BATCH, "v1", "jobs", "Job", subresources={"status": {}}),
+    Kind(BATCH, "v1", "jobs", "Job", subresources={"status": {}}, categories=_ALL),
     Kind(RBAC, "v1", "roles", "Role"),
     Kind(RBAC, "v1", "rolebindings", "RoleBinding"),
     Kind(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
@@ -92,6 +98,8 @@ def of_definition(definition: Mapping[str, Any]) -> Kind:
         schema=version["schema"]["openAPIV3Schema"],
         subresources=version.get("subresources", {}),
         short_names=tuple(spec["names"].get("shortNames", ())),
+        categories=tuple(spec["names"].get("categories", ())),
+        columns=tuple(version.get("additionalPrinterColumns", ())),
     )
 
 

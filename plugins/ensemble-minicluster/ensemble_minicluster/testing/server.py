@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -20,9 +21,11 @@ from .access import ADMIN, Access
 from .apply import APPLY
 from .discovery import discovered
 from .kinds import EXTENSIONS, selected
+from .openapi import described
 from .refusals import Refusal
 from .requests import Requests, Target, target, verb
 from .store import Store
+from .tables import as_table, wants_table
 
 #: Given a request's method and path: ``None``, or what to answer instead (status, text), or the
 #: seconds to hang before nothing is answered at all. ``"drop"`` breaks the connection once the
@@ -33,10 +36,14 @@ Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
 class Cluster:
     """A Kubernetes API server on loopback. ``token`` may do everything; ``access`` has others.
 
-    Without ``tls`` it speaks plain HTTP.
+    Without ``tls`` it speaks plain HTTP; ``authority`` is the certificate (PEM) that kubeconfigs
+    name.
     """
 
-    def __init__(self, definition: Path, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, definition: Path, tls: ssl.SSLContext | None = None, *, authority: str = ""
+    ) -> None:
+        self._authority = authority
         self.store = Store()
         self.access = Access(self.store)
         self.requests = Requests(self.store, self.access)
@@ -81,13 +88,17 @@ class Cluster:
 
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
         """Write a kubeconfig with that token (default: the one that may do everything)."""
+        cluster = {"server": self.url}
+        if self._authority:
+            data = base64.b64encode(self._authority.encode()).decode()
+            cluster["certificate-authority-data"] = data
         path.write_text(
             json.dumps(
                 {
                     "apiVersion": "v1",
                     "kind": "Config",
                     "current-context": "standin",
-                    "clusters": [{"name": "standin", "cluster": {"server": self.url}}],
+                    "clusters": [{"name": "standin", "cluster": cluster}],
                     "users": [{"name": "user", "user": {"token": token or self.token}}],
                     "contexts": [
                         {
@@ -179,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         user = cluster.access.who(self.headers.get("Authorization"))
         if path == "/version":
             return 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2-standin"}
-        found = discovered(cluster.store, path)
+        found = discovered(cluster.store, path) or described(cluster.store, path)
         if found is not None:
             return 200, found
         at = target(cluster.store, path)
@@ -198,6 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
         cluster.meanwhile(self.command, path)
         answer = cluster.requests.answer(self.command, at, query, body, content_type)
         cluster.afterwards(self.command, path)
+        if self.command == "GET" and wants_table(self.headers.get("Accept") or ""):
+            return answer[0], as_table(at.kind, answer[1])
         return answer
 
     def _send(self, status: int, text: bytes, content_type: str) -> None:

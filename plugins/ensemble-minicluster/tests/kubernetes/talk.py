@@ -40,10 +40,15 @@ class Talk:
         return Talk(client.ApiClient(configuration), {"authorization": f"Bearer {token}"})
 
     def __call__(
-        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> tuple[int, Any]:
         """The status and the body of the answer."""
-        answer = self._request(method, path, body, content_type)
+        answer = self._request(method, path, body, content_type, accept=accept)
         text = answer.data.decode()
         try:
             return answer.status, json.loads(text)
@@ -87,13 +92,20 @@ class Talk:
         self._client.close()
 
     def _request(
-        self, method: str, path: str, body: object, content_type: str, *, stream: bool = False
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        *,
+        stream: bool = False,
+        accept: str = "application/json",
     ) -> Any:
         return self._client.rest_client.pool_manager.request(
             method,
             self._client.configuration.host + path,
             body=None if body is None else json.dumps(body),
-            headers={"Content-Type": content_type, **self._authorization},
+            headers={"Content-Type": content_type, "Accept": accept, **self._authorization},
             preload_content=not stream,
             timeout=60.0,
             retries=False,

@@ -347,6 +347,31 @@ def test_lists_come_in_pages_of_one_version(place: Place, make: Make) -> None:
     assert place.talk("GET", f"{query}&continue=nonsense")[0] == 400
 
 
+def test_a_list_is_a_table_where_that_is_asked_for(place: Place, make: Make) -> None:
+    name = make()["metadata"]["name"]
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+    for path, many in ((place.path, True), (f"{place.path}/{name}", False)):
+        status, found = place.talk("GET", path, accept=accept)
+        assert (status, found["kind"], found["apiVersion"]) == (200, "Table", "meta.k8s.io/v1")
+        assert found["columnDefinitions"][0]["name"] == "Name"
+        rows = {row["cells"][0]: row["object"] for row in found["rows"]}
+        assert rows[name]["kind"] == "PartialObjectMetadata"
+        assert rows[name]["metadata"]["name"] == name
+        assert len(rows) == 1 or many
+
+
+def test_writes_take_the_validation_of_fields_as_they_say(place: Place, make: Make) -> None:
+    """What kubectl looks at before it leaves the validation to the server."""
+    make()
+    status, found = place.talk("GET", "/openapi/v3")
+    assert status == 200
+    where = found["paths"]["apis/flux-framework.org/v1alpha2"]["serverRelativeURL"]
+    described = place.talk.ok("GET", where)
+    patches = [each["patch"] for each in described["paths"].values() if "patch" in each]
+    names = [{parameter["name"] for parameter in each["parameters"]} for each in patches]
+    assert any("fieldValidation" in each for each in names)
+
+
 def test_a_watch_from_nowhere_begins_with_what_there_is(place: Place, make: Make) -> None:
     one, _ = make(), make()
     name = one["metadata"]["name"]

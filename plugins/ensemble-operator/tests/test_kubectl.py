@@ -1,0 +1,147 @@
+"""kubectl's own requests: what people type, against the stand-in. Skipped where there is no kubectl.
+
+kubectl sends no token over plain HTTP, so this stand-in speaks TLS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
+
+from stand import Stand
+from world import ensemble, member
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+KUBECTL = shutil.which("kubectl")
+pytestmark = pytest.mark.skipif(
+    KUBECTL is None, reason="no kubectl here: its own requests are not tried"
+)
+
+
+class Kubectl:
+    """kubectl, as somebody who may do everything in the stand-in. ``home`` takes its caches."""
+
+    def __init__(self, stand: Stand, home: Path) -> None:
+        config = stand.cluster.kubeconfig(home / "config")
+        kept = {key: each for key, each in os.environ.items() if not key.startswith("KUBE")}
+        self._environment = {**kept, "HOME": str(home), "KUBECONFIG": str(config)}
+        self._folder = home
+
+    def __call__(self, *words: str, given: Any = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(KUBECTL), *words],
+            input=None if given is None else yaml.safe_dump(given),
+            env=self._environment, cwd=self._folder, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+
+    def says(self, *words: str, given: Any = None) -> str:
+        done = self(*words, given=given)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    stand = Stand(tls=tmp_path / "tls")
+    yield stand
+    stand.close()
+
+
+@pytest.fixture
+def kubectl(stand: Stand, tmp_path: Path) -> Kubectl:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Kubectl(stand, home)
+
+
+def test_an_example_is_applied_looked_at_scaled_and_deleted(stand: Stand, kubectl: Kubectl) -> None:
+    stand.start()
+    file = str(EXAMPLES / "hello-world.yaml")
+    assert "created" in kubectl.says("apply", "-f", file)
+    assert "condition met" in kubectl.says(
+        "wait", "--for=condition=Ready", "ens/ensemble", "--timeout=100s"
+    )
+    head, row = kubectl.says("get", "ens", "-o", "wide").splitlines()
+    assert head.split() == [
+        "NAME", "READY", "PHASE", "MEMBERS", "NODES", "RUNNING", "WAITING", "EXIT", "AGE",
+        "REASON", "FILE",
+    ]  # fmt: skip
+    assert row.split()[:5] == ["ensemble", "True", "Running", "1/1", "1"]
+    assert row.split()[-2] == "Ready"
+    everything = kubectl.says("get", "all")
+    for each in ("pod/ensemble-0-0", "service/ensemble-grpc", "deployment.apps/ensemble",
+                 "ensemble.ensemble.flux-framework.org/ensemble"):  # fmt: skip
+        assert each in everything
+    described = kubectl.says("describe", "ens", "ensemble")
+    assert "Type:                  MembersReady" in described
+    events = described.partition("Events:")[2]
+    assert {"Ignored", "Created", "ServiceReady", "MemberReady"} <= set(events.split())
+    # The same again changes nothing: what the API server filled in is no change.
+    before = stand.get("MiniCluster", "ensemble-0")
+    kubectl.says("apply", "-f", file)
+    found = stand.get("Ensemble", "ensemble")
+    assert found is not None
+    assert found["metadata"]["generation"] == 1
+    assert stand.get("MiniCluster", "ensemble-0") == before
+    kubectl.says("scale", "minicluster", "ensemble-0", "--replicas=3")
+    stand.until(lambda: stand.status("ensemble")["members"][0]["size"] == 3)
+    stand.player.end("default", "ensemble-0")
+    kubectl.says("wait", "--for=condition=Finished", "ens/ensemble", "--timeout=100s")
+    assert kubectl.says("get", "ens", "ensemble", "-o", "jsonpath={.status.exit}") == "0"
+    assert "deleted" in kubectl.says("delete", "ens", "ensemble", "--timeout=100s")
+    stand.until(lambda: not any(map(stand.names, ("MiniCluster", "Deployment", "Secret", "Pod"))))
+
+
+def test_a_dry_run_and_what_is_refused_leave_nothing(stand: Stand, kubectl: Kubectl) -> None:
+    file = str(EXAMPLES / "two-members.yaml")
+    for words in (("--server-side",), ()):
+        said = kubectl.says("apply", *words, "--dry-run=server", "-f", file)
+        assert "server dry run" in said
+    wrong = ensemble(member(spec={"size": "many"}))
+    wrong["metadata"] = {"name": "study"}
+    done = kubectl("apply", "-f", "-", given=wrong)
+    assert done.returncode == 1
+    assert "spec.members[0].minicluster.spec.size" in done.stderr
+    wrong["spec"] = {**ensemble()["spec"], "checkSeconds": 10}
+    done = kubectl("apply", "-f", "-", given=wrong)
+    assert done.returncode == 1
+    assert 'unknown field "spec.checkSeconds"' in done.stderr
+    assert stand.names("Ensemble") == []
+
+
+def test_a_large_file_goes_with_server_side_apply(stand: Stand, kubectl: Kubectl) -> None:
+    """The other way kubectl keeps a copy in an annotation, of which there may be 256 KiB."""
+    found = ensemble(member(ensemble=member()["ensemble"] + "#" * 300_000))
+    found["metadata"] = {"name": "study"}
+    done = kubectl("apply", "-f", "-", given=found)
+    assert done.returncode == 1
+    assert "Too long" in done.stderr
+    assert "serverside-applied" in kubectl.says("apply", "--server-side", "-f", "-", given=found)
+    kept = json.loads(kubectl.says("get", "ens", "study", "-o", "json"))
+    assert kept["spec"]["members"][0]["ensemble"] == found["spec"]["members"][0]["ensemble"]
+    assert not kept["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize("folder", ["one-namespace", "all-namespaces"])
+def test_the_manifests_apply_again_and_go(stand: Stand, kubectl: Kubectl, folder: str) -> None:
+    """As the README has it. The definition is there already, with the stand-in."""
+    manifests = str(Path(__file__).parents[1] / "deploy" / folder)
+    for _ in range(2):
+        said = kubectl.says("apply", "--server-side", "--force-conflicts", "-k", manifests)
+        assert "deployment.apps/ensemble-operator serverside-applied" in said
+    assert stand.get("Deployment", "ensemble-operator", "ensemble") is not None
+    # With the namespace goes what is in it, maybe before it is asked for.
+    kubectl.says("delete", "--ignore-not-found", "-k", manifests, "--timeout=100s")
+    assert stand.get("Deployment", "ensemble-operator", "ensemble") is None
