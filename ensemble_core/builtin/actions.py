@@ -224,13 +224,13 @@ def _nodes(what: str, **more: Any) -> dict[str, Any]:
     )
 
 
-def _instances(description: str) -> dict[str, Any]:
+def _phases(description: str) -> dict[str, Any]:
     return {
         "description": description,
         "type": ["string", "array"],
         "minItems": 1,
-        "items": {"description": "An instance's name.", "type": "string"},
-        "x-ensemble": "instance",
+        "items": {"description": "The name of an instance or a generator.", "type": "string"},
+        "x-ensemble": "phase",
     }
 
 
@@ -415,12 +415,15 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="switch",
-        summary="go over from instances of algorithms to others",
+        summary="go over from instances of algorithms, or generators, to others",
         plan=_switch,
         options=_options(
             ["to"],
-            to=_instances("The instance, or a list of them, that is to be on."),
-            **{"from": _instances("What is to be off. Absent: all that is on but 'to'.")},
+            to={
+                **_phases("The instance or generator, or a list of them, that is to be on."),
+                "x-ensemble-learns-from": "from",
+            },
+            **{"from": _phases("What is to be off. Absent: all that is on but 'to'.")},
             keep={
                 "description": "Whether what functions return that the old ones called is heeded.",
                 "type": "boolean",

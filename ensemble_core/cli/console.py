@@ -34,6 +34,7 @@ from ensemble_core.model.decisions import (
     Fired,
     Log,
     Resize,
+    SetGenerator,
     SetGroup,
     Submit,
     Switch,
@@ -145,6 +146,7 @@ class Narrator:
             EnableRule: self._switch,
             DisableRule: self._switch,
             Switch: self._switch_instances,
+            SetGenerator: self._set_generator,
             SetGroup: self._set_group,
             Call: self._call,
             Log: self._log,
@@ -323,8 +325,22 @@ class Narrator:
         yield self._action(f"{word} {', '.join(switched.rules)}")
 
     def _switch_instances(self, switch: Switch) -> Iterator[OutputLine]:
-        away = f" from {', '.join(switch.off)}" if switch.off else ""
+        off = ", ".join(switch.off)
+        if not switch.on:  # to generators only
+            yield self._action(f"switch off {off}")
+            return
+        away = f" from {off}" if off else ""
         yield self._action(f"switch to {', '.join(switch.on)}{away}")
+
+    def _set_generator(self, steered: SetGenerator) -> Iterator[OutputLine]:
+        name, count = steered.generator, steered.count
+        if count:
+            yield self._action(f"suggest {count} of {name}")
+        elif steered.pause:
+            yield self._action(f"pause {name}")
+        else:
+            told = f", with the points of {', '.join(steered.learns)}" if steered.learns else ""
+            yield self._action(f"go on with {name}{told}")
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         yield self._action(f"set {change.group}: {format_fields(change.fields)}")

@@ -16,6 +16,7 @@ from ensemble_core.config.changes import JOB_FIELDS, check_merge, known_now
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.groups import as_written, change_group
+from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.errors import EnsembleError
@@ -248,6 +249,12 @@ class OptionCheck:
             return self._actions(path, value, occasion)
         if kind == "expression":
             self._expressions(path, value)
+        elif kind == "phase":
+            learns_from = schema.get("x-ensemble-learns-from")
+            for place, name in _strings(path, value):
+                if check_phase(self._context, place, name) and learns_from is not None:
+                    sources = [each for _, each in _strings((), around.get(learns_from))]
+                    check_learns(self._context, place, name, sources)
         elif kind is not None:
             for place, name in _strings(path, value):
                 self._name(place, str(kind), name)

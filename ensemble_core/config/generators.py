@@ -75,6 +75,13 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
                 hint="'ensemble results' shows either by its name: give one of them another",
                 code="duplicate-name",
             )
+        if name in context.known.instances:
+            context.report(
+                (*path, "name"),
+                f"there is an instance {name!r} under 'use' already",
+                hint="'switch' goes over to either by its name: give one of them another",
+                code="duplicate-name",
+            )
         places[name] = (*path, "name")
         known[name] = None
     for index, spec in enumerate(entries):

@@ -102,7 +102,7 @@ class Endings:
             done = done and index.retry is None and not index.dropped
         state.table.close(record, done)
         if state.generators:
-            self._rules.generating.index_over(record, done)
+            self._rules.generating.jobs.index_over(record, done)
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True

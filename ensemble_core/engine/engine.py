@@ -397,7 +397,7 @@ class Engine:
             record.count_row(event.observer, event.anew)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
         if self.state.generators:
-            self._rules.generating.observed(record, event)
+            self._rules.generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)

@@ -15,7 +15,7 @@ from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
-from ensemble_core.engine.switching import waiting_of
+from ensemble_core.engine.switching import changed, waiting_of
 from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
@@ -181,8 +181,21 @@ class EngineFiring:
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         return SetGroup(**self.origin.mark, group=group, fields=dict(fields))
 
-    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
-        return SetGenerator(**self.origin.mark, generator=generator, pause=pause, count=count)
+    def steer(
+        self,
+        generator: str,
+        *,
+        pause: bool | None = None,
+        count: int = 0,
+        learns: Sequence[str] = (),
+    ) -> Decision:
+        return SetGenerator(
+            **self.origin.mark,
+            generator=generator,
+            pause=pause,
+            count=count,
+            learns=tuple(learns),
+        )
 
     def enable(self, rules: Sequence[str]) -> Decision:
         return EnableRule(**self.origin.mark, rules=tuple(rules))
@@ -199,17 +212,23 @@ class EngineFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Iterable[Decision]:
-        known = self._state.rules.instances
+        instances = {name: each.on for name, each in self._state.rules.instances.items()}
+        generators = {name: not each.paused for name, each in self._state.generators.items()}
         for name in (*to, *(away or ())):
-            if name not in known:
-                raise EnsembleError(f"there is no instance {name!r}", code="no-such-instance")
-        on = tuple(dict.fromkeys(name for name in to if not known[name].on))
-        if not on:
+            if name not in instances and name not in generators:
+                what = "no instance and no generator" if generators else "no instance"
+                raise EnsembleError(f"there is {what} {name!r}", code="no-such-instance")
+        on, off = changed(instances, to, away)
+        begin, pause = changed(generators, to, away)
+        if not (on or begin):
             return
-        left = known if away is None else dict.fromkeys(away)
-        off = tuple(name for name in left if known[name].on and name not in to)
-        waiting = waiting_of(self._state, off) if cancel and off else ()
-        yield Switch(**self.origin.mark, off=off, on=on, keep=keep, reset=reset)
+        waiting = waiting_of(self._state, off, pause) if cancel else ()
+        for name in pause:
+            yield self.steer(name, pause=True)
+        if on or off:
+            yield Switch(**self.origin.mark, off=off, on=on, keep=keep, reset=reset)
+        for name in begin:
+            yield self.steer(name, pause=False, learns=pause)
         if waiting:
             yield Cancel(**self.origin.mark, jobs=waiting)
 

@@ -4,7 +4,7 @@ that is under way. Kept by the run's state, changed by ``generating``; a snapsho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +62,8 @@ class GeneratorState:
     #: Points lost one after the other.
     lost_in_row: int = 0
     fault: str | None = None
+    #: The generators of which it is told the points too, since a switch from them to it.
+    sources: list[str] = field(default_factory=list)
     #: The numbers of the best point of each objective, and of those that none dominates.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
@@ -71,6 +73,18 @@ class GeneratorState:
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
+
+    def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
+        """It is to be told the points of ``source``, and of those that ``source`` was told of: what
+        is over now, the rest as it ends. What it was told of before is not told again."""
+        for name in dict.fromkeys((*source.sources, source.name)):
+            if name == self.name or name in self.sources:
+                continue
+            self.sources.append(name)
+            other = known[name]
+            for point in other.points:
+                if point.state != "pending" and not point.open and point not in other.ended:
+                    self.over.append(point.handed_on(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
         """Compare a point that is done with those before; true if none of them is as good: it is

@@ -1,11 +1,12 @@
-"""Switching from instances of algorithms to others: what it does to rules, calls and jobs.
+"""Switching from instances of algorithms, and from generators, to others: which these are, and what
+it does to rules, calls and jobs.
 
 Called by ``rule_evaluation`` for the decision, by ``firing`` for what it concerns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.job_record import Index
@@ -13,14 +14,28 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import Switch
 
-__all__ = ["switched", "waiting_of"]
+__all__ = ["changed", "switched", "waiting_of"]
 
 
-def waiting_of(state: State, instances: Iterable[str]) -> tuple[str, ...]:
-    """The jobs that rules of these instances submitted and that wait: held ones, those in the queue
-    and retries to come."""
+def changed(
+    known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of ``known``, each with whether it is on: what a switch to ``to`` switches on and what off.
+    ``away`` of ``None`` is all that is on, where something of these is switched to."""
+    wanted = dict.fromkeys(name for name in to if name in known)
+    on = tuple(name for name in wanted if not known[name])
+    left = (known if on else ()) if away is None else dict.fromkeys(away)
+    return on, tuple(name for name in left if known.get(name) and name not in wanted)
+
+
+def waiting_of(
+    state: State, instances: Iterable[str], generators: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The jobs that rules of these instances, or these generators, submitted and that wait: held
+    ones, those in the queue and retries to come."""
     named = set(instances)
     own = {name for name, each in state.rules.states.items() if each.rule.instance in named}
+    own.update(f"generator {name}" for name in generators)
     waiting = [
         job
         for job, record in state.table.records.items()

@@ -168,12 +168,14 @@ class SetGroup(Decision):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetGenerator(Decision):
     """A generator pauses (``pause``) or goes on (``False``), or is asked for ``count`` further
-    points beside those that are under way at once."""
+    points beside those that are under way at once. ``learns``: it is told the points of these
+    generators too, those that are over and those that end later."""
 
     type: ClassVar[str] = "set-generator"
     generator: str
     pause: bool | None = None
     count: int = 0
+    learns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,8 @@ class Point:
     it did. ``state`` is ``pending`` while its jobs are open, ``done`` with ``values`` of every
     objective and constraint (means over its jobs; ``errors``: their standard errors, where two or
     more are done), ``lost`` without, or ``pruned``: cancelled because it would not be good.
+    ``origin`` is the name of the generator that suggested it and its number there, where a switch
+    handed it on to another: there its ``number`` is -1.
     """
 
     number: int
@@ -202,6 +204,18 @@ class Point:
     open: int = 0
     #: What the jobs that are done left.
     results: tuple[Mapping[str, Any], ...] = ()
+    origin: tuple[str, int] | None = None
+
+    def handed_on(self, generator: str) -> Point:
+        """The point of ``generator``, which is over, as another generator is told of it."""
+        return Point(
+            number=-1,
+            parameters=self.parameters,
+            state=self.state,
+            values=self.values,
+            errors=self.errors,
+            origin=(generator, self.number),
+        )
 
 
 class Reading(NamedTuple):
@@ -233,7 +247,9 @@ class Generator:
 
     def ingest(self, points: Sequence[Point]) -> None:
         """Take the points that are over, in the order of their ends; before the next ``suggest``.
-        Their ``parameters`` and ``number`` (the order of suggestion) say which they are."""
+        Their ``parameters`` and ``number`` (the order of suggestion) say which they are; a number
+        of -1 is a point of another generator, from which the run was switched to this one: to learn
+        from, where it can."""
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
         """Take what jobs have come to; the numbers of points that are to be cancelled."""

@@ -277,8 +277,16 @@ class Firing(Protocol):
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         """Change fields of a group for its later submits."""
 
-    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
-        """Let a generator pause or go on, or ask it for so many further points."""
+    def steer(
+        self,
+        generator: str,
+        *,
+        pause: bool | None = None,
+        count: int = 0,
+        learns: Sequence[str] = (),
+    ) -> Decision:
+        """Let a generator pause or go on, or ask it for so many further points; it is told the
+        points of the generators ``learns`` too."""
 
     def enable(self, rules: Sequence[str]) -> Decision:
         """Let these rules fire again."""
@@ -295,10 +303,11 @@ class Firing(Protocol):
         reset: bool = False,
         cancel: bool = False,
     ) -> Iterable[Decision]:
-        """Switch to these instances (``use:``) from those of ``away`` (``None``: from all others
-        that are on); nothing where they are on already. ``keep``: what functions that the old ones
-        called return is heeded; ``reset``: the new ones' rules count anew; ``cancel``: jobs that
-        the old ones' rules submitted and that wait are cancelled."""
+        """Switch to these instances (``use:``) and generators from those of ``away`` (``None``:
+        from all others of the kind that are on); nothing where they are on already. Generators are
+        told the points of those that they are switched from. ``keep``: what functions that the old
+        ones called return is heeded; ``reset``: the new ones' rules count anew; ``cancel``: jobs
+        that the old ones' rules submitted and that wait are cancelled."""
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         """Tell the user something."""

@@ -47,7 +47,7 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 ANNOTATIONS = frozenset(
     {
         "action", "duration", "expression", "fields", "function", "generator", "group", "instance",
-        "message", "metric", "parameters", "rows", "rule",
+        "message", "metric", "parameters", "phase", "rows", "rule",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.

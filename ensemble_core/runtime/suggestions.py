@@ -204,8 +204,15 @@ def _fault(what: str) -> EnsembleError:
 
 
 def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
-    """The points among these that fit the problem: a changed file may have another."""
-    return [each for each in points if spec.vocs.refused(each.parameters) is None]
+    """The points among these that fit the problem: a changed file may have another, and so may the
+    generator that a point was handed on from."""
+    outputs = {*spec.vocs.outputs}
+    return [
+        each
+        for each in points
+        if spec.vocs.refused(each.parameters) is None
+        and (not each.values or outputs <= each.values.keys())
+    ]
 
 
 def _fitting(spec: GeneratorSpec, exchange: Exchange) -> Exchange:

@@ -201,9 +201,23 @@ class FakeFiring:
             Resize(rule=self._rule, firing=1, request=request, delta=delta, when_busy=when_busy)
         )
 
-    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
+    def steer(
+        self,
+        generator: str,
+        *,
+        pause: bool | None = None,
+        count: int = 0,
+        learns: Sequence[str] = (),
+    ) -> Decision:
         return self._decide(
-            SetGenerator(rule=self._rule, firing=1, generator=generator, pause=pause, count=count)
+            SetGenerator(
+                rule=self._rule,
+                firing=1,
+                generator=generator,
+                pause=pause,
+                count=count,
+                learns=tuple(learns),
+            )
         )
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
@@ -225,7 +239,7 @@ class FakeFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Sequence[Decision]:
-        """As if all of ``to`` were off, all of ``away`` on, and no job waited."""
+        """As if all of ``to`` were instances and off, all of ``away`` on, and no job waited."""
         off, on = tuple(away or ()), tuple(to)
         switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)
         return [self._decide(switched)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ensemble_core.config.schema import defaults
@@ -58,6 +58,10 @@ class PlayedGenerator:
         self.points.append(point)
         self._under_way.append(point)
         return point
+
+    def learn(self, points: Iterable[Point]) -> None:
+        """A switch from another generator: it is told these points of that one before the next."""
+        self._over += [point.handed_on("other") for point in points if point.state != "pending"]
 
     def renew(self) -> None:
         """A later controller: it is built anew, and given all calls."""
@@ -141,3 +145,20 @@ class GeneratorContract(RecordContract):
                 assert found == undisturbed
             else:
                 assert len(found) >= stop
+
+    def test_points_of_another_generator_are_taken_and_do_not_stop_it(self) -> None:
+        values = self._values(self.vocs)
+        other = self._play(2)
+        other.play(6, values)
+        played = self._play(2)
+        before = len(played.play(2, values))
+        played.learn(other.points)
+        found = played.play(4, values)
+        assert len(found) >= before
+        again = self._play(2)
+        again.play(2, values)
+        again.learn(other.points)
+        again.play(1, values)
+        again.renew()
+        if self.repeats:
+            assert again.play(3, values) == found

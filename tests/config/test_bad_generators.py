@@ -154,3 +154,52 @@ def test_a_rule_on_generators_where_there_is_none_is_refused(
     assert told in str(caught.value)
     assert "hint: " in str(caught.value)
     load_text(NO_GENERATORS, REGISTRY)  # and nothing else is wrong with it
+
+
+SECOND = """\
+  - name: near
+    use: random
+    group: sim
+    variables: {VARIABLES}
+    objectives: {OBJECTIVES}
+    enabled: false
+    until: count.done >= 9
+rules:
+  - {trigger: generator-best, name: search, when: E < 3, action: {name: switch, TO}}
+"""
+
+
+def second(variables: str = f"{X}, {N}", objectives: str = "E: minimize", to: str = "") -> str:
+    text = SECOND.replace("VARIABLES", variables).replace("OBJECTIVES", objectives)
+    return STUDY[: STUDY.index("rules:")] + text.replace("TO", to or "to: near")
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "told"),
+    [
+        (second(to="to: naer"), "naer", "there is no instance or generator 'naer'"),
+        (second(to="to: near, from: serch"), "serch", "there is no instance or generator 'serch'"),
+        (second(X), "near}", "cannot be told the points of 'search': it has no variable 'n'"),
+        (second(f"{X}, {N}, k: [1, 2]"), "near}", "they have no variable 'k'"),
+        (second(objectives="S: minimize"), "near}", "they have no value of 'S'"),
+    ],
+)
+def test_a_switch_to_what_is_not_there_or_cannot_learn_is_refused_with_its_place(
+    text: str, word: str, told: str
+) -> None:
+    text = text.replace("peak: max.stress}", "peak: max.stress, S: last.stress}")
+    text = text.replace("{x} {n}\n", "{x} {n} {k}\n    parameters: {n: 8, k: 1}\n")
+    line = text.splitlines()[-1]
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY)
+    number, column = text.count("\n"), line.index(word) + 1
+    assert f"ensemble.yaml:{number}:{column}: " in str(caught.value)
+    assert told in str(caught.value)
+    load_text(second(), REGISTRY)
+    load_text(second("x: [0.0, 1.0], n: {values: [8]}"), REGISTRY)
+
+
+def test_a_generator_with_the_name_of_an_instance_is_refused() -> None:
+    use = "use:\n  - {as: search, rules: [{trigger: start, action: {name: log, message: a}}]}\n"
+    with pytest.raises(FileErrors, match="there is an instance 'search' under 'use' already"):
+        load_text(STUDY + use, REGISTRY)

@@ -17,7 +17,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.generator_state import Asking
 from ensemble_core.errors import FileErrors
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Call, Cancel, Decision, Log
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGenerator, Switch
 from ensemble_core.model.events import CallFailed, Event, Resumed
 from ensemble_core.model.generators import Prune
 from ensemble_core.plugin.discovery import discover
@@ -514,3 +514,161 @@ def test_a_generator_that_is_built_anew_is_given_all_calls_before() -> None:
     told.answer()
     (first,) = Resuming.exchanges
     assert [point.number for point in first.suggested] == [0]
+
+
+# -- going over from one to another ----------------------------------------------------------------
+
+
+class Learning(Generator):
+    """Goes through the numbers from 0 on, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.told: list[tuple[Any, ...]] = []
+
+    def suggest(self, count: int) -> Sequence[Any]:
+        points = [{"x": (self.number + i) / 8, "n": 8} for i in range(count)]
+        self.number += count
+        return points
+
+    def ingest(self, points: Sequence[Point]) -> None:
+        self.told += [(p.number, p.origin, p.state, dict(p.values)) for p in points]
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        super().resume(exchanges)
+        self.number = sum(len(each.suggested) for each in exchanges)
+
+
+SECOND = """
+  - {name: near, use: random, group: sim, variables: {x: [-5.0, 5.0], n: {values: [NS]}},
+     objectives: {E: minimize}, enabled: false, until: generator.near.suggested >= 3}
+rules:
+  - {id: over, trigger: metric, name: generator.search.ingested, when: 3,
+     action: {name: switch, to: near}}
+  - {id: back, trigger: metric, name: generator.near.ingested, when: 2,
+     action: {name: switch, to: search}}
+"""
+
+
+class Switched(Told):
+    """A study that goes over from ``search`` to ``near``, and back."""
+
+    def __init__(self, keys: str = "at_once: 2", ns: str = "8, 16") -> None:
+        self.learning: list[Learning] = []
+        rules = SECOND.replace("NS", ns)
+        ensemble = load_text(
+            text(f"{keys}\nuntil: generator.search.suggested >= 7", rules=rules), discover()
+        )
+        generators = dict(ensemble.generators)
+        generators["near"] = replace(generators["near"], build=self.build)
+        super().__init__(replace(ensemble.begun("switched", "/"), generators=generators))
+        self.start()
+        self.answer()
+
+    def build(self) -> Generator:
+        self.learning.append(Learning())
+        return self.learning[-1]
+
+    def points(self, name: str) -> list[Point]:
+        return self.engine.state.generators[name].points
+
+    def step(self) -> None:
+        """The first job ends; the third leaves no result, and its point is lost."""
+        job = self.active()[0]
+        self.begin(job)
+        if job != "sim.2":
+            self.observe(job, energy=1.0)
+        self.end(job)
+        self.answer()
+
+    def handed(self) -> list[tuple[str, int]]:
+        """The points of others that the last generator was told of."""
+        return [each[1] for each in self.learning[-1].told if each[0] < 0 and each[1]]
+
+
+def ended(told: Switched) -> Switched:
+    """Play the run to its end."""
+    while told.exit_code is None:
+        told.step()
+    assert told.exit_code == 0
+    return told
+
+
+def test_a_generator_that_is_switched_to_is_told_the_points_of_the_one_before() -> None:
+    told = ended(Switched())
+    steered = [one for one in told.decisions if isinstance(one, SetGenerator)]
+    assert [(one.generator, one.pause, one.learns) for one in steered] == [
+        ("search", True, ()),
+        ("near", False, ("search",)),
+        ("near", True, ()),
+        ("search", False, ("near",)),
+    ]
+    # Each is told all points of the other, those that were under way as they end, and its own.
+    assert told.handed() == [("search", number) for number in range(7)]
+    own = [each for each in told.learning[-1].told if each[0] >= 0]
+    assert [each[0] for each in own] == list(range(len(told.points("near"))))
+    assert [each[2] for each in told.learning[-1].told[:3]] == ["done", "done", "lost"]
+    assert told.metric("generator.near.ingested") == len(own)
+    assert told.metric("generator.search.ingested") == 7
+    first = next(one for one in told.calls if one.name == "near")
+    assert first.options["ingest"][:2] == [
+        {"of": "search", "point": number, "state": "done", "values": {"E": 1.0}}
+        for number in range(2)
+    ]
+
+
+def test_points_that_the_other_generator_cannot_have_are_not_handed_on() -> None:
+    told = ended(Switched(ns="8"))
+    fit = [point.number for point in told.points("search") if point.parameters["n"] == 8]
+    assert 0 < len(fit) < 7
+    assert told.handed() == [("search", number) for number in fit]
+
+
+def test_a_run_that_is_resumed_after_a_switch_has_told_each_point_once() -> None:
+    undisturbed = ended(Switched())
+    for stop in range(6, 40, 6):
+        told = Switched()
+        while told.exit_code is None:
+            told.step()
+            if len(told.events) >= stop and told.exit_code is None:
+                stop += 100
+                told.engine = load(dump(told.engine), told.ensemble)  # type: ignore[assignment]
+                told.renew()
+                told.tell(Resumed(told.now))
+                told.answer()
+        assert told.learning[-1].told == undisturbed.learning[-1].told
+        assert told.submitted() == undisturbed.submitted()
+
+
+def test_an_instance_and_a_generator_may_follow_each_other() -> None:
+    """Jobs of the one that still wait are cancelled where that is asked for."""
+    told = Told(
+        text(
+            "at_once: 3\nuntil: generator.search.suggested >= 9",
+            rules="""
+use:
+  - as: last
+    enabled: false
+    rules:
+      - {id: begin, trigger: start, action: {name: submit, label: sim,
+         with: {parameters: {x: 1.0, n: 8}}}}
+rules:
+  - {trigger: job-success, action: {name: switch, to: last, from: search, cancel: true}}
+  - {trigger: job-fail, action: {name: switch, to: search, from: last}}
+""",
+        )
+    )
+    told.start()
+    told.answer()
+    decided = told.play("sim.0")
+    steered = [one for one in decided if isinstance(one, (SetGenerator, Switch, Cancel))]
+    assert [one.type for one in steered] == ["set-generator", "switch", "cancel"]
+    assert isinstance(steered[2], Cancel)
+    assert steered[2].jobs == ("sim.1", "sim.2")
+    assert told.engine.state.generators["search"].paused
+    told.answer()
+    told.begin("sim.3")
+    decided = told.end("sim.3", status=256)
+    steered = [one for one in decided if isinstance(one, (SetGenerator, Switch))]
+    assert [one.type for one in steered] == ["switch", "set-generator"]
+    assert not told.engine.state.generators["search"].paused

@@ -192,3 +192,15 @@ def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
         GEST.check(several, options("of_the_standard.Uniform"))
     with pytest.raises(EnsembleError, match="cannot be built"):
         GEST.check(PROBLEM, options("of_the_standard.Uniform", no_such=1))
+
+
+def test_points_of_another_generator_are_told_without_an_id() -> None:
+    played = PlayedGenerator(
+        lambda: GEST.build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM
+    )
+    values = {"E": 2.0, "c": 3.0}
+    other = Point(number=3, parameters={"x": 1.0, "n": 2}, state="done", values=values)
+    played.learn([other, Point(number=4, parameters={"x": 2.0, "n": 2}, state="lost")])
+    played.play(1, lambda parameters: values)
+    generator: Any = played.generator
+    assert generator._generator.told == [{"x": 0.0, "n": 2, **values}]

@@ -57,7 +57,8 @@ class OptunaGenerator(Generator):
     def ingest(self, points: Sequence[Point]) -> None:
         """Tell the study what became of points."""
         for point in points:
-            trial = self._trials.pop(point.number)
+            own = point.number >= 0
+            trial = self._trials.pop(point.number) if own else self._learn(point)
             if point.values:
                 self._constrain(trial, point.values)
                 self._study.tell(trial, [point.values[name] for name in self._vocs.objectives])
@@ -65,6 +66,11 @@ class OptunaGenerator(Generator):
                 self._study.tell(trial, state=TrialState.PRUNED)
             else:
                 self._study.tell(trial, state=TrialState.FAIL)
+
+    def _learn(self, point: Point) -> Trial:
+        """A trial of the study for a point of another generator."""
+        self._study.enqueue_trial(dict(point.parameters))
+        return self._study.ask(self._distributions)
 
     def _constrain(self, trial: Trial, values: Mapping[str, float]) -> None:
         """Say by how much the constraints are missed."""

@@ -114,3 +114,18 @@ def test_a_library_that_a_sampler_needs_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(EnsembleError) as caught:
         OPTUNA.check(BRANIN, {**OPTIONS, "sampler": "gp"})
     assert caught.value.hint == "pip install torch"
+
+
+def test_points_of_another_generator_are_trials_of_the_study_and_steer_what_comes() -> None:
+    def bowl(point: Mapping[str, Any]) -> dict[str, float]:
+        return {"E": (point["x"] - 3.0) ** 2 + (point["y"] - 7.0) ** 2}
+
+    other = PlayedGenerator(built(BRANIN, sampler="random"), BRANIN)
+    other.play(60, bowl)
+    far = []
+    for points in ([], other.points):
+        played = PlayedGenerator(built(BRANIN), BRANIN)
+        played.learn(points)
+        found = played.play(8, bowl)
+        far.append(sum(bowl(each)["E"] for each in found) / len(found))
+    assert far[1] < far[0] / 2  # TPE draws at random until it knows ten trials

@@ -1,0 +1,60 @@
+"""What a ``switch`` goes over to: names of instances and generators, the checks of them.
+
+Called by ``actions`` for options that are annotated ``"x-ensemble": "phase"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.model.generators import GeneratorSpec
+
+__all__ = ["check_learns", "check_phase"]
+
+
+def check_phase(context: Context, path: Path, name: str) -> bool:
+    """True if there is an instance or a generator of this name; reported if not."""
+    generators, instances = context.known.generators, context.known.instances
+    found = name in generators or name in instances
+    if not found:
+        noun = "instance or generator" if generators else "instance"
+        context.unknown(path, noun, name, [*instances, *generators])
+    return found
+
+
+def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
+    """Report a generator that cannot be told the points of those that the run goes on from to it:
+    of all others where none is named."""
+    known = context.known.generators
+    learner = known.get(name)
+    for source in sources or known:
+        teacher = known.get(source)
+        if learner is None or teacher is None or teacher is learner:
+            continue
+        lacks = _lacks(learner, teacher)
+        if lacks is not None:
+            context.report(
+                path,
+                f"the generator {name!r} cannot be told the points of {teacher.name!r}: {lacks}",
+                hint="let both have the same variables and objectives, or say with 'from' which "
+                "ones it goes on from",
+                code="bad-value",
+            )
+            return
+
+
+def _lacks(learner: GeneratorSpec, teacher: GeneratorSpec) -> str | None:
+    own, other = learner.vocs, teacher.vocs
+    for name in other.names:
+        if name not in own.names:
+            return f"it has no variable {name!r}"
+    for what, names, others in (
+        ("variable", own.names, other.names),
+        ("value of", own.outputs, other.outputs),
+    ):
+        for name in names:
+            if name not in others:
+                return f"they have no {what} {name!r}"
+    return None

@@ -1,0 +1,192 @@
+"""Points of generators as jobs: submitted, followed while they run, cancelled where a pruner says
+so, and worked in when every job of one is over. Had by ``generating``, which calls the generators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.engine.generator_state import GeneratorState
+from ensemble_core.engine.job_record import JobRecord, Link
+from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.variation import combinations
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.decisions import Cancel, Log, Submit
+from ensemble_core.model.events import Event, Observed
+from ensemble_core.model.generators import GeneratorSpec, Point, Reading
+from ensemble_core.model.jobs import Job
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.effects import Effects
+
+__all__ = ["PointJobs"]
+
+
+class _Asked(Origin):
+    """Origin of a generator's decisions: no rule, and no firing."""
+
+    @property
+    def rule(self) -> str:
+        return str(self.fields["generator"])
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        return {}
+
+
+class PointJobs:
+    """The jobs of all points of one run."""
+
+    def __init__(self, effects: Effects) -> None:
+        self.state = effects.state
+        self._effects = effects
+
+    def generators(self) -> Iterator[tuple[GeneratorState, GeneratorSpec]]:
+        """Each generator with its entry in the file. One that a changed file has no more is not
+        among them."""
+        specs = self.state.ensemble.generators
+        for generator in self.state.generators.values():
+            spec = specs.get(generator.name)
+            if spec is not None:
+                yield generator, spec
+
+    def begin(
+        self,
+        generator: GeneratorState,
+        spec: GeneratorSpec,
+        suggested: Mapping[str, Any],
+        event: Event,
+    ) -> Point:
+        """Submit the jobs of a suggestion."""
+        state = self.state
+        parameters = {name: suggested[name] for name in spec.vocs.names}
+        point = Point(number=len(generator.points), parameters=parameters, tag=suggested.get("_id"))
+        generator.points.append(point)
+        generator.pending += 1
+        standing = state.table.groups[spec.group]
+        group = standing.group
+        replicas = group.count if spec.replicas is None else spec.replicas
+        first = standing.next_index
+        jobs: list[Job] = []
+        for chosen in combinations(group, NOTHING, parameters):
+            for replica in range(replicas):
+                jobs.append(group.job(first + len(jobs), chosen, replica))
+        standing.next_index += len(jobs)
+        point.jobs = tuple(job.index for job in jobs)
+        point.open = len(jobs)
+        generator.jobs.update(dict.fromkeys(point.jobs, point))
+        if jobs:
+            state.sources[jobs[0].id] = [group] * len(jobs)
+            submit = Submit(group=group.name, jobs=tuple(jobs))
+            self._effects.submission.submit(self._origin(spec, event), submit)
+        return point
+
+    def observed(self, record: JobRecord, event: Observed) -> None:
+        """A job printed a row: what a pruner is to be told of it."""
+        values = event.values
+        for generator, spec in self.generators():
+            if spec.prune is None or spec.group != record.job.group:
+                continue
+            point = generator.jobs.get(record.job.index)
+            value, step = values.get(spec.prune.value), values.get(spec.prune.step)
+            if step is None and spec.prune.step == "clock":
+                step = event.clock
+            if (
+                point is None
+                or point.state != "pending"
+                or not _is_number(value)
+                or not _is_number(step)
+            ):
+                continue
+            generator.readings.append(Reading(point.number, float(step), float(value)))  # type: ignore[arg-type]
+            self.state.look_for_end = self.state.generators_due = True
+
+    def prune(
+        self, generator: GeneratorState, spec: GeneratorSpec, numbers: list[int], event: Event
+    ) -> None:
+        """Cancel the jobs of points that will not be good."""
+        state = self.state
+        indices: set[int] = set()
+        for number in numbers:
+            point = generator.points[number] if 0 <= number < len(generator.points) else None
+            if point is not None and point.state == "pending" and point.open:
+                point.state = "pruned"
+                indices.update(point.jobs)
+        if not indices:
+            return
+        jobs = tuple(job for job in state.active(spec.group) if _index(job) in indices)
+        named = f"point{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        state.out.append(Log(message=f"generator {spec.name}: {named} pruned", level="info"))
+        self._effects.apply(self._origin(spec, event), Cancel(jobs=jobs))
+
+    def index_over(self, record: JobRecord, done: bool) -> None:
+        """An index of a generator's group is over."""
+        for generator, spec in self.generators():
+            if spec.group != record.job.group:
+                continue
+            point = generator.jobs.pop(record.job.index, None)
+            if point is None:
+                continue
+            if done:
+                point.results = (*point.results, dict(record.result))
+            point.open -= 1
+            if not point.open:
+                generator.ended.append(point)
+                self.state.look_for_end = self.state.generators_due = True
+
+    def end(self, generator: GeneratorState, spec: GeneratorSpec, point: Point) -> bool:
+        """Work in a point of which every job is over: it is to be told next. True if none of those
+        before is as good."""
+        values, errors = _means(point.results, spec.vocs.outputs)
+        point.results = ()
+        generator.pending -= 1
+        improves = False
+        if values is not None and point.state != "pruned":
+            point.state, point.values, point.errors = "done", values, errors
+            generator.successes += 1
+            generator.lost_in_row = 0
+            improves = generator.rank(point, spec.vocs)
+        elif point.state == "pending":
+            point.state = "lost"
+            generator.lost_in_row += 1
+            if spec.failed is not None:
+                point.values = {**spec.failed}
+        generator.over.append(point)
+        for other in self.state.generators.values():
+            if generator.name in other.sources:
+                other.over.append(point.handed_on(generator.name))
+        return improves
+
+    def _origin(self, spec: GeneratorSpec, event: Event) -> Origin:
+        name = f"generator {spec.name}"
+        link = Link(name, None, 1, self.state.table.finishes)
+        return _Asked(None, 0, link, Occasion(event), {"generator": name})  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _index(job: str) -> int:
+    return int(job.rpartition(".")[2].partition("-")[0])
+
+
+def _means(
+    results: Collection[Mapping[str, Any]], names: tuple[str, ...]
+) -> tuple[dict[str, float] | None, dict[str, float]]:
+    """The means of these results over the jobs that have them, and their standard errors; ``None``
+    where one has no value."""
+    means: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for name in names:
+        found = [float(each[name]) for each in results if _is_number(each.get(name))]
+        if not found:
+            return None, {}
+        count = len(found)
+        means[name] = mean = math.fsum(found) / count
+        if count > 1:
+            variance = math.fsum((value - mean) ** 2 for value in found) / (count - 1)
+            errors[name] = math.sqrt(variance / count)
+    return means, errors
