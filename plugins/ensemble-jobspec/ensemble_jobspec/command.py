@@ -103,7 +103,7 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
             print_warning(warning)
         counts = f"{tasks} task{'s' * (tasks != 1)}"
         if groups:
-            counts += f" in {groups} group{'s' * (groups != 1)} and outside"
+            counts += f", {groups} group{'s' * (groups != 1)}"
         print_line(f"{file}: valid, form {workload.form}: {counts}")
     return code
 
@@ -189,7 +189,7 @@ def run(
         )
         if code is not None:
             return code
-    from ensemble_jobspec.gauges import gauges_of, has_alternatives
+    from ensemble_jobspec.gauges import asks_for_much, gauges_of
     from ensemble_jobspec.writing import as_yaml
 
     registry = load_plugins(plugins)
@@ -213,8 +213,8 @@ def run(
     )
     if subsystems is not None:
         _check_subsystems(workload, subsystems)
-    if has_alternatives(workload):
-        wanted = replace(wanted, gauges=gauges_of(registry, choice))
+    if not dry_run and asks_for_much(workload):
+        wanted = replace(wanted, gauges=gauges_of(registry, choice, workload))
     converted = converted_of(workload, wanted)
     watched = [] if display.quiet or display.as_json or dry_run else converted.watched
     if watched and tag is None:

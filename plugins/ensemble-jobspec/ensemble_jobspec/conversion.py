@@ -14,8 +14,8 @@ from ensemble_core import UsageError
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
 from ensemble_jobspec.scripts import literal, script_words
-from ensemble_jobspec.shapes import Shape, chosen
-from ensemble_jobspec.workload import Attributes, Workload
+from ensemble_jobspec.shapes import Shape, chosen, gauges_of_shape
+from ensemble_jobspec.workload import Attributes, Group, Task, Workload
 
 __all__ = ["Converted", "Options", "convert"]
 
@@ -251,12 +251,23 @@ class _Conversion:
 
     def _content(self, unit: Unit, name: str) -> str:
         """The content of a file that is staged."""
-        for script in unit.task.scripts if unit.task is not None else ():
+        task = unit.task
+        assert task is not None
+        for script in task.scripts:
             if script.name == name:
                 return script.text
+        source = next(
+            (s.options["source"] for s in task.steps if s.options.get("filename") == name
+             and s.name == "copy"), name,
+        )  # fmt: skip
         if self._options.contents is None:
-            return ""
-        return self._options.contents(name)
+            raise UsageError(
+                f"{source!r} is to be staged, and files beside the jobspec are not read here",
+                where=task.where,
+                hint="write it as one of the 'scripts', or run the jobspec itself",
+                code="cannot-stage",
+            )
+        return self._options.contents(source)
 
     def _parameters(self, job: dict[str, Any]) -> None:
         """Give a job group the parameters that it speaks of."""
@@ -283,6 +294,7 @@ class _Conversion:
                 hint="run it with --groups flat, or within Flux",
                 code="cannot-nest",
             )
+        self._check_inside(group, shape)
         file = self._options.file or self._workload.file
         inner = [*self._options.program, "jobspec", "run", file, "--only", "/".join(unit.path)]
         inner += ["--tag", "{run}-{id}", "--or-resume", "--no-progress"]
@@ -300,6 +312,16 @@ class _Conversion:
             job["workdir"] = self._text(group.attributes.cwd)
         if unit.count > 1:
             job["count"] = unit.count
+
+    def _check_inside(self, group: Group, shape: Shape) -> None:
+        """Refuse what the group's allocation can never hold."""
+        gauges = gauges_of_shape(shape)
+        holder = f"the group {group.name!r}"
+        members: list[Task | Group] = [*group.tasks, *group.groups]
+        for each in members:
+            inner, _ = chosen(each.request, self._options.copies, gauges, holder)
+            if isinstance(each, Group):
+                self._check_inside(each, inner)
 
     def _group(
         self, unit: Unit, shape: Shape, required: Sequence[str], attributes: Attributes

@@ -1,8 +1,8 @@
 """Plan of a workload: what is to be done, one unit after another, with what each waits for.
 
-A task is a unit; a group is one as well where it has an allocation of its own (``nested``), and
-else its tasks are (``flat``). Each step of a transform is one. Pure; ``conversion`` makes job
-groups and rules of the units.
+A task is a unit; a group is one as well where it has an allocation of its own (``nested``, of
+groups that name resources), and else its tasks are (``flat``). Each step of a transform is one.
+Pure; ``conversion`` makes job groups and rules of the units.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Planner:
         after: tuple[str, ...],
         count: int,
     ) -> tuple[str, ...]:
-        if self._mode == "nested":
+        if self._mode == "nested" and group.request is not None:
             name = self._name(prefix, name)
             return self._add(Unit(name, "batch", None, group, after=after, path=path, count=count))
         ends: list[str] = []

@@ -13,7 +13,7 @@ from typing import Literal
 from ensemble_core import UsageError
 from ensemble_jobspec.workload import Request, Vertex
 
-__all__ = ["Copies", "Shape", "chosen", "shape_of"]
+__all__ = ["Copies", "Shape", "chosen", "gauges_of_shape", "shape_of"]
 
 Copies = Literal["slots", "cores"]
 
@@ -128,12 +128,16 @@ def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> 
 
 
 def chosen(
-    request: Request | None, copies: Copies, gauges: Mapping[str, float] | None
+    request: Request | None,
+    copies: Copies,
+    gauges: Mapping[str, float] | None,
+    holder: str = "the queue",
 ) -> tuple[Shape, tuple[str, ...]]:
     """The shape of the first alternative that the queue can ever hold, and what it requires.
 
     ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``), ``None`` where they are
-    not known: then it is the first. Raises :class:`UsageError` where the queue can hold none.
+    not known: then it is the first. Raises :class:`UsageError` where the queue, or what else
+    ``holder`` calls it, can hold none.
     """
     if request is None:
         return Shape(), ()
@@ -150,17 +154,28 @@ def chosen(
             for name, least in wanted.items()
             if gauges is not None and name in gauges and gauges[name] < least
         ]
-        if not short or len(request.alternatives) == 1:
+        if not short:
             return shape, _required(vertex)
-        name = request.names[number] if request.names else f"alternative {number + 1}"
+        name = request.names[number] if request.names else vertex.type
         lacking.append(f"{name}: {', '.join(short)}")
     raise UsageError(
-        "the queue can hold none of these resources",
+        f"{holder} can never hold "
+        + ("these resources" if len(lacking) == 1 else "any of these resources"),
         where=request.where,
         cause="; ".join(lacking),
-        hint="add an alternative that fits, or choose another executor",
+        hint="ask for less, or choose another executor",
         code="cannot-hold",
     )
+
+
+def gauges_of_shape(shape: Shape) -> Mapping[str, float]:
+    """The gauges of an allocation of this shape. Of nodes that are had whole nobody knows here how
+    many cores they have."""
+    nodes = {"nodes.up": float(shape.tasks if shape.anywhere else shape.nodes)}
+    if shape.whole:
+        return nodes
+    cores, gpus = shape.tasks * shape.cores, shape.tasks * shape.gpus
+    return {**nodes, "cores.up": float(cores), "gpus.up": float(gpus)}
 
 
 def _required(vertex: Vertex) -> tuple[str, ...]:

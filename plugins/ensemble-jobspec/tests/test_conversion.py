@@ -29,13 +29,14 @@ version: 1
 name: study
 resources:
   two: {type: node, count: 2, with: [{type: slot, count: 3, with: [{type: core, count: 4}, {type: gpu, count: 1}]}]}
+  one: {type: slot, count: 1, with: [{type: core, count: 1}]}
 tasks:
 - {name: build, command: "echo {index} ${HOME}", resources: two, attributes: {duration: 5m, cwd: /tmp, environment: {A: "{run}"}}}
 - {name: prepare, command: echo prepared, local: true}
 - {name: test, command: "#!/usr/bin/env python3\\nprint('{0}', {1})", depends_on: [build, prepare], replicas: 3}
 - {name: finish, group: post, depends_on: test}
 groups:
-- {name: post, tasks: [{command: [echo, "a b"]}, {name: last, command: echo 2, depends_on: [task-1]}]}
+- {name: post, resources: one, tasks: [{command: [echo, "a b"]}, {name: last, command: echo 2, depends_on: [task-1]}]}
 """
 NASTY = [
     "; touch X",
@@ -213,7 +214,7 @@ def test_a_group_may_be_a_job_with_an_ensemble_of_its_own() -> None:
 
 
 def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
-    text = STUDY.replace("{name: post, tasks", "{name: post, resources: two, tasks")
+    text = STUDY.replace("{name: post, resources: one", "{name: post, resources: two")
     with pytest.raises(UsageError) as raised:
         convert(read(text), Options(executor="slurm"))
     assert raised.value.code == "cannot-nest"

@@ -74,7 +74,8 @@ def jobspecs(draw: st.DrawFn) -> dict[str, Any]:
     groups: list[dict[str, Any]] = []
     for name in draw(st.lists(st.sampled_from("ghi"), max_size=3, unique=True)):
         known = [group["name"] for group in groups]
-        groups.append({"name": f"group {name}", "tasks": tasks(known)})
+        group = {"name": f"group {name}", "tasks": tasks(known)}
+        groups.append({**group, "resources": "node"} if draw(st.booleans()) else group)
     document = {"version": 1, "resources": resources, "tasks": tasks([g["name"] for g in groups])}
     return {**document, "groups": groups} if groups else document
 

@@ -120,7 +120,7 @@ task:
   slot: one
   count: {{per_slot: 1}}
   scripts:
-  - {{name: hello.sh, content: "#!/bin/bash\\necho $(basename $PWD) >>$OLDPWD/notes"}}
+  - {{name: hello.sh, content: "#!/bin/bash\\necho $(basename $PWD) >>$HERE/notes"}}
   - {{name: bye.sh, content: "echo bye >>$HERE/notes\\n"}}
   transform:
   - {{step: write, filename: hello.sh, executable: true}}
@@ -136,7 +136,7 @@ attributes: {{system: {{duration: 5m, environment: {{HERE: "@HERE@"}}}}}}
 )
 def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
     text = HELLO.replace("STEP", step).replace("WAIT", wait).replace("@HERE@", os.getcwd())
-    run(queue, text.replace("$OLDPWD", "$HERE"))
+    run(queue, text)
     assert len(notes()) == 2
     assert notes()[0].startswith("jobspec-hello-")  # in the staging folder
     assert notes()[1] == "bye"
@@ -144,8 +144,42 @@ def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
 
 def test_hello_world_that_fails_says_so(queue: Queue) -> None:
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
-    run(queue, text.replace("echo $(basename $PWD) >>$OLDPWD/notes", "exit 7"), code=1)
+    run(queue, text.replace("echo $(basename $PWD) >>$HERE/notes", "exit 7"), code=1)
     assert notes() == []
+
+
+STEPS = f"""\
+version: 1
+{SLOT}
+task:
+  name: steps
+  scripts:
+  - {{name: first.sh, content: 'echo "$(basename "$PWD") $(cat in/data)" >>"$HERE/notes"'}}
+  - {{name: second.sh, content: 'echo "${{PWD##*/jobspec-steps-*}}." >>"$HERE/notes"'}}
+  transform:
+  - {{step: auth, command: [sh, -c, "echo signed-on >>notes; exit ENDING"]}}
+  - {{step: set, key: stage, value: "own{{index}}"}}
+  - {{step: copy, source: data, filename: in/data}}
+  - {{step: write, filename: first.sh, executable: true}}
+  - {{step: submit, filename: first.sh, wait: true}}
+  - {{step: unset, key: stage}}
+  - {{step: write, filename: second.sh}}
+  - {{step: batch, filename: second.sh}}
+attributes: {{system: {{environment: {{HERE: "@HERE@"}}}}}}
+"""
+
+
+@pytest.mark.parametrize(("ending", "code"), [(0, 0), (3, 1)])
+def test_a_sign_on_a_folder_that_is_set_and_unset_and_a_copy_do_what_they_say(
+    queue: Queue, ending: int, code: int
+) -> None:
+    Path("data").write_text("copied\n")
+    text = STEPS.replace("@HERE@", os.getcwd()).replace("ENDING", str(ending))
+    run(queue, text, code=code)
+    done = [] if ending else ["own{index}", "copied", "."]
+    assert notes() == ["signed-on", *done]
+    if not ending:
+        assert Path("own{index}/in/data").read_text() == "copied\n"
 
 
 NOTE = """sh, -c, 'echo "$0" >>notes'"""
@@ -344,7 +378,7 @@ def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -
         pytest.skip("files in a jobspec of Flux")
     Path("stage").mkdir()
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
-    text = text.replace("$OLDPWD", "$HERE").replace("basename $PWD", "basename $0")
+    text = text.replace("basename $PWD", "basename $0")
     steps = "  - {step: set, key: sharedfs, value: false}\n  - {step: stage, filename: hello.sh}\n"
     text = text.replace(
         "  - {step: submit, filename: hello.sh", steps + "  - {step: submit, filename: hello.sh"
@@ -365,7 +399,7 @@ def test_files_are_sent_to_the_other_nodes_of_a_job_on_slurm(queue: Queue) -> No
         "{type: node, count: 2, with: [{type: slot, count: 1, label: one",
     )
     text = text.replace("with: [{type: core, count: 1}]}]", "with: [{type: core, count: 1}]}]}]")
-    text = text.replace("$OLDPWD", "$HERE").replace("basename $PWD", "basename $0")
+    text = text.replace("basename $PWD", "basename $0")
     steps = "  - {step: set, key: sharedfs, value: false}\n  - {step: stage, filename: hello.sh}\n"
     first = "  - {step: submit, filename: hello.sh"
     run(queue, text.replace(first, steps + first))

@@ -152,7 +152,7 @@ def test_nothing_that_a_jobspec_says_reaches_a_shell() -> None:
 
 def transform(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     scripts = [
-        {"name": "one.sh", "content": 'pwd; echo one >>"$OLDPWD/notes"; echo one >here\n'},
+        {"name": "one.sh", "content": "echo one >here\n"},
         {"name": "two.sh", "content": "cat here\n"},
         {"name": "bad.sh", "content": "exit 7\n"},
     ]
@@ -341,6 +341,26 @@ def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
     assert notes() == ["t"]
     assert "cores.up is 2, it needs 64" in run(alternatives(64, 32), code=2).output
     assert notes() == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "why"),
+    [
+        ({"type": "core", "count": 3}, "cores.up is 2, it needs 3"),
+        ({"type": "gpu", "count": 1}, "gpus.up is 0, it needs 1"),
+    ],
+)
+def test_resources_that_this_machine_can_never_give_are_refused_before_anything_is_submitted(
+    inside: dict[str, Any], why: str
+) -> None:
+    much = {"type": "slot", "count": 1, "with": [inside]}
+    first = {"name": "first", "command": note("first")}
+    given = tasks(first, {"name": "t", "command": note("t"), "resources": "much"})
+    result = run({"resources": {"much": much}, **given}, code=2)
+    assert "the queue can never hold these resources" in result.output
+    assert f"much: {why}" in result.output
+    assert not Path("state").exists()
+    assert notes() == []
 
 
 def test_options_before_run_are_taken_as_jobspec_0_0_has_them() -> None:
