@@ -40,13 +40,13 @@ soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="
 	@$(BIN)/python scripts/soak.py $(SOAK)
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor power --rounds 200
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor hostile --rounds 500
-	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor stops --rounds 1000 --processes 4
+	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor stops --rounds 1000 --processes 8
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor queues --rounds 200
 	@test -n "$(SOAK)" || $(BIN)/python scripts/same_as_simulated.py
 	@test -n "$(SOAK)" || ! sinfo >/dev/null 2>&1 || \
-	  $(BIN)/python scripts/soak.py --executor stops-slurm --rounds 1000 --processes 4
+	  $(BIN)/python scripts/soak.py --executor stops-slurm --rounds 1000 --processes 8
 	@test -n "$(SOAK)" || ! flux uptime >/dev/null 2>&1 || \
-	  $(BIN)/python scripts/soak.py --executor stops-flux --rounds 1000 --processes 4
+	  $(BIN)/python scripts/soak.py --executor stops-flux --rounds 1000 --processes 8
 
 setup: $(READY) ## make or update .venv
 

@@ -194,8 +194,13 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
         raise sqlite3.DatabaseError("malformed: its schema is no text") from error
     except sqlite3.OperationalError as error:
         refused = "readonly" in str(error) or "unable to open" in str(error)
-        if write or not refused or _in_use(path):
+        if write or not refused:
             raise
+        if _in_use(path):
+            if not os.access(path, os.W_OK):
+                raise
+            # A write that was cut off: whoever opens it next undoes what is half of it.
+            return _open(path, "rw", salvage)
         # Whoever reads writes beside it, which others' folders and read-only media do not let.
         return _open(path, "ro&immutable=1", salvage)
 

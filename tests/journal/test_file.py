@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -188,3 +189,39 @@ def test_a_ctrl_c_while_the_writing_thread_begins_leaves_a_file_that_can_be_clos
         with pytest.raises(KeyboardInterrupt):
             writer.begin(1.0, {})
     writer.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_write_that_was_cut_off_is_undone_by_who_reads_the_journal_next(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On shared storage, and everywhere while the file is made, half of a write is in the file.
+    monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
+    (tmp_path / "under-way").mkdir()
+    file = tmp_path / "under-way" / NAME
+    if begun:
+        writer = JournalWriter(file)
+        writer.describe({"tag": "cut"})
+        writer.begin(1.0, {})
+        writer.append(Started(1.0, {}), [])
+        writer.end(2.0, {})
+        writer.close()
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("PRAGMA cache_size=5")
+    connection.execute("BEGIN")
+    connection.execute("CREATE TABLE half (text)")
+    connection.executemany("INSERT INTO half VALUES (?)", [("half of it" * 100,)] * 200)
+    shutil.copytree(file.parent, tmp_path / "killed")
+    connection.close()
+    killed = tmp_path / "killed" / NAME
+    assert killed.with_name(NAME + "-journal").stat().st_size
+    assert b"half of it" in killed.read_bytes()
+    if begun:
+        with Journal(killed) as journal:
+            assert journal.about["tag"] == "cut"
+            assert [row.seq for row in journal.rows()] == [1]
+    else:
+        with pytest.raises(JournalError) as error:
+            Journal(killed)
+        assert error.value.code == "never-began"
+    assert b"half of it" not in killed.read_bytes()
