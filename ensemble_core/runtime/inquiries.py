@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class Inquiries:
-    """Questions that were asked of one run and not answered yet. ``wake`` has the run's thread come by."""
+    """Questions asked of one run and not answered yet. ``wake`` has the run's thread come by."""
 
     def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
         self._engine = engine
