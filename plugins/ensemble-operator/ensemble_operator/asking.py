@@ -97,4 +97,5 @@ def _figures(status: Any) -> Figures:
         }
         for each in status.groups
     )
-    return Figures(status.last_beat if status.alive else 0.0, dict(status.gauges), groups)
+    beat = status.last_beat if status.alive else 0.0
+    return Figures(beat, dict(status.gauges), groups, status.denied)

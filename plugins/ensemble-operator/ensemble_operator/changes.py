@@ -96,11 +96,13 @@ Change = Create | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 @dataclass(frozen=True)
 class Figures:
-    """The service's figures of a member. ``beat`` is in seconds since the epoch, 0 for never."""
+    """The service's figures of a member. ``beat`` is in seconds since the epoch, 0 for never;
+    ``denied`` is why its last request for another size was denied."""
 
     beat: float = 0.0
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[Mapping[str, Any]] = ()
+    denied: str = ""
 
 
 @dataclass(frozen=True)

@@ -381,7 +381,10 @@ class Loop:
             return
         before, known.figures = known.figures, found
         bare = [
-            {name: (bool(each.beat), each.gauges, each.groups) for name, each in one.items()}
+            {
+                name: (bool(each.beat), each.gauges, each.groups, each.denied)
+                for name, each in one.items()
+            }
             for one in (before, found)
         ]
         was = [each.beat for each in before.values()]

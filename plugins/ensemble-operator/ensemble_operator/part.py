@@ -306,5 +306,9 @@ def _beats(
         }
         if values:
             plan.entry[key] = values
+    if figures.denied:
+        plan.entry["denied"] = figures.denied
+        if figures.denied != before.get("denied"):
+            plan.notes.append(Note("ResizeDenied", f"{name}: {figures.denied}", warning=True))
     if figures.groups:
         plan.entry["groups"] = [dict(each) for each in figures.groups[:50]]

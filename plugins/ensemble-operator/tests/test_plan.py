@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,27 @@ def test_with_recreate_a_change_is_taken_at_once() -> None:
     (files,) = [f for (k, _), f in world.children.items() if k == "ConfigMap"]
     assert files["data"]["ensemble.yaml"] == OTHER
     assert "Recreated" in told(world)
+
+
+def test_a_denied_size_is_told_once_and_again_only_after_one_that_was_granted() -> None:
+    world = running()
+
+    def told_of(denied: str) -> int:
+        world.now += 5
+        known = world.figures["default/study-0"]
+        world.figures["default/study-0"] = replace(known, beat=world.now, denied=denied)
+        world.settle()
+        assert world.entry().get("denied", "") == denied
+        return told(world).count("ResizeDenied")
+
+    assert told_of("") == 0
+    assert told_of("at-maximum: 4 already") == 1
+    assert told_of("at-maximum: 4 already") == 1
+    assert told_of("") == 1
+    assert told_of("at-maximum: 4 already") == 2
+    note = next(each for each in world.events if each.reason == "ResizeDenied")
+    assert note.message == "study-0: at-maximum: 4 already"
+    assert note.warning
 
 
 def test_a_size_that_others_changed_is_never_put_back() -> None:

@@ -63,7 +63,8 @@ class GroupStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
     """How a member stands. ``last_beat`` is in seconds since the epoch, 0 for never; ``size`` in
-    nodes, of what the service resizes for it, where that is known."""
+    nodes, of what the service resizes for it, where that is known; ``denied`` why its last request
+    for another size was denied, empty if it was not."""
 
     member: str
     alive: bool = False
@@ -76,6 +77,7 @@ class MemberStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
     size: int | None = None
+    denied: str = ""
 
 
 # -- the client ---------------------------------------------------------------------------------
@@ -236,4 +238,5 @@ def read_status(message: Any) -> MemberStatus:
         metrics=dict(message.metrics),
         runs=tuple(message.runs),
         size=message.size if message.HasField("size") else None,
+        denied=message.denied,
     )

@@ -62,6 +62,8 @@ class Resizes:
         self._looks: dict[str, asyncio.Future[int | None]] = {}
         self._sizes: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
         self._closed = False
+        #: Why the last request of a member was denied, of those whose was.
+        self.denied: OrderedDict[str, str] = OrderedDict()
         #: The request that is carried out for each member.
         self._current: dict[str, str] = {}
         if resizer is not None:
@@ -80,11 +82,13 @@ class Resizes:
         """
         if self.resizer is None:
             self._counters.resizes["denied"] += 1
-            return Resized(
+            denied = Resized(
                 outcome="denied",
                 reason="this service can resize nothing: start it with --resizer or --kubernetes",
                 code="no-resizer",
             )
+            self._remember(member, denied)
+            return denied
         if self._threads.count(member) > _MOST_WAITING:
             raise Refused(
                 "RESOURCE_EXHAUSTED", f"{_MOST_WAITING} requests for another size of {member} wait"
@@ -195,6 +199,7 @@ class Resizes:
         if answer.outcome != "denied":
             self._saw(member, answer.granted)
         self._counters.resizes[answer.outcome] += 1
+        self._remember(member, answer)
         tell(
             "resize",
             "error" if answer.code == "resizer-failed" else "info",
@@ -209,6 +214,14 @@ class Resizes:
             why=answer.reason,
             seconds=round(seconds, 3),
         )
+
+    def _remember(self, member: str, answer: Resized) -> None:
+        """Keep why a request was denied, until one of that member's is not."""
+        self.denied.pop(member, None)
+        if answer.outcome == "denied":
+            self.denied[member] = ": ".join(filter(None, (answer.code, answer.reason)))[:500]
+            if len(self.denied) > _MOST_SIZES:
+                self.denied.popitem(last=False)
 
     # -- sizes ----------------------------------------------------------------------------------
 

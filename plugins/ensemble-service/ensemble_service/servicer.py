@@ -170,4 +170,5 @@ class EnsembleServicer(api.EnsembleServicer):
             metrics=state.metrics,
             runs=sorted(state.runs),
             size=self._resizes.size(state.name),
+            denied=self._resizes.denied.get(state.name, ""),
         )

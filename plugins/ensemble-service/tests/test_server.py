@@ -351,6 +351,9 @@ def test_a_request_that_is_asked_again_gets_the_same_answer(world: World) -> Non
     assert client.resize("lab/one", "grow-2", 5).outcome == "partial"
     denied = client.resize("lab/one", "grow-3", 1)
     assert (denied.outcome, denied.code) == ("denied", "at-maximum")
+    assert client.status("lab/one")[0].denied.startswith("at-maximum: ")
+    client.resize("lab/one", "shrink-1", -1)
+    assert client.status("lab/one")[0].denied == "", "the last one was not"
 
 
 def test_the_same_name_for_another_change_is_refused(world: World) -> None:

@@ -1281,6 +1281,7 @@ class MemberStatus(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
+    DENIED_FIELD_NUMBER: _builtins.int
     member: _builtins.str
     alive: _builtins.bool
     last_beat: _builtins.float
@@ -1290,6 +1291,8 @@ class MemberStatus(_message.Message):
     version: _builtins.str
     size: _builtins.int
     """of the object that the service resizes for it, as last seen"""
+    denied: _builtins.str
+    """why its last request for another size was denied; empty if it was not"""
     @_builtins.property
     def gauges(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -1312,10 +1315,11 @@ class MemberStatus(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         runs: _abc.Iterable[_builtins.str] | None = ...,
         size: _builtins.int | None = ...,
+        denied: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "alive", b"alive", "executor", b"executor", "gauges", b"gauges", "groups", b"groups", "host", b"host", "last_beat", b"last_beat", "member", b"member", "metrics", b"metrics", "runs", b"runs", "size", b"size", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "alive", b"alive", "denied", b"denied", "executor", b"executor", "gauges", b"gauges", "groups", b"groups", "host", b"host", "last_beat", b"last_beat", "member", b"member", "metrics", b"metrics", "runs", b"runs", "size", b"size", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
     _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015

@@ -1,0 +1,134 @@
+"""Who sets the size of a member: its rules, an autoscaler beside them, or somebody else."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
+
+from ensemble_minicluster.kubernetes_plugin import RECORD
+from ensemble_operator.names import KINDS
+from stand import Stand
+from world import ensemble, member
+
+AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}
+
+
+class Autoscaler:
+    """A HorizontalPodAutoscaler at work, as far as the API server sees of it: reads the object and
+    the scale subresource of its target, and writes ``wanted`` replicas there, within its bounds."""
+
+    def __init__(self, stand: Stand, name: str) -> None:
+        self.wanted = 1
+        self._stand, self._name = stand, name
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            self._stand.cluster.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {self._stand.cluster.token}",
+                "Content-Type": "application/merge-patch+json" if body else "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def _work(self) -> None:
+        own = KINDS["HorizontalPodAutoscaler"].path("default", self._name)
+        while not self._ended.wait(0.05):
+            spec = self._ask("GET", own)["spec"]
+            target = spec["scaleTargetRef"]
+            assert target["apiVersion"] == KINDS[target["kind"]].api_version
+            scale = f"{KINDS[target['kind']].path('default', target['name'])}/scale"
+            size = min(max(self.wanted, spec["minReplicas"]), spec["maxReplicas"])
+            found = self._ask("GET", scale)
+            if found["spec"]["replicas"] != size:
+                self._ask("PATCH", scale, {"spec": {"replicas": size}})
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    stand = Stand()
+    yield stand
+    stand.close()
+
+
+def resizer_of(stand: Stand, name: str, folder: Path) -> Any:
+    """The resizer as the Deployment of an Ensemble's service starts it, with its account's rights."""
+    deployment = stand.get("Deployment", name)
+    assert deployment is not None
+    pod = deployment["spec"]["template"]["spec"]
+    said = [a for a in pod["containers"][0]["args"] if a.startswith("--option=")]
+    options = dict(each.removeprefix("--option=").split("=", 1) for each in said)
+    options["namespace"] = options["namespace"].replace("$(POD_NAMESPACE)", "default")
+    account = f"system:serviceaccount:default:{pod['serviceAccountName']}"
+    config = stand.cluster.kubeconfig(folder / "config", stand.cluster.access.token(account))
+    return RECORD.build({**options, "kubeconfig": str(config), "timeout": 30})
+
+
+def size(stand: Stand, name: str) -> int:
+    found = stand.get("MiniCluster", name)
+    assert found is not None
+    return int(found["spec"]["size"])
+
+
+def entry(stand: Stand, name: str) -> Mapping[str, Any]:
+    entries = stand.status("study").get("members", ())
+    return next((each for each in entries if each["name"] == name), {})
+
+
+def test_an_autoscaler_sets_one_members_size_and_rules_that_of_another(
+    stand: Stand, tmp_path: Path
+) -> None:
+    pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+    stand.start()
+    wide = {"size": 1, "maxSize": 4}
+    members = (
+        member(name="auto", spec=wide, resize="HPA", autoscaling=AUTOSCALING),
+        member(name="rules", spec=wide),
+        member(name="fixed", spec=wide, resize="None"),
+    )
+    stand.apply(ensemble(*members))
+    stand.until(lambda: stand.ready("study"))
+    scaler = Autoscaler(stand, "study-auto")
+    resizer = resizer_of(stand, "study", tmp_path)
+    try:
+        scaler.wanted = 3
+        stand.until(lambda: entry(stand, "auto").get("size") == 3)
+        stand.until(lambda: "Resized" in stand.events())
+        # Rules of that member ask, and it is none of theirs.
+        for name in ("auto", "fixed"):
+            answer = resizer.resize(f"default/study-{name}", 1)
+            assert (answer.outcome, answer.code) == ("denied", "not-ours"), answer
+        answer = resizer.resize("default/study-rules", 1)
+        assert (answer.outcome, answer.granted) == ("granted", 2), answer
+        # Whatever else is changed: the operator writes no size.
+        stand.apply(ensemble(*members, sidecar={"image": "mine:2"}))
+        stand.until(lambda: entry(stand, "rules").get("size") == 2)
+        scaler.wanted = 9
+        stand.until(lambda: entry(stand, "auto").get("size") == 4)
+        scaler.wanted = 2
+        stand.until(lambda: entry(stand, "auto").get("size") == 2)
+        sizes = {name: size(stand, f"study-{name}") for name in ("auto", "rules", "fixed")}
+        assert sizes == {"auto": 2, "rules": 2, "fixed": 1}
+        stand.until(lambda: stand.ready("study"))
+    finally:
+        resizer.close()
+        scaler.stop()
