@@ -2,10 +2,10 @@
 
     python scripts/check.py [--list] [PART …]      (``lint`` is short for the first four)
 
-Every part runs, also after one has failed. Parts that are tests run two at a time, since most tests
-wait most of the time; each is shown when it has ended. The last section says which parts failed,
-which tests were skipped and why, and how each run of pytest ended. The exit code is 0 if every part
-passed.
+Every part runs, also after one has failed. Parts that are tests run side by side, since most tests
+wait most of the time; when one has ended it is shown: whole if it failed, as a line if it passed.
+The last section says which tests were skipped and why, how each part ended, and which tests failed
+with the first lines of their errors. The exit code is 0 if every part passed.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Results:
     closing: dict[str, str] = field(default_factory=dict)
     #: For each run of pytest: the reason and the test of each skip.
     skipped: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    #: For each run of pytest: the error and the test of each failure.
+    broken: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
 
 RESULTS = Results()
@@ -135,20 +137,27 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     code, lines = show(
-        programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+        programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", f"--junitxml={report}",
         "-n", str(WORKERS), "--dist", "worksteal", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]
     RESULTS.closing[name] = endings[-1] if endings else "pytest printed no closing line"
     if report.exists():
-        RESULTS.skipped[name] = [
-            (skip.get("message", "no reason"), f"{case.get('classname')}::{case.get('name')}")
-            for case in ET.parse(report).getroot().iter("testcase")
-            for skip in case.iter("skipped")
-        ]
+        cases = ET.parse(report).getroot()
+        RESULTS.skipped[name] = reported(cases, "skipped")
+        RESULTS.broken[name] = reported(cases, "failure") + reported(cases, "error")
     if code or not endings:
         raise Failed
+
+
+def reported(cases: ET.Element, outcome: str) -> list[tuple[str, str]]:
+    """The message and the name of each test in a JUnit report that had an outcome."""
+    return [
+        (each.get("message", "no reason"), f"{case.get('classname')}::{case.get('name')}")
+        for case in cases.iter("testcase")
+        for each in case.iter(outcome)
+    ]
 
 
 def packages() -> list[Path]:
@@ -342,9 +351,7 @@ def last_section(whole: float) -> None:
     if RESULTS.closing:
         skips(missing)
     print()
-    if RESULTS.failed:
-        print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
-    else:
+    if not RESULTS.failed:
         print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s")
     if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
         print(flux())
@@ -354,6 +361,13 @@ def last_section(whole: float) -> None:
         print(gridengine())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "core"):
         print(f"{name}: {line}")
+    for name, broken in RESULTS.broken.items():
+        for message, test in broken:
+            print(f"\nFAILED  {name}: {test}")
+            print("\n".join(f"    {line[:200]}" for line in message.splitlines()[:8]))
+    if RESULTS.failed:
+        names = ", ".join(RESULTS.failed)
+        print(f"\nFAILED: {names} (of {len(RESULTS.took)} parts, in {whole:.0f} s)")
 
 
 def perform(name: str, title: str, work: Callable[[], object]) -> None:
@@ -371,19 +385,21 @@ def perform(name: str, title: str, work: Callable[[], object]) -> None:
 
 
 def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
-    """Run parts at the same time, and show each when it has ended."""
+    """Run parts at the same time; show each when it has ended, whole only if it failed."""
     longest = sorted(wanted, key=lambda name: (*LONGEST, name).index(name))
 
-    def kept(name: str) -> list[str]:
+    def kept(name: str) -> str:
         sink: list[str] = []
         _SINK.set(sink)
         print(f"… {name}: {wanted[name][0]}", flush=True)
         perform(name, *wanted[name])
-        return sink
+        if name in RESULTS.failed:
+            return "\n".join(sink)
+        return f"passed  {name} in {RESULTS.took[name]:.0f} s: {RESULTS.closing.get(name, '')}"
 
     with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
         for done in as_completed([pool.submit(kept, name) for name in longest]):
-            print("\n".join(done.result()), flush=True)
+            print(done.result(), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
