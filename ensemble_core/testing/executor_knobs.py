@@ -76,7 +76,7 @@ class ExecutorKnobs:
     forks: ClassVar[bool] = True
     many: ClassVar[int] = 50
     impossible: ClassVar[int] = 100_000
-    timeout: ClassVar[float] = 60.0
+    timeout: ClassVar[float] = 120.0
     sleep_allowed: ClassVar[float] = 1.0
     calls_allowed: ClassVar[int] = 5
 

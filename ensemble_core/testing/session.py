@@ -223,7 +223,7 @@ def alive(pid: int) -> bool:
     return text[text.rindex(")") + 2] not in "ZX"
 
 
-def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
+def wait_until(done: Callable[[], object], timeout: float = 120.0) -> None:
     """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not done():

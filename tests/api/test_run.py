@@ -255,7 +255,7 @@ def test_ctrl_c_and_sigterm_stop_a_program_s_run_politely(
         [sys.executable, "-c", PROGRAM % ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     folder = tmp_path / "runs" / "t"
-    wait_until(lambda: any(folder.glob("output/*")) or program.poll() is not None, timeout=60)
+    wait_until(lambda: any(folder.glob("output/*")) or program.poll() is not None, timeout=150)
     os.kill(program.pid, number)
     said = program.communicate()[0]
     assert program.returncode == code

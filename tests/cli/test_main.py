@@ -24,7 +24,7 @@ def ensemble(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "ensemble_core.cli", *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         env={**os.environ, **environ},
     )
 

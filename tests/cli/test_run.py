@@ -63,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ensemble(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        [*COMMAND, *args], capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL
     )
 
 
@@ -258,7 +258,7 @@ def test_a_signal_cancels_the_jobs_and_stops_the_run(
 ) -> None:
     process = started()
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=150)
     assert process.returncode == code
     assert "stopping: cancelling 2 jobs (Ctrl-C again to leave at once)" in err
     end = lines_of(out)[-1]
@@ -277,7 +277,7 @@ def test_a_run_that_was_started_with_nohup_goes_on_without_its_terminal(folder: 
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=150)
     assert process.returncode == 143
 
 
@@ -293,7 +293,7 @@ def test_a_run_whose_reader_goes_away_goes_on_quietly(folder: Path) -> None:
         process.wait(1)
     assert left_over(folder) == [second]
     os.kill(int(second), signal.SIGKILL)
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=150) == 1
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
 
@@ -383,7 +383,7 @@ def test_a_run_goes_on_where_a_standard_stream_is_closed(tmp_path: Path, closed:
         encoding="utf-8",
     )
     command = f"exec {sys.executable} -m ensemble_core.cli run e.yaml --output out {closed}"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=150, check=False)
     assert done.returncode == 0
     assert (tmp_path / "kept.txt").read_text("utf-8") == "a.0\n"
 

@@ -723,7 +723,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> Non
         told.play(f"sim.{job}")
     told.keep()
     command = f"{sys.executable} -m ensemble_core.cli events last --state {tmp_path} | head -1"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=150)
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1
 

@@ -87,7 +87,7 @@ def check_whole() -> None:
 
 
 def stopped(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=150)
     assert process.returncode == code, err
     return out, err
 

@@ -293,7 +293,7 @@ def test_import_installs_no_signal_handler_and_needs_no_queue(tmp_path: Path) ->
         "discover()\n"
         "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=150)
 
 
 def test_a_loop_of_rules_is_cut() -> None:

@@ -102,7 +102,7 @@ def test_jobs_under_way_are_in_the_table_and_nothing_is_lost_by_a_kill(tmp_path:
             return []
 
     # In the file's order: those of sim, of which one waits for a slot, and quick.
-    wait_until(lambda: outcomes() == ["active"] * 4 + ["success"], timeout=60)
+    wait_until(lambda: outcomes() == ["active"] * 4 + ["success"], timeout=150)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert outcomes() == ["active"] * 4 + ["success"]

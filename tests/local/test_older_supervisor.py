@@ -71,7 +71,7 @@ def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def until(heard: list[Event], job: str, name: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not any(isinstance(e, JobEvent) and (e.job, e.name) == (job, name) for e in heard):
         assert time.monotonic() < deadline, (job, name)
         time.sleep(0.01)

@@ -70,7 +70,7 @@ def run(tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
 
     return run

@@ -112,7 +112,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=150,
         )
         return done.stdout.replace(str(self.folder), "~/ensemble-anneal")
 

@@ -89,7 +89,7 @@ def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=60,
+        timeout=150,
         env={k: v for k, v in os.environ.items() if k != "UV_FIND_LINKS"},
     )
 

@@ -44,7 +44,7 @@ def tried(path: Path, python_path: Path | None = None) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"PATH": str(path)} | ({"PYTHONPATH": str(python_path)} if python_path else {})
     words = [sys.executable, "-c", TRY]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

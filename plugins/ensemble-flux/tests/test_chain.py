@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_three_allocations_are_one_study_with_one_table(instance: Any, here: Path) -> None:
     def submit(wall: str) -> str:
         words = ["flux", "batch", f"--env=WALL={wall}", "flux.sh"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

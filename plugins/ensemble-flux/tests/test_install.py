@@ -44,7 +44,7 @@ def tried(site: Path, path: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(site), "PATH": path}
     env.pop("LD_LIBRARY_PATH", None)
     done = subprocess.run(
-        [sys.executable, "-c", TRY], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", TRY], env=env, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -212,6 +212,6 @@ def test_flux_itself_finds_every_kind_of_jobspec_valid() -> None:
     specs = Jobspecs("night", OUTER, "/data", rlimits=limits())
     text = "\n".join(json.dumps(written(specs, **kind)) for kind in kinds)
     done = subprocess.run(
-        [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=150
     )
     assert done.stdout.strip() == "valid", done.stderr

@@ -58,11 +58,11 @@ def jobs(instance: Any) -> dict[str, str]:
 def batch(instance: Any, here: Path, *words: str) -> tuple[str, str, int]:
     """Submit the script and wait for it: the job's id, what it wrote, and its exit code."""
     submitted = subprocess.run(
-        ["flux", "batch", *words], cwd=here, capture_output=True, text=True, timeout=60
+        ["flux", "batch", *words], cwd=here, capture_output=True, text=True, timeout=150
     )
     assert submitted.returncode == 0, submitted.stderr
     job = submitted.stdout.strip()
-    instance.flux("job", "wait-event", "--timeout=100", job, "clean")
+    instance.flux("job", "wait-event", "--timeout=150", job, "clean")
     answer = instance.flux("jobs", "-no", "{id.f58plain} {returncode}", job)
     name, code = answer.split()
     return name, (here / "ensemble.out").read_text(), int(code)
@@ -123,7 +123,7 @@ rules:
 """
     )
     done = subprocess.run(
-        ["ensemble", "run", "outer.yaml"], cwd=here, capture_output=True, text=True, timeout=100
+        ["ensemble", "run", "outer.yaml"], cwd=here, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (here / "inner.out").read_text().splitlines()]

@@ -178,13 +178,13 @@ class Cluster:
 
     def tried(self, *words: str) -> int:
         return subprocess.run(
-            words, env=self.environment, capture_output=True, timeout=60, check=False
+            words, env=self.environment, capture_output=True, timeout=150, check=False
         ).returncode
 
     def run(self, *words: str) -> str:
         """What a command of Grid Engine says of this cluster."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            words, env=self.environment, capture_output=True, text=True, timeout=150, check=False
         )
         if done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr} {done.stdout}")

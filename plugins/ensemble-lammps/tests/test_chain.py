@@ -90,7 +90,7 @@ def check(study: Path) -> None:
 
 def test_each_link_goes_on_where_the_one_before_stopped(study: Path) -> None:
     run = controller(study, "run", "chain.yaml")
-    output, _ = run.communicate(timeout=90)
+    output, _ = run.communicate(timeout=150)
     assert run.returncode == 0, output
     assert output.count("is continued from") == LINKS - 1
     check(study)
@@ -102,7 +102,7 @@ def test_a_chain_whose_controller_is_killed_between_links_loses_none_and_doubles
     run = controller(study, "run", "chain.yaml")
     for link, wait in ((0, 0.0), (1, 0.1)):
         log = study / "runs" / str(link) / "log.lammps"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (log.exists() and "Total wall time" in log.read_text()):
             assert run.poll() is None, run.communicate()[0]
             assert time.monotonic() < deadline
@@ -111,6 +111,6 @@ def test_a_chain_whose_controller_is_killed_between_links_loses_none_and_doubles
         run.kill()
         run.communicate()
         run = controller(study, "resume", "last")
-    output, _ = run.communicate(timeout=90)
+    output, _ = run.communicate(timeout=150)
     assert run.returncode == 0, output
     check(study)

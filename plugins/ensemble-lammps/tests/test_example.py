@@ -46,7 +46,7 @@ def started(folder: Path, name: str, *options: str) -> subprocess.Popen[str]:
 
 
 def finished(run: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = run.communicate(timeout=100)
+    output, _ = run.communicate(timeout=150)
     return run.returncode, output
 
 
@@ -71,7 +71,7 @@ def test_a_link_that_is_killed_goes_on_from_its_last_restart_file(tmp_path: Path
     command = "lmp -in {here}/lammps/in.chain -var steps 9000 -var seconds 59 -screen none"
     run = started(tmp_path, "lammps-restart.yaml", "--set", f"jobs.chain.command={command}")
     folder = tmp_path / "runs" / TAG / "chain"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (folder / "0" / "chain.b").exists():
         assert run.poll() is None, finished(run)
         assert time.monotonic() < deadline

@@ -288,7 +288,7 @@ def test_rows_can_be_read_while_lammps_runs(tmp_path: Path) -> None:
     try:
         reader, log = ThermoReader(), tmp_path / "log.lammps"
         rows: list[Row] = []
-        deadline, offset = time.monotonic() + 60, 0
+        deadline, offset = time.monotonic() + 120, 0
         while len(rows) < 20:
             assert time.monotonic() < deadline
             assert process.poll() is None

@@ -75,7 +75,7 @@ def melt(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder,
         env={**os.environ, "PATH": PATH},
         check=True,
-        timeout=60,
+        timeout=150,
     )
     return folder
 
@@ -111,7 +111,7 @@ def test_lammps_goes_on_from_what_was_found(melt: Path) -> None:
             env={**os.environ, "PATH": PATH},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
         assert done.returncode == 0, done.stdout
         assert f"Current step  : {found.step}" in done.stdout

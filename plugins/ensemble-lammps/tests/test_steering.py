@@ -46,7 +46,7 @@ def ensemble(folder: Path, file: str) -> list[str]:
         env={**os.environ, "PATH": PATH, "XDG_STATE_HOME": str(folder / "state")},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.strip() for line in done.stdout.splitlines()]

@@ -114,7 +114,7 @@ def test_lammps_sees_what_was_changed(tmp_path: Path, command: str, seen: str) -
             env={**os.environ, "PATH": PATH},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
         return next(x for x in done.stdout.splitlines() if x.startswith("q="))[2:]
 

@@ -339,7 +339,7 @@ noverify = true
 
     @staticmethod
     def _run(*words: str, env: Mapping[str, str] | None = None) -> str:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150, env=env)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 

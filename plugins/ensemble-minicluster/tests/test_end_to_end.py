@@ -41,7 +41,7 @@ class Pods(LocalExecutor):
         token = {"Authorization": "Bearer " + os.environ["STANDIN_TOKEN"]}
         request = urllib.request.Request(os.environ["STANDIN"], headers=token)
         while not self.over.wait(0.1):
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=150) as answer:
                 size = json.load(answer)["spec"]["size"]
             emit((Resources(run.clock(), {"nodes.up": size}),))
 
@@ -123,7 +123,7 @@ def test_a_rule_changes_the_size_of_the_minicluster(
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+            words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=150
         )
 
     server = _python("ensemble_service.commands.server")

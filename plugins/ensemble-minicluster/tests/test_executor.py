@@ -450,7 +450,7 @@ def test_an_executor_of_a_plugin_file_may_take_the_jobs(
             *(sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "minicluster"),
             *("--mock", "--plugin", "theirs.py", "-o", "compose=theirs", "--json", "file.yaml"),
         ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "jobs go to executor 'theirs'" in done.stdout
@@ -472,7 +472,7 @@ def test_the_words_of_upstreams_operator_are_taken(
             *(sys.executable, "-m", "ensemble_core.cli", *words.split()),
             *("--mock", "-o", "compose=local", "ensemble.yaml"),
         ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "--kubernetes means nothing here" in " ".join((done.stdout + done.stderr).split())

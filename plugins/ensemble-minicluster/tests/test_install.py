@@ -41,7 +41,7 @@ record.build({{"mock": True, "compose": "local"}})
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=150
     )
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 

@@ -76,7 +76,7 @@ class Service:
             self.command("token", "add", member),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             env=self.environment,
         )
         assert done.returncode == 0, done.stderr
@@ -229,7 +229,7 @@ def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
     with pytest.raises(ExecutorError, match="the credential does not allow this"):
         opened(tmp_path, **other)
     authority = tmp_path / "tls"
-    done = subprocess.run(service.command("init-tls", "--tls-dir", str(authority)), timeout=60)
+    done = subprocess.run(service.command("init-tls", "--tls-dir", str(authority)), timeout=150)
     assert done.returncode == 0
     with pytest.raises(ExecutorError, match="cannot be reached") as caught:
         opened(tmp_path, **where, ca=str(authority / "ca.crt"))

@@ -121,7 +121,7 @@ def script(tmp_path: Path, command: str) -> tuple[Path, Path]:
 def test_how_a_run_ended_is_told_and_its_pod_ends_well(tmp_path: Path, code: int) -> None:
     start, told = script(tmp_path, f"sh -c 'exit {code}'")
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
-    done = subprocess.run(["/bin/sh", start], env=env, timeout=60, check=False)
+    done = subprocess.run(["/bin/sh", start], env=env, timeout=150, check=False)
     assert done.returncode == 0
     assert told.read_text() == f"ensemble: exit {code}\n"
 
@@ -129,7 +129,7 @@ def test_how_a_run_ended_is_told_and_its_pod_ends_well(tmp_path: Path, code: int
 def test_a_run_that_was_killed_says_nothing_and_its_pod_fails(tmp_path: Path) -> None:
     start, told = script(tmp_path, "sh -c 'kill -9 $$'")
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
-    done = subprocess.run(["/bin/sh", start], env=env, timeout=60, check=False)
+    done = subprocess.run(["/bin/sh", start], env=env, timeout=150, check=False)
     assert done.returncode == 137
     assert not told.exists()
 
@@ -143,7 +143,7 @@ def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) ->
         from ensemble_core.testing import wait_until
 
         wait_until((tmp_path / "up").exists)
-        subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=60, check=True)
+        subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=150, check=True)
         assert mark.exists()
         assert running.wait(60) == 0
     assert told.read_text() == "ensemble: exit 3\n"

@@ -111,7 +111,7 @@ def test_nothing_but_the_run_decides_how_a_picture_looks(tmp_path: Path) -> None
             env={**os.environ, "DISPLAY": "", "TZ": "Asia/Tokyo", **environ},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
         assert (done.returncode, done.stderr) == (0, "")
         found.append(file.read_bytes())

@@ -214,7 +214,7 @@ def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path
             over=lambda hosted: True,
         )
         hosted.take(pb.Call(run="r", member="default/a", epoch=epoch, id=1, open=pb.Open()))
-        opened = answers.get(timeout=20).opened
+        opened = answers.get(timeout=150).opened
         homes += [name for name in opened.capabilities if name.startswith(HOME)]
         hosted.leave(20)
     assert homes[0] == homes[1] != homes[2]
@@ -256,7 +256,7 @@ def test_a_connection_is_tried_again_also_where_nobody_can_be_told_why() -> None
     )
     connection.start()
     for _ in range(3):
-        told.get(timeout=10)
+        told.get(timeout=150)
     connection.close()
 
 
@@ -284,7 +284,7 @@ def test_who_leaves_does_not_wait_for_a_name_that_takes_long_to_be_looked_up(
     assert looking.wait(60)
     begun = time.monotonic()
     connection.close()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50
     found.set()
 
 
@@ -313,7 +313,7 @@ def test_events_that_were_too_many_once_are_not_too_many_for_ever(
     )
     for _ in range(3):
         hosted.take(pb.Call(run="r", member="default/a", epoch=1, id=1, open=pb.Open()))
-        while answers.get(timeout=20).id != 1:
+        while answers.get(timeout=150).id != 1:
             pass
     assert len(hosted.unacked) == 7
     hosted.leave(20)

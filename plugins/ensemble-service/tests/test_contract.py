@@ -44,7 +44,6 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]
 
 class TestRemoteContract(ExecutorContract):
     many = 8
-    timeout = 30.0
 
     @pytest.fixture(autouse=True)
     def _where(self, where: tuple[int, str], tmp_path: Path) -> None:

@@ -603,6 +603,6 @@ def test_a_large_beat_of_one_member_leaves_the_status_of_all_readable(tmp_path: 
             state = service.router.members[name]
             assert len(state.gauges) <= 1_000
             assert state.left_out == (38_000 if number < 2 else 0)
-        with ServiceClient(port=service.port, token=token, timeout=30) as client:
+        with ServiceClient(port=service.port, token=token, timeout=150) as client:
             names = [each.member for each in client.status()]
     assert names == [f"default/m{number:02}" for number in range(60)]

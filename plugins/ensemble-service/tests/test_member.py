@@ -111,7 +111,7 @@ class World:
         """Wait for a controller; its exit code and what it printed."""
         process = self.processes.pop(name)
         try:
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=150)
         except subprocess.TimeoutExpired:
             process.kill()
             pytest.fail(f"the run does not end:\n{self.logs()}")
@@ -282,7 +282,7 @@ def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
         return subprocess.run(
             [*ENSEMBLE, "cancel", "last", *options],
             env={**environment, "ENSEMBLE_TOKEN": world.controller},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
 
     assert cancel("--no-wait").returncode == 0

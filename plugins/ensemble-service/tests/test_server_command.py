@@ -50,7 +50,7 @@ def refused(*arguments: object) -> str:
     """What is said on stderr by a command that is refused with exit code 2."""
     done = subprocess.run(
         [*SERVER, *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -141,7 +141,7 @@ def test_help_loads_nothing_heavy() -> None:
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     for command in ("start", "init-tls", "token", "status"):
@@ -284,7 +284,7 @@ def test_without_the_extra_it_says_what_to_install(state: Path) -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
         env={**os.environ},
     )
@@ -300,7 +300,7 @@ def test_a_port_that_is_taken_is_told_in_the_systems_words(state: Path) -> None:
         port = taken.getsockname()[1]
         done = subprocess.run(
             [*SERVER, "start", "--port", str(port), "--state", str(state)],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[:2] == [

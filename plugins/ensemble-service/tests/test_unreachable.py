@@ -77,7 +77,7 @@ def told_to_an_agent(folder: Path, port: int, token: str, **way: Any) -> Ensembl
     )
     agent.start()
     try:
-        return told.get(timeout=10)
+        return told.get(timeout=150)
     finally:
         agent.stop()
 
@@ -304,7 +304,7 @@ def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
             "try:\n    client.status()\nexcept Exception as error:\n    print(error.code)"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=True
         )
     assert (done.stdout, done.stderr) == ("untrusted\n", "")
 
@@ -328,7 +328,7 @@ def test_a_file_with_an_empty_name_is_wrong_usage_and_nothing_else_is_taken_for_
         [sys.executable, "-m", "ensemble_core.cli", *command, option, ""],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
         check=False,
     )
     assert ended.returncode == 2

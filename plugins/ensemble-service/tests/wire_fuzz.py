@@ -109,7 +109,7 @@ class Round:
                 event = pb.Event(timestamp=float(self.sent))
                 batch = pb.Batch(run=RUN, member=HONEST, life="l", first=self.sent, events=[event])
                 await member.write(pb.FromMember(batch=batch))
-                await stub.GetStatus(pb.StatusRequest(), metadata=auth("asker"), timeout=60)
+                await stub.GetStatus(pb.StatusRequest(), metadata=auth("asker"), timeout=150)
                 await asyncio.sleep(0.02)
             await hostile
             while len(self.got) < self.sent and not hearing.done():

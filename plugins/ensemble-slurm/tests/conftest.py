@@ -173,7 +173,7 @@ class Cluster:
     def run(self, *words: str, check: bool = True) -> str:
         """What a command of Slurm says of this cluster."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            words, env=self.environment, capture_output=True, text=True, timeout=150, check=False
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr}")

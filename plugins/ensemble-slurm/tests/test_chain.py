@@ -40,7 +40,7 @@ def test_three_allocations_are_one_study_with_one_table(cluster: Any, here: Path
 
     def submit(wall: str) -> str:
         words = ["sbatch", "--parsable", f"--export=ALL,WALL={wall},PATH={path}", "slurm.sh"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -143,7 +143,7 @@ def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
         script = tmp_path / "script"
         script.write_bytes(scripts.write(Batch("r", "k", "sim", (4,)), [(job, place)]))
         environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
-        done = subprocess.run(["bash", str(script)], env=environment, timeout=30, check=False)
+        done = subprocess.run(["bash", str(script)], env=environment, timeout=150, check=False)
         assert done.returncode == 3
         assert [(each.kind, each.life, each.status) for each in ear.heard] == [
             ("start", 2, 0), ("end", 2, 3 << 8),

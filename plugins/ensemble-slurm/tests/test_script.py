@@ -217,7 +217,7 @@ def play(
     script = tmp_path / "slurm_script"
     script.write_bytes(writer.write(batch, placed))
     done = subprocess.run(
-        ["bash", str(script)], cwd=tmp_path, timeout=30,
+        ["bash", str(script)], cwd=tmp_path, timeout=150,
         env={"PATH": os.environ["PATH"], **slurm, **environment}, capture_output=True, check=False,
     )  # fmt: skip
     files = sorted((tmp_path / "spool" / "reports").iterdir())

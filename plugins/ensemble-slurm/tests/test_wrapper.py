@@ -60,7 +60,7 @@ class Wrapped:
 
     def wait(self) -> int:
         """Its exit code, once all that has its output open has ended."""
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=150)
         return self.process.returncode
 
     def told(self) -> list[list[str]]:
@@ -71,7 +71,7 @@ class Wrapped:
     def close(self) -> None:
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGKILL)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=150)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def sizes(answer: Resized) -> tuple[str, int, int, int, str]:
 def seen(cluster: Cluster) -> None:
     """Wait until the operator has taken the MiniCluster up."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
-    end = time.monotonic() + 5
+    end = time.monotonic() + 120
     while "status" not in cluster.store.get(kind, "default", "ensemble"):
         assert time.monotonic() < end
         time.sleep(0.01)

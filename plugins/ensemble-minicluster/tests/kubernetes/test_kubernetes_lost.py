@@ -59,7 +59,7 @@ def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    answer = build(timeout=0.5).resize(MEMBER, 2)
+    answer = build(timeout=2).resize(MEMBER, 2)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "whether 4 nodes were set is not known" in answer.reason
 
@@ -81,7 +81,7 @@ def test_asking_for_the_same_again_does_not_give_twice(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    resizer = build(timeout=1)
+    resizer = build(timeout=3)
     assert resizer.resize(MEMBER, 2).outcome == "denied"
     assert on_record(cluster) == (4 if carried_out else 2)
     cluster.trouble = lambda method, path: None
@@ -104,7 +104,7 @@ def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
             time.sleep(late)
 
     cluster.meanwhile = meanwhile
-    assert sizes(build(timeout=1).resize(MEMBER, 2))[:4] == ("granted", 2, 4, 4)
+    assert sizes(build(timeout=3).resize(MEMBER, 2))[:4] == ("granted", 2, 4, 4)
     time.sleep(late)
     assert on_record(cluster) == 4
 
