@@ -44,6 +44,9 @@ soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor queues --rounds 200
 	@test -n "$(SOAK)" || $(BIN)/python scripts/same_as_simulated.py
 	@test -n "$(SOAK)" || ENSEMBLE_SOAK=1 $(BIN)/pytest -q plugins/ensemble-simulate/tests/test_worked_case.py
+	@test -n "$(SOAK)" || $(BIN)/pytest -q -p no:cacheprovider --hypothesis-profile=soak \
+	  --timeout=7200 tests/engine/test_laws.py tests/engine/test_study_laws.py \
+	  tests/engine/test_budget.py tests/engine/test_tables.py tests/config/test_fuzz.py
 	@test -n "$(SOAK)" || ! sinfo >/dev/null 2>&1 || \
 	  $(BIN)/python scripts/soak.py --executor stops-slurm --rounds 1000 --processes 8
 	@test -n "$(SOAK)" || ! flux uptime >/dev/null 2>&1 || \

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ensemble_core.errors import PluginError
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
@@ -280,19 +281,31 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**filled, **given}
 
 
+#: The schema and the validators by registry, which never changes once it is made.
+_SHARED: WeakKeyDictionary[Registry, tuple[dict[str, Any], dict[str, Any]]] = WeakKeyDictionary()
+
+
 class Validators:
-    """Compiled validators of the composed schema and of its parts."""
+    """Compiled validators of the composed schema and of its parts, for one file.
+
+    The files that a process loads with one registry share them.
+    """
 
     def __init__(self, registry: Registry) -> None:
-        self.schema = compose(registry)
+        shared = _SHARED.get(registry)
+        if shared is None:
+            shared = _SHARED[registry] = compose(registry), {}
+        self.schema, self._compiled = shared
         self.registry = registry
-        self._compiled: dict[str, Any] = {}
+        #: Those of parts that only this file has.
+        self._own: dict[str, Any] = {}
 
     def errors(self, data: object, part: str = "") -> Iterable[Any]:
         """The schema errors of ``data``, which is a whole file or one of ``$defs``."""
-        validator = self._compiled.get(part)
+        compiled = self._own if part in self._own else self._compiled
+        validator = compiled.get(part)
         if validator is None:
-            validator = self._compiled[part] = self._compile(part)
+            validator = compiled[part] = self._compile(part)
         return validator.iter_errors(data)  # type: ignore[no-any-return]
 
     def _compile(self, part: str) -> Any:
@@ -314,6 +327,8 @@ class Validators:
 
     def define(self, part: str, summary: str, options: Mapping[str, Any]) -> None:
         """Add an algorithm's options to ``$defs``, of one that only this file knows."""
+        self.schema = {**self.schema, "$defs": {**self.schema["$defs"]}}
+        self._own[part] = None
         _define_algorithm(self.schema["$defs"], part, summary, options)
 
     def node(self, path: Iterable[str | int]) -> Any:

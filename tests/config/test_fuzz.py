@@ -13,9 +13,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 
-SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+SETTINGS = settings(suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
 VALID = """\
 name: study

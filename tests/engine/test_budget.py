@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ensemble_core.config import load_text
@@ -365,7 +365,6 @@ def play_at_random(told: Story, seed: int) -> None:
             note(told.wait(1.0))
 
 
-@settings(max_examples=60, deadline=None)
 @given(budgets(timed=True), st.integers(0, 2**32))
 def test_no_limit_is_ever_passed_where_time_limits_are_kept(
     data: dict[str, Any], seed: int
@@ -391,7 +390,6 @@ def test_no_limit_is_ever_passed_where_time_limits_are_kept(
     assert sum(metrics.count(name, "open") for name in metrics.counts) == len(left)
 
 
-@settings(max_examples=40, deadline=None)
 @given(budgets(timed=False), st.integers(0, 2**32))
 def test_what_limits_hold_is_replayed_to_the_byte_from_snapshots_as_well(
     data: dict[str, Any], seed: int

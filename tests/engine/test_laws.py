@@ -258,9 +258,7 @@ def an_observer_changes_nothing_and_sees_each_firing(
         assert fired == story.fired().count(traced)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(text=ensembles(), seed=st.integers(0, 2**32))
 def test_every_law_holds_in_stories_told_at_random(text: str, seed: int) -> None:
     story = counts_are_conserved_and_rules_keep_within_bounds(text, seed)

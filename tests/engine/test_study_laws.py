@@ -545,7 +545,7 @@ def a_changed_file_may_be_adopted_in_the_middle(drawn: Spec, other: Spec, seed: 
         tell(story, seed + 1, 40, begun=True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(suppress_health_check=list(HealthCheck))
 @given(drawn=drawings(), seed=st.integers(0, 2**32))
 def test_attempts_indices_and_slices_keep_their_laws(drawn: Spec, seed: int) -> None:
     story = Watched(ensemble_of(drawn))
@@ -558,7 +558,7 @@ def test_attempts_indices_and_slices_keep_their_laws(drawn: Spec, seed: int) -> 
     the_same_file_adopted_at_any_point_changes_nothing(story, drawn, seed)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(suppress_health_check=list(HealthCheck))
 @given(drawn=drawings(), other=drawings(), seed=st.integers(0, 2**32))
 def test_a_file_may_change_in_the_middle(drawn: Spec, other: Spec, seed: int) -> None:
     a_changed_file_may_be_adopted_in_the_middle(drawn, other, seed)

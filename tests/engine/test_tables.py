@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ensemble_core import FileErrors
@@ -156,7 +156,6 @@ _RESULTS = (
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 5), max_size=4))
 def test_tables_are_the_same_in_any_order_of_arrival_and_after_any_resumes(
     random: Random, stops: list[int]
