@@ -54,13 +54,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.attempts import worked_out_result
 from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.known_names import named_fields
-from ensemble_core.engine.occasion import Occasion, Pending
-from ensemble_core.engine.progress import progress_of
+from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.report import GroupReport, Report
+from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.state import State
@@ -91,7 +92,6 @@ from ensemble_core.model.expressions import Expression
 
 __all__ = ["Engine"]
 
-_LONGEST_RETRY = 60.0
 #: So many different warnings are remembered for whoever looks at the run later.
 _MOST_WARNINGS = 20
 
@@ -121,6 +121,7 @@ class Engine:
         ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
+        self._answers = Answers(ensemble, self._rules)
         self._stopping = Stopping(ensemble, self._effects.submission)
         #: Whether events that a stop deferred are worked in: their rows are counted already.
         self._catching_up = False
@@ -132,9 +133,9 @@ class Engine:
             Resumed: self._on_resumed,
             Resources: self._on_resources,
             TimerElapsed: self._on_timer,
-            CallReturned: self._on_returned,
-            CallFailed: self._on_call_failed,
-            ResizeOutcome: self._on_resize,
+            CallReturned: self._answers.returned,
+            CallFailed: self._answers.failed,
+            ResizeOutcome: self._answers.resized,
             StopRequested: self._on_stop,
             ExecutorLost: self._on_lost,
             PluginEvent: self._on_plugin,
@@ -217,42 +218,7 @@ class Engine:
 
     def report(self) -> Report:
         """How the run stands, for people."""
-        state = self.state
-        groups = []
-        records = state.table.records
-        gone = [] if state.stop is None else [records[job] for job in state.stop.over]
-        for name, group in state.table.groups.items():
-            counts = state.metrics.counts[name]
-            running = group.running - sum(
-                each.job.group == name and each.outcome is None and each.job.id not in group.waiting
-                for each in gone
-            )
-            over = counts["success"] + counts["failed"] + counts["cancelled"]
-            groups.append(
-                GroupReport(
-                    name=name,
-                    submitted=counts["submitted"],
-                    running=running,
-                    waiting=counts["submitted"] - running - over,
-                    success=counts["success"],
-                    failed=counts["failed"],
-                    cancelled=counts["cancelled"],
-                    causes=dict(group.causes),
-                    mean_duration=state.metrics.mean(name, "duration"),
-                    mean_pending=state.metrics.mean(name, "pending"),
-                )
-            )
-        return Report(
-            groups=tuple(groups),
-            rules=state.rules.report(state.now),
-            events=state.events,
-            firings=state.firings,
-            errors=state.errors,
-            warnings=tuple(state.warnings),
-            instances=state.rules.report_instances(),
-            progress=progress_of(state),
-            unhandled_failures=state.unhandled_failures,
-        )
+        return report_of(self.state)
 
     # -- the one way in ------------------------------------------------------------------------
 
@@ -465,7 +431,7 @@ class Engine:
                 state.out.append(asked.decision)
         for request in resizes:
             if request in state.resizes:
-                self._ask_again(request)
+                self._answers.ask_again(request)
         if state.generators:
             self._rules.generating.resumed()
         state.withdrawn += cancelled
@@ -600,70 +566,5 @@ class Engine:
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:
                 state.resizes[event.key] = asked
-                self._ask_again(event.key)
+                self._answers.ask_again(event.key)
             state.look_for_end = True
-
-    # -- answers to calls and resizes ----------------------------------------------------------
-
-    def _on_returned(self, event: CallReturned) -> None:
-        state = self.state
-        if state.generators and self._rules.generating.answered(event.call, event.result, event):
-            return
-        called = state.calls.pop(event.call, None)
-        state.look_for_end = state.look_for_idle = True
-        if called is not None and state.ended is None:
-            state.link = state.deepest = state.via = called.link
-            for spec in event.result:
-                self._rules.follow(called.origin, spec)
-            state.via = None
-            self._rules.settle(event)
-        self._answered(called, event)
-
-    def _answered(self, called: Pending[Call] | None, event: Event) -> None:
-        """A function is under way no more: an index that waited for it may be over."""
-        record = None if called is None else called.origin.occasion.record
-        if record is not None:
-            record.index.calls -= 1
-            self._rules.endings.settle_index(record.index, event)
-
-    def _on_call_failed(self, event: CallFailed) -> None:
-        state = self.state
-        if state.generators and self._rules.generating.failed(event.call, event.error):
-            return
-        called = state.calls.pop(event.call, None)
-        state.look_for_end = state.look_for_idle = True
-        if called is not None:
-            state.error(f"{called.origin.rule}: {event.error}", called.origin)
-        self._answered(called, event)
-
-    def _on_resize(self, event: ResizeOutcome) -> None:
-        state = self.state
-        asked = state.resizes.pop(event.request, None)
-        state.look_for_end = True
-        if asked is None or state.ended is not None:
-            return
-        state.link = asked.link
-        delta, attempt = asked.decision.delta, asked.decision.attempt
-        if event.outcome != "undelivered":
-            fields: dict[str, Any] = {"delta": delta, "reason": event.reason}
-            if event.size is not None:
-                fields["size"] = event.size
-            self._rules.react((f"resize-{event.outcome}",), None, event, None, fields)
-            return
-        state.retries[event.request] = asked
-        delay = min(_LONGEST_RETRY, 2.0 ** min(attempt - 1, 6))
-        state.timers.once(state.now + delay, "retry", event.request)
-        if attempt == 1:
-            word = "grow" if delta > 0 else "shrink"
-            state.out.append(
-                Log(
-                    **asked.origin.mark,
-                    level="warning",
-                    message=f"{word} could not be delivered and will be asked again: "
-                    f"{event.reason or 'no answer'}",
-                )
-            )
-
-    def _ask_again(self, request: str) -> None:
-        self.state.resizes[request] = asked = self.state.resizes[request].retry()
-        self.state.out.append(asked.decision)

@@ -1,4 +1,4 @@
-"""Progress of a run: how many jobs are over, how long the others may take, what they have cost.
+"""Report of a run as it stands: its groups, how long the jobs that are open may take, its costs.
 
 Worked out when somebody asks, from the counts of the job table; asked by ``Engine.report``.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ensemble_core.engine.report import Progress
+from ensemble_core.engine.report import GroupReport, Progress, Report
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.metrics.store import COMMITTED, USED
 
-__all__ = ["progress_of"]
+__all__ = ["progress_of", "report_of"]
 
 
 def progress_of(state: State) -> Progress:
@@ -78,3 +78,42 @@ def _to_go(state: State) -> float | None:
     if not running:
         return None
     return max(0.0, left - state.table.usage.running_for(state.now)) / running
+
+
+def report_of(state: State) -> Report:
+    """How the run in ``state`` stands."""
+    groups = []
+    records = state.table.records
+    gone = [] if state.stop is None else [records[job] for job in state.stop.over]
+    for name, group in state.table.groups.items():
+        counts = state.metrics.counts[name]
+        running = group.running - sum(
+            each.job.group == name and each.outcome is None and each.job.id not in group.waiting
+            for each in gone
+        )
+        over = counts["success"] + counts["failed"] + counts["cancelled"]
+        groups.append(
+            GroupReport(
+                name=name,
+                submitted=counts["submitted"],
+                running=running,
+                waiting=counts["submitted"] - running - over,
+                success=counts["success"],
+                failed=counts["failed"],
+                cancelled=counts["cancelled"],
+                causes=dict(group.causes),
+                mean_duration=state.metrics.mean(name, "duration"),
+                mean_pending=state.metrics.mean(name, "pending"),
+            )
+        )
+    return Report(
+        groups=tuple(groups),
+        rules=state.rules.report(state.now),
+        events=state.events,
+        firings=state.firings,
+        errors=state.errors,
+        warnings=tuple(state.warnings),
+        instances=state.rules.report_instances(),
+        progress=progress_of(state),
+        unhandled_failures=state.unhandled_failures,
+    )

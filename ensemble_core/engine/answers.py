@@ -1,0 +1,94 @@
+"""Answers to what the engine asked for: calls of functions and generators, and resizes.
+
+Had by ``engine``, which hands it these events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ensemble_core.engine.occasion import Pending
+from ensemble_core.engine.rule_evaluation import RuleEvaluation
+from ensemble_core.engine.state import State
+from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
+
+__all__ = ["Answers"]
+
+_LONGEST_RETRY = 60.0
+
+
+class Answers:
+    """Answers worked into ``state``, with the rules that hear of them."""
+
+    def __init__(self, state: State, rules: RuleEvaluation) -> None:
+        self._state = state
+        self._rules = rules
+
+    def returned(self, event: CallReturned) -> None:
+        """A function returned: what it asks for is done, or the generator told."""
+        state = self._state
+        if state.generators and self._rules.generating.answered(event.call, event.result, event):
+            return
+        called = state.calls.pop(event.call, None)
+        state.look_for_end = state.look_for_idle = True
+        if called is not None and state.ended is None:
+            state.link = state.deepest = state.via = called.link
+            for spec in event.result:
+                self._rules.follow(called.origin, spec)
+            state.via = None
+            self._rules.settle(event)
+        self._answered(called, event)
+
+    def _answered(self, called: Pending[Call] | None, event: Event) -> None:
+        """A function is under way no more: an index that waited for it may be over."""
+        record = None if called is None else called.origin.occasion.record
+        if record is not None:
+            record.index.calls -= 1
+            self._rules.endings.settle_index(record.index, event)
+
+    def failed(self, event: CallFailed) -> None:
+        """A function raised, which is told of."""
+        state = self._state
+        if state.generators and self._rules.generating.failed(event.call, event.error):
+            return
+        called = state.calls.pop(event.call, None)
+        state.look_for_end = state.look_for_idle = True
+        if called is not None:
+            state.error(f"{called.origin.rule}: {event.error}", called.origin)
+        self._answered(called, event)
+
+    def resized(self, event: ResizeOutcome) -> None:
+        """The queue's answer to a request for more or fewer nodes; without one it is asked again,
+        after a while that doubles."""
+        state = self._state
+        asked = state.resizes.pop(event.request, None)
+        state.look_for_end = True
+        if asked is None or state.ended is not None:
+            return
+        state.link = asked.link
+        delta, attempt = asked.decision.delta, asked.decision.attempt
+        if event.outcome != "undelivered":
+            fields: dict[str, Any] = {"delta": delta, "reason": event.reason}
+            if event.size is not None:
+                fields["size"] = event.size
+            self._rules.react((f"resize-{event.outcome}",), None, event, None, fields)
+            return
+        state.retries[event.request] = asked
+        delay = min(_LONGEST_RETRY, 2.0 ** min(attempt - 1, 6))
+        state.timers.once(state.now + delay, "retry", event.request)
+        if attempt == 1:
+            word = "grow" if delta > 0 else "shrink"
+            state.out.append(
+                Log(
+                    **asked.origin.mark,
+                    level="warning",
+                    message=f"{word} could not be delivered and will be asked again: "
+                    f"{event.reason or 'no answer'}",
+                )
+            )
+
+    def ask_again(self, request: str) -> None:
+        """Send a request again, under its old name."""
+        self._state.resizes[request] = asked = self._state.resizes[request].retry()
+        self._state.out.append(asked.decision)
