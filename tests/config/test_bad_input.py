@@ -424,7 +424,7 @@ def test_what_is_no_ensemble_file_is_refused_at_its_place(
     assert (place(error), error.code) == (where, code)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("pattern", ["[{}]", "{{<<: [{}]}}"])
 def test_anchors_that_explode_are_refused(registry: Registry, pattern: str) -> None:
     lines = ["a0: &a0 " + ("[x, x]" if pattern[0] == "[" else "{x: y}")]
