@@ -1,7 +1,9 @@
 """Client of the Kubernetes API: one request, one answer or an :class:`ApiError`. Used by ``loop``
 and ``lease``; watching is kopf's.
 
-Who we are comes from kopf's own login functions, so there is one way of logging in.
+Who we are is asked of :func:`log_in`, by kopf too, so there is one way of logging in. A service
+account's token is replaced in its file by the kubelet long before it expires: the file is read
+again every minute, and whenever the API server does not know the token.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import base64
 import contextlib
 import json
 import logging
+import os
 import ssl
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +29,10 @@ from ensemble_core import UsageError
 __all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError", "log_in"]
 
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
-#: Seconds that a request may take.
-_TIMEOUT = 30.0
+#: Seconds that a request may take, and after which it is asked again who we are.
+_TIMEOUT, _FRESH = 30.0, 60.0
+#: Where pods have the files of their service account.
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _log = logging.getLogger("ensemble.operator")
 
 
@@ -40,11 +46,12 @@ class ApiError(Exception):
         self.path = ""
 
 
-def log_in() -> kopf.ConnectionInfo:
-    """How to reach the cluster: the pod's service account, else a kubeconfig. Raises
-    :class:`UsageError`."""
-    about: dict[str, Any] = {"logger": _log, "settings": kopf.OperatorSettings()}
-    found = kopf.login_with_service_account(**about) or kopf.login_with_kubeconfig(**about)
+def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
+    """How to reach the cluster: the pod's service account, whose files are in ``account``, else a
+    kubeconfig. Raises :class:`UsageError`."""
+    found = _of_account(account) or kopf.login_with_kubeconfig(
+        logger=_log, settings=kopf.OperatorSettings()
+    )
     if found is None:
         raise UsageError(
             "how to reach Kubernetes is not known",
@@ -53,6 +60,21 @@ def log_in() -> kopf.ConnectionInfo:
             code="no-cluster",
         )
     return found
+
+
+def _of_account(account: Path) -> kopf.ConnectionInfo | None:
+    try:
+        token = (account / "token").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    authority = account / "ca.crt"
+    return kopf.ConnectionInfo(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca_path=str(authority) if authority.exists() else None,
+        token=token,
+    )
 
 
 class Api:
@@ -67,6 +89,7 @@ class Api:
         self._count = count
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
+        self._logged_in = 0.0
 
     async def __call__(
         self,
@@ -84,7 +107,6 @@ class Api:
             except ApiError as error:
                 if error.status != 401:
                     raise
-            # Tokens of service accounts are replaced now and then.
             await self.close()
             return await self._ask(method, path, body, content_type, query)
         except ApiError as error:
@@ -105,13 +127,12 @@ class Api:
         content_type: str,
         query: Mapping[str, str] | None,
     ) -> Any:
-        if self._session is None:
-            self._session = self._open()
+        session = self._open()
         self._count(method)
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type}
         try:
-            async with self._session.request(
+            async with session.request(
                 method, self._server + path, data=data, params=query, headers=headers
             ) as answer:
                 text = await answer.text()
@@ -122,14 +143,23 @@ class Api:
             raise ApiError(0, f"{method} {path}: {str(error) or type(error).__name__}") from None
 
     def _open(self) -> aiohttp.ClientSession:
+        """The session, with the token as it is now."""
+        now = time.monotonic()
+        if self._session is not None and now - self._logged_in < _FRESH:
+            return self._session
         info = self._login()
+        self._logged_in = now
+        token = f"{info.scheme or 'Bearer'} {info.token}" if info.token else ""
+        if self._session is not None:
+            if token:
+                self._session.headers["Authorization"] = token
+            return self._session
         self._server = info.server.rstrip("/")
-        headers = {}
-        if info.token:
-            headers["Authorization"] = f"{info.scheme or 'Bearer'} {info.token}"
+        headers = {"Authorization": token} if token else {}
         limits = aiohttp.TCPConnector(limit=16, ssl=_tls(info))
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
-        return aiohttp.ClientSession(connector=limits, timeout=timeout, headers=headers)
+        self._session = aiohttp.ClientSession(connector=limits, timeout=timeout, headers=headers)
+        return self._session
 
 
 def _error(status: int, text: str, after: str) -> ApiError:
