@@ -90,7 +90,7 @@ def test_asking_for_the_same_again_does_not_give_twice(
     assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 4, 6, 6, "")
 
 
-@pytest.mark.parametrize("late", [0.7, 1.2])
+@pytest.mark.parametrize("late", [2.1, 3.6])  # of 3 s for all, and 1.5 s for a request
 @pytest.mark.usefixtures("operator")
 def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
     cluster: Cluster, build: Build, minicluster: Make, late: float
