@@ -156,7 +156,9 @@ def _opened(
     whole = not context.errors
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
-    context.errors += apply(document, unset).values()  # of what has come in only now
+    for change, error in apply(document, unset).items():  # of what has come in only now
+        # 'use' is expanded by now.
+        context.errors.append(unset[change] if change.startswith("use.") else error)
     known.spoken = _spoken(document.data)
     return context, whole
 

@@ -1,8 +1,8 @@
 """Overrides, ``--set KEY=VALUE``: changes to the file's data before it is checked.
 
-KEY is a dotted path; job groups are found by name (entries of sources by the source's) and rules
-by id. Called by the loader; what is
-wrong with a value that was set is reported with ``--set KEY=VALUE`` as its place.
+KEY is a dotted path; job groups and generators are found by name (entries of sources by the
+source's), instances by theirs and rules by id. Called by the loader; what is wrong with a value
+that was set is reported with ``--set KEY=VALUE`` as its place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["apply"]
 
 
 #: Parts of a file that are lists.
-_LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",))
+_LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 
 
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
@@ -80,8 +80,10 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
     if path == ("use",):
         entries = (entry if isinstance(entry, dict) else {} for entry in here)
         names = [entry.get("as", entry.get("algorithm")) for entry in entries]
-        if step in names:
-            return names.index(step)
+        if step in names or not step.isdigit():
+            return _place(names, step, origin, "instance")
+    if path == ("generators",) and not step.isdigit():
+        return _named(here, "name", step, origin, "generator")
     if path == ("rules",):
         for number, rule in enumerate(here, 1):
             if step == f"rule-{number}" and isinstance(rule, dict) and "id" not in rule:
@@ -94,6 +96,10 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
 
 def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:
     names = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+    return _place(names, step, origin, noun)
+
+
+def _place(names: list[Any], step: str, origin: str, noun: str) -> int:
     if step in names:
         return names.index(step)
     near = get_close_matches(step, [name for name in names if isinstance(name, str)], 1)

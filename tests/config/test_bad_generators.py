@@ -203,3 +203,11 @@ def test_a_generator_with_the_name_of_an_instance_is_refused() -> None:
     use = "use:\n  - {as: search, rules: [{trigger: start, action: {name: log, message: a}}]}\n"
     with pytest.raises(FileErrors, match="there is an instance 'search' under 'use' already"):
         load_text(STUDY + use, REGISTRY)
+
+
+def test_set_changes_a_generator_by_its_name() -> None:
+    changed = load_text(STUDY, REGISTRY, overrides=["generators.search.at_once=9"])
+    assert changed.generators["search"].at_once == 9
+    assert load_text(STUDY, REGISTRY, overrides=["generators.0.at_once=9"])
+    with pytest.raises(FileErrors, match="there is no generator 'serch'"):
+        load_text(STUDY, REGISTRY, overrides=["generators.serch.at_once=9"])

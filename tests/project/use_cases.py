@@ -156,6 +156,24 @@ def plain(ran: Ran, short: bool) -> None:
     check_explored(ran, *of_phases(ran, "disable-rule"))
 
 
+def potential(ran: Ran, short: bool) -> None:
+    assert len(ran.submitted) == (16 if short else 30)
+    best = min(ran.of("liquid"), key=lambda job: job["v_miss"])
+    near(best["sigma"], 1, 0.02 if short else 0.01)
+    pruned = [line for line in ran.lines if line["type"] == "log" and "pruned" in line["message"]]
+    if not short:
+        # By the rows that jobs had printed when they were gone; 'short' ones are too quick for it.
+        reached = {line["job"]: line["values"] for line in ran.lines if line["type"] == "observed"}
+        assert sum(row["Step"] for row in reached.values()) < 30 * 6000 / 2
+    assert pruned
+
+
+def potential_unpruned(ran: Ran, short: bool) -> None:
+    done = ran.of("liquid")
+    assert [job["Step"] for job in done] == [6000] * 30
+    near(min(done, key=lambda job: job["v_miss"])["sigma"], 1, 0.01)
+
+
 def of_phases(ran: Ran, switch: str) -> list[Counter[str]]:
     """How many jobs of each group were submitted before, between and after decisions that switch."""
     found = [Counter[str]()]
@@ -199,6 +217,20 @@ MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
 USE_CASES: Mapping[str, Study] = {
     "phases": Study(phases, file="phases/ensemble.yaml", racing=True, kills=1),
     "phases/plain": Study(plain, file="phases/plain.yaml", racing=True, kills=1),
+    "potential": Study(
+        potential,
+        ["jobs.liquid.parameters.cells=4", "generators.fit.until=generator.fit.suggested >= 16"],
+        file="potential/ensemble.yaml",
+        racing=True,
+        kills=1,
+    ),
+    "potential/unpruned": Study(
+        potential_unpruned,
+        file="potential/ensemble.yaml",
+        options=["--set", "generators.fit.prune=null"],
+        racing=True,
+        kills=1,
+    ),
     "shape/shape": Study(shape, file="shape/shape.yaml", options=["--slots", "4"], kills=1),
     "shape/rate": Study(
         rate, file="shape/rate.yaml", options=SLOTS, timed=frozenset({"cores"}), kills=1
