@@ -117,7 +117,9 @@ class CallContext:
     known), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
     where it never ran) and, once it is known, ``outcome`` (``success``, ``failed`` or
     ``cancelled``). ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``);
-    ``handle`` is the executor's. ``run`` is the run's tag, ``cwd`` the folder where it was started.
+    ``handle`` is the executor's. ``run`` is the run's tag, ``cwd`` the folder where it was started,
+    ``folder`` the one that keeps the run, empty where none does. ``call`` names the call, and is
+    the same where it is made again after a resume; ``event["attempt"]`` counts these.
     """
 
     options: Mapping[str, Any]
@@ -130,6 +132,8 @@ class CallContext:
     handle: object = None
     run: str = ""
     cwd: str = ""
+    folder: str = ""
+    call: str = ""
 
 
 Outcome = Action | Rule | Iterable[Action | Rule] | None

@@ -62,8 +62,8 @@ class Caller:
     """Makes the calls of one run.
 
     ``emit`` takes the outcome, ``clock`` gives its timestamp; ``handle`` and ``record`` are what
-    the executor has for a function when it is called; ``functions`` are those that no file has.
-    Raises :class:`UsageError` when the file's
+    the executor has for a function when it is called; ``functions`` are those that no file has,
+    ``folder`` keeps the run. Raises :class:`UsageError` when the file's
     ``custom:`` part cannot be executed: that happens here, before anything is submitted.
     """
 
@@ -76,8 +76,10 @@ class Caller:
         handle: Callable[[], object],
         record: Callable[[str, str], Mapping[str, Any]],
         functions: Mapping[str, Callable[..., object]] = NOTHING,
+        folder: str = "",
     ) -> None:
         self._ensemble = ensemble
+        self._folder = folder
         self._actions = actions
         self._emit = emit
         self._clock = clock
@@ -172,6 +174,8 @@ class Caller:
                 handle=self._handle(),
                 run=self._ensemble.run,
                 cwd=self._ensemble.cwd,
+                folder=self._folder,
+                call=call.call,
             )
         )
 

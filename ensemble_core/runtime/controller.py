@@ -149,6 +149,7 @@ class Runtime:
             lambda: executor.handle,
             executor.journal_record,
             functions,
+            "" if journal is None else str(journal.path.parent.absolute()),
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)

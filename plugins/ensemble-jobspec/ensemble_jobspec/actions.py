@@ -7,6 +7,7 @@ failure is an error of the run, whose exit code is then 1, and what waits for it
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _THEN = {
     "type": ["object", "array"],
     "x-ensemble": "action",
 }
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 #: Characters of a failed command's output that are told.
 _TOLD = 2000
 
@@ -38,52 +40,65 @@ def _then(options: Mapping[str, Any]) -> list[Action]:
 
 
 def _local(context: CallContext) -> list[Action]:
-    import subprocess
     import tempfile
 
     options = context.options
-    folder = placed(options.get("workdir", "{cwd}"), context)
-    secret = bool(options.get("secret", False))
     name = options["task"]
-    environment = {**job_environment(), "ENSEMBLE_RUN": context.run}
-    environment |= options.get("environment", {})
     try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile() as output:
-            for _ in range(options.get("count", 1)):
-                done = subprocess.run(
-                    options["command"],
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL if secret else output,
-                    stderr=subprocess.DEVNULL if secret else subprocess.STDOUT,
-                    timeout=options.get("duration") or None,
-                    check=False,
-                )
-                if done.returncode:
-                    break
-            output.seek(0)
-            text = output.read(1 << 20).decode(errors="replace").strip()
-    except subprocess.TimeoutExpired:
+        if context.folder:
+            records = Path(context.folder, "jobspec-local")
+            records.mkdir(mode=0o700, exist_ok=True)
+            text = _run_all(context, records)
+        else:  # a run that keeps no record is never gone on with
+            with tempfile.TemporaryDirectory(prefix="ensemble-jobspec-") as spare:
+                text = _run_all(context, Path(spare))
+    except TimeoutError:
         raise EnsembleError(
             f"{name!r} took longer than {options['duration']:g} s", code="local-failed"
         ) from None
     except OSError as error:
         raise EnsembleError(f"{name!r} cannot run: {error}", code="local-failed") from None
-    if done.returncode:
-        said = f": {text[-_TOLD:]}" if text else ""
-        raise EnsembleError(
-            f"{name!r} ended with exit code {_as_shell(done.returncode)}{said}", code="local-failed"
-        )
     if text:
         told = Action({"name": "log", "message": "{task}: {output}"})
         return [told.knowing({"task": name, "output": text[-_TOLD:]}), *_then(options)]
     return _then(options)
 
 
-def _as_shell(code: int) -> int:
-    return 128 - code if code < 0 else code
+def _run_all(context: CallContext, records: Path) -> str:
+    """Run the command as often as it is to be; what it printed, unless that is secret. Raises
+    :class:`EnsembleError` where it fails."""
+    from ensemble_jobspec.once import run_once
+
+    options = context.options
+    folder = placed(options.get("workdir", "{cwd}"), context)
+    os.makedirs(folder, exist_ok=True)
+    environment = {**job_environment(), "ENSEMBLE_RUN": context.run}
+    environment |= options.get("environment", {})
+    keep = not options.get("secret", False)
+    said = []
+    for number in range(options.get("count", 1)):
+        record = records / f"{_OTHER.sub('-', context.call)}.{number}"
+        code = run_once(
+            options["command"], record, again=context.event.get("attempt", 1) > 1, keep=keep,
+            cwd=folder, environment=environment, duration=options.get("duration") or None,
+        )  # fmt: skip
+        if code is None:
+            raise EnsembleError(
+                f"{options['task']!r} was cut off together with an earlier controller, and is not "
+                "run a second time",
+                hint="see what it has done, and run the jobspec anew",
+                code="local-failed",
+            )
+        if keep:
+            with record.with_name(f"{record.name}.out").open(errors="replace") as output:
+                said.append(output.read(1 << 20))
+        if code:
+            told = "".join(said).strip()[-_TOLD:]
+            raise EnsembleError(
+                f"{options['task']!r} ended with exit code {code}{f': {told}' if told else ''}",
+                code="local-failed",
+            )
+    return "".join(said).strip()
 
 
 def _files(context: CallContext) -> list[Action]:

@@ -17,6 +17,11 @@ from click.testing import CliRunner, Result
 from ensemble_core.cli.main import main
 from ensemble_core.testing import wait_until
 
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])",
+]
 RUN = ("--executor", "local", "-o", "slots=2", "--no-progress")
 
 
@@ -311,6 +316,57 @@ def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
     assert notes() == []
 
 
+def wait_to_be_let_go(word: str) -> list[str]:
+    """A command that notes a word, and ends once there is a file ``go``."""
+    script = 'echo "$0" >>notes; until test -e go; do sleep 0.05; done; echo let go'
+    return ["sh", "-c", script, word]
+
+
+def killed_beside(kind: str) -> None:
+    """A run whose controller was killed while it ran something beside it."""
+    document = tasks(
+        {"name": "a", "command": wait_to_be_let_go("once"), "local": True},
+        {"name": "b", "command": note("b"), "depends_on": ["a"]},
+    )
+    if kind == "a sign-on":
+        sign_on = {"step": "auth", "command": wait_to_be_let_go("once")}
+        document = transform(sign_on, {"step": "submit"}, command=note("b"))
+    Path("work.yaml").write_text(json.dumps(document))
+    made = CliRunner().invoke(main, ["jobspec", "convert", "work.yaml", "--to", "ensemble"])
+    Path("study.yaml").write_text(made.stdout)
+    words = ["run", "study.yaml", "--state", "state", "--tag", "one", *RUN]
+    process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.DEVNULL)
+    wait_until(lambda: notes() == ["once"] or process.poll() is not None)
+    process.kill()
+    process.wait()
+
+
+RESUME = ("resume", "one", "--state", "state", "--no-progress")
+
+
+@pytest.mark.parametrize("kind", ["a local task", "a sign-on"])
+def test_what_is_run_beside_a_controller_that_is_killed_is_not_run_a_second_time(kind: str) -> None:
+    killed_beside(kind)
+    process = subprocess.Popen([*PROGRAM, *RESUME], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    Path("go").touch()
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert notes() == ["once", "b"]
+    assert ("a: let go" in said) == (kind == "a local task")
+
+
+def test_what_was_killed_with_its_controller_is_told_of_and_not_run_again() -> None:
+    killed_beside("a local task")
+    (record,) = Path("state").rglob("jobspec-local/*.0")
+    os.killpg(int(record.read_text()), signal.SIGKILL)
+    result = CliRunner().invoke(main, list(RESUME))
+    assert result.exit_code == 1, result.output
+    assert "'a' was cut off together with an earlier controller" in result.output
+    assert notes() == ["once"]
+
+
 def test_what_watched_jobs_wrote_is_printed_when_the_run_is_over() -> None:
     result = run(
         tasks(
@@ -405,12 +461,10 @@ def test_a_run_that_is_killed_goes_on_and_does_nothing_twice() -> None:
     document, before = many(60)
     Path("work.yaml").write_text(json.dumps(document))
     words = ["jobspec", "run", "work.yaml", "--state", "state", "--tag", "one", "--or-resume", *RUN]
-    code = "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])"
-    program = [sys.executable, "-c", code]
-    process = subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.DEVNULL)
     wait_until(lambda: len(notes()) > 10 or process.poll() is not None)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    done = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     heeded(before)
