@@ -28,15 +28,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from ensemble_slurm.executor import SlurmExecutor
 
 from ensemble_core import Event, Job, JobEvent, Run
 
+_T = TypeVar("_T")
 ROOT = Path(__file__).resolve().parents[1]
 TRUE = "/bin/true"
 #: Parts of the names of requests that nodes make, and of the one that asks for the numbers.
@@ -170,17 +172,17 @@ def latencies(jobs: int, folder: Path) -> tuple[list[float], list[float]]:
     )
 
 
-def counted(what: Any, jobs: int) -> float:
-    """Requests for 1,000 jobs, without those of our own looks at the queue."""
+def counted(what: Callable[[], _T], jobs: int) -> tuple[_T, float]:
+    """What it returns, and requests for 1,000 jobs, without those of our own looks at the queue."""
     settle()
     before = requests()
     settle()
     look = requests() - before
     ASKED.clear()
     before = requests()
-    what()
+    result = what()
     asked = settle() + sum(ASKED)
-    return (requests() - before - look * asked) * 1000 / jobs
+    return result, (requests() - before - look * asked) * 1000 / jobs
 
 
 def main() -> None:
@@ -210,18 +212,15 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     jobs = options.jobs
     version = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, check=True)
     print(f"{version.stdout.strip()}, {os.cpu_count()} cores, {jobs} jobs")
-    pairs = []
+    runs = {"ours": partial(our_run, jobs, folder), "bare": partial(bare_run, jobs)}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for turn in range(options.rounds):
-        if turn % 2:
-            other = bare_run(jobs)
-            settle()
-            pairs.append((our_run(jobs, folder), other))
-        else:
-            ours = our_run(jobs, folder)
-            settle()
-            pairs.append((ours, bare_run(jobs)))
-        settle()
-    print(f"end-to-end jobs/s over a bare sbatch --array: {median(pairs)}", flush=True)
+        for name in sorted(runs, reverse=not turn % 2):
+            found[name].append(counted(runs[name], jobs))
+    rates = [(ours, bare) for (ours, _), (bare, _) in zip(*found.values(), strict=True)]
+    ours, bare = (statistics.median(asked for _, asked in each) for each in found.values())
+    print(f"end-to-end jobs/s over a bare sbatch --array: {median(rates)}", flush=True)
+    print(f"requests to slurmctld for 1,000 jobs: {ours:.0f}; a bare array: {bare:.0f}", flush=True)
     ours_late, poller_late = latencies(min(jobs, 100), folder)
     print(
         "from a job's end to its event, median: "
@@ -229,14 +228,11 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         f"a poller of every 30 s: {statistics.median(poller_late):.1f} s",
         flush=True,
     )
-    ours = counted(lambda: our_run(jobs, folder), jobs)
-    bare = counted(lambda: bare_run(jobs), jobs)
-    print(f"requests to slurmctld for 1,000 jobs: {ours:.0f}; a bare array: {bare:.0f}", flush=True)
     if options.psij is None:
         print("PSI/J was not measured: --psij PYTHON names an interpreter that has psij-python")
         return
     few = min(jobs, 60)
-    theirs = counted(lambda: psij_run(options.psij, few, folder), few)
+    _, theirs = counted(lambda: psij_run(options.psij, few, folder), few)
     print(f"requests to slurmctld for 1,000 jobs over PSI/J's: {ours / theirs:.2f} ({theirs:.0f})")
 
 

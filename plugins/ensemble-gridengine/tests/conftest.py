@@ -25,7 +25,7 @@ TOOLS = Path("/usr/lib/gridengine")
 SHARED = Path("/usr/share/gridengine")
 #: Where the programs, libraries and messages of the packages are looked for.
 HOME = Path("/var/lib/gridengine")
-SLOTS = 4
+SLOTS = 8
 
 BOOTSTRAP = """\
 admin_user              none
