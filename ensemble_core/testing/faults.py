@@ -34,6 +34,7 @@ import pytest
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
+from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.records import Records, Sent
 from ensemble_core.testing.session import Session, wait_until
 
@@ -96,6 +97,7 @@ class FaultSuite:
             program = self.folder / name
             program.write_text(_PROGRAM.format(folder=self.folder, name=name, real=real))
             program.chmod(0o755)
+        monkeypatch.setattr(pace, "SETTLE", 2.0)
         monkeypatch.setenv("PATH", f"{self.folder}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.chdir(tmp_path)
         self.ran_in = tmp_path / "ran"

@@ -304,13 +304,18 @@ def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
         assert "test_polled_executor.py:" in lost.reason
 
 
-@pytest.mark.parametrize("off", [3600.0, -3600.0])
-def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(off: float) -> None:
+@pytest.mark.parametrize("off", [0.0, 3600.0, -3600.0])
+@pytest.mark.parametrize("heard", ["each", "at its end", "before the queue has said a word"])
+def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
+    off: float, heard: str
+) -> None:
     out: list[JobEvent] = []
     life = JobLife("a.0", {}, out)
-    now = 1_000_000.0
-    life.arrived(now)
-    life.started(now + 1 + off, "n1", now + 1)
+    now = life.handed_at = 1_000_000.0
+    if heard != "before the queue has said a word":
+        life.arrived(now)
+    if heard == "each":
+        life.started(now + 1 + off, "n1", now + 1)
     life.ended(Report(0, "-", now + 1 + off, now + 31 + off, "n1"), now + 31.5, "")
     times = [event.timestamp for event in out]
     assert times == sorted(times)

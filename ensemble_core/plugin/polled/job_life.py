@@ -18,17 +18,18 @@ __all__ = ["JobLife"]
 
 class JobLife(JobEvents):
     """One job that is not over. ``key`` is its batch's, empty until it has one; ``misses`` counts
-    answers of the queue in a row that do not have it, ``taken_at`` is when the queue has taken it
-    (monotonic seconds; 0 if an earlier controller handed it in)."""
+    answers of the queue in a row that do not have it. ``handed_at`` is when it was handed in by our
+    clock (0 while it was not), ``taken_at`` when the queue said so (monotonic seconds; 0 where it
+    said it to an earlier controller)."""
 
-    __slots__ = ("_began", "cancelled", "key", "misses", "taken_at")
+    __slots__ = ("_began", "cancelled", "handed_at", "key", "misses", "taken_at")
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         super().__init__(job, files, out)
         self.key = ""
         self.cancelled = False
         self.misses = 0
-        self.taken_at = 0.0
+        self.handed_at = self.taken_at = 0.0
         self._began: float | None = None
 
     def restore(
@@ -39,15 +40,15 @@ class JobLife(JobEvents):
         return super().restore(told, since)
 
     def arrived(self, now: float) -> None:
-        """The queue has it."""
-        self.arrive(now, now)
+        """The queue has it: since it was handed in, as a job may run before the queue says so."""
+        self.arrive(self.handed_at or now, now)
 
-    def started(self, at: float, host: str, now: float) -> None:
-        """It runs, since ``at`` by its node's clock."""
+    def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
+        """It runs, since ``at`` by its node's clock, which may be an hour off; for at least so many
+        seconds."""
         self.arrived(now)
         if "start" not in self.told:
-            # A clock may be an hour off.
-            self._began = at if self.last <= at <= now else now
+            self._began = at if self.last <= at <= now else max(self.last, now - seconds)
             self.begin(self._began, now, host)
 
     def ended(self, report: Report, now: float, note: str) -> None:
@@ -56,8 +57,8 @@ class JobLife(JobEvents):
             self.arrived(now)
             self._except(report.why.removeprefix("fail-"), report.note, now, 126 << 8)
             return
-        self.started(report.began, report.host, now)
         status, seconds = status_of(report.code), max(0.0, report.ended - report.began)
+        self.started(report.began, report.host, now, seconds)
         when = report.ended
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + seconds)

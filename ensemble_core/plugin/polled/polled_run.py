@@ -98,14 +98,16 @@ class PolledRun:
         for report, life in lives.items():
             if report not in names or life.over:
                 continue
+            end = self.spool.end(f"{report}.end") if f"{report}.end" in names else None
             if "start" not in life.told:
                 began = self.spool.start(report)
                 if began is None:
                     continue
                 life.queue_id = life.queue_id or (None if began[2] == "-" else began[2])
-                life.started(began[0], began[1], now)
-                news = True
-            if f"{report}.end" in names and (end := self.spool.end(f"{report}.end")) is not None:
+                if end is None:
+                    life.started(began[0], began[1], now)
+                    news = True
+            if end is not None:
                 life.ended(end, now, self.note)
                 news = True
         return news

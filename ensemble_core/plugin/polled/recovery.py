@@ -51,7 +51,7 @@ def _restore(polled: PolledRun, job: str, since: float, sent: Sent | None) -> bo
         return True
     if sent is None:
         return bool(told)
-    life.key = sent.key
+    life.key, life.handed_at = sent.key, sent.at
     if sent.ids is not None:
         life.queue_id = sent.ids[list(sent.jobs).index(job)]
     elif not told and polled.spool.claim(job, sent.key):

@@ -131,7 +131,7 @@ class Submission:
             if len(sent.names) == 1:
                 polled.left[sent.key] = len(jobs)
                 for _, _, life in self._lives(going):
-                    life.key = sent.key
+                    life.key, life.handed_at = sent.key, sent.at
         try:
             ids = polled.call(lambda: polled.hooks.submit_batch(Batch(name, jobs, script)))
         except ExecutorError as error:

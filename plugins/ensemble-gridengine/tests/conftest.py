@@ -166,16 +166,6 @@ class Cluster:
         self._start("qmaster", "sge_qmaster")
         self.wait(lambda: self.tried("qconf", "-sss") == 0, "qmaster")
 
-    def stop(self, name: str) -> None:
-        """End a daemon: ``qmaster`` or ``execd``."""
-        process = self._processes.pop(name)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
-
     def tried(self, *words: str) -> int:
         return subprocess.run(
             words, env=self.environment, capture_output=True, timeout=150, check=False
@@ -210,9 +200,9 @@ class Cluster:
             with suppress(Exception):
                 self.tried("qdel", "-f", "-u", "*")
                 self.wait(lambda: not self.jobs(), "an empty queue", 8.0)
-        for name in ("execd", "qmaster"):
-            if name in self._processes:
-                self.stop(name)
+        for process in self._processes.values():  # what they would save now goes with the folder
+            process.kill()
+            process.wait(20)
         mark = os.fsencode(str(self.base))
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
