@@ -1,0 +1,222 @@
+"""Rounds in which the operator, the service and the first pod are killed at random moments.
+
+A round is one Ensemble in the stand-in, with processes of their own: the operator, its service, and
+the run in its first pod, whose journal is in a claim. ``kill -9`` comes to one of the three at a
+time, which is then begun anew as a node does it. In the end every job has been started once and has
+ended once, and the one request for a node was carried out once. Prints a line of JSON for each
+round, as ``scripts/soak.py`` reads them; used by a test as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stand and node
+
+from node import Node, Proxy, python
+from stand import Stand
+
+__all__ = ["WHAT", "played"]
+
+WHAT = ("operator", "service", "pod")
+#: Seconds for a round, however slow the machine is.
+_LONGEST = 900.0
+JOBS, LATER = 24, 6
+FILE = """\
+name: kills
+jobs:
+  - {{name: sim, command: '/bin/sh {folder}/job.sh sim {{replica}}', replicas: {jobs}, at_once: 3}}
+  - {{name: post, command: '/bin/sh {folder}/job.sh post {{replica}}', replicas: {later}, at_once: 3}}
+  - {{name: grown, command: '/bin/sh {folder}/job.sh grown {{replica}}'}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: start, action: {{name: grow, value: 1}}}}
+  - {{trigger: resize-timeout, action: {{name: submit, label: grown}}}}
+  - {{trigger: metric, name: count.sim.success, when: {jobs},
+     action: {{name: submit, label: post}}}}
+"""
+JOB = """\
+echo "$*" >> {folder}/started
+sleep 0.3
+echo "$*" >> {folder}/ended
+"""
+
+
+class _Operator:
+    """The operator's process, which is begun anew when it is gone."""
+
+    def __init__(self, folder: Path, config: Path, environment: dict[str, str]) -> None:
+        self._words = [*python("ensemble_operator.main"), "run", "--namespace", "default"]
+        self._words += ["--kubeconfig", str(config), "--health", ""]
+        self._environment, self._said = environment, folder / "operator"
+        self.begin()
+
+    def begin(self) -> None:
+        self.process = subprocess.Popen(
+            self._words, env=self._environment, stdout=self._said.open("ab"),
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def kill(self) -> bool:
+        was = self.process.poll() is None
+        self.process.kill()
+        self.process.wait()
+        self.begin()
+        return was
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
+    """A round: who was killed, and what was wrong in the end."""
+    chance = random.Random(seed)
+    folder.mkdir(parents=True)
+    (folder / "job.sh").write_text(JOB.format(folder=folder))
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "ensemble"
+    begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
+    program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
+    program.chmod(0o755)
+    stand, proxy = Stand(), Proxy()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ENSEMBLE_")}
+    environment |= {"HOME": str(folder), "PATH": f"{folder / 'bin'}:{environment['PATH']}"}
+    environment |= {"grpc_proxy": proxy.url, "no_grpc_proxy": "", "no_proxy": ""}
+    operator = _Operator(folder, stand.cluster.kubeconfig(folder / "config"), environment)
+    node = Node(stand, folder / "node", environment)
+    try:
+        stand.apply(_ensemble(folder))
+        killed = _disturb(stand, node, operator, chance, kills)
+        return _judged(stand, folder, killed)
+    finally:
+        operator.close()
+        node.close()
+        stand.close()
+        proxy.close()
+
+
+def _ensemble(folder: Path) -> dict[str, Any]:
+    ports = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            ports.append(found.getsockname()[1])
+    spec = {"size": 1, "maxSize": 8, "backoffLimit": 1000, "containers": [{"image": "any"}]}
+    text = FILE.format(folder=folder, jobs=JOBS, later=LATER)
+    member = {"minicluster": {"spec": spec}, "ensemble": text}
+    # Jobs go to this machine: what is tried here is who tells and asks whom, and when. Nodes that
+    # are granted do not come, which is what the rule for 'resize-timeout' waits for.
+    member["options"] = {"compose": "local", "arrival_timeout": "1"}
+    return {
+        "apiVersion": "ensemble.flux-framework.org/v1alpha1",
+        "kind": "Ensemble",
+        "metadata": {"name": "study"},
+        "spec": {
+            "members": [member],
+            "sidecar": {"port": ports[0], "metricsPort": ports[1]},
+            "state": {"claim": "journals"},
+            "install": {"method": "Image"},
+        },
+    }
+
+
+def _over(stand: Stand) -> bool:
+    return stand.condition("study", "Finished")[0] == "True"
+
+
+def _disturb(
+    stand: Stand, node: Node, operator: _Operator, chance: random.Random, kills: int
+) -> list[str]:
+    """Kill one after another, until there were enough kills and all is over."""
+    killed: list[str] = []
+    plan = [WHAT[index % 3] for index in range(kills)]
+    chance.shuffle(plan)
+    end = time.monotonic() + _LONGEST
+    due = time.monotonic() + chance.uniform(0, 4)
+    while not _over(stand) and time.monotonic() < end:
+        time.sleep(0.02)
+        if plan and time.monotonic() >= due:
+            what = plan[-1]
+            kill = {
+                "operator": operator.kill,
+                "service": lambda: node.kill_service("study"),
+                "pod": lambda: node.kill_pod("study-0"),
+            }[what]
+            if kill():  # else it is not there yet, or not again: a moment later
+                killed.append(plan.pop())
+                due = time.monotonic() + chance.uniform(0, 4)
+    return killed
+
+
+def _judged(stand: Stand, folder: Path, killed: list[str]) -> dict[str, Any]:
+    wanted = {f"sim {index}" for index in range(JOBS)} | {f"post {i}" for i in range(LATER)}
+    wanted.add("grown 0")
+    counts = {
+        each: Counter((folder / each).read_text().splitlines() if (folder / each).exists() else ())
+        for each in ("started", "ended")
+    }
+    other = []
+    if stand.condition("study", "Finished") != ("True", "Succeeded"):
+        other.append(f"it did not succeed: {json.dumps(stand.status('study'))}")
+    size = (stand.get("MiniCluster", "study-0") or {}).get("spec", {}).get("size")
+    if size != 2:
+        other.append(f"its size is {size}, and was asked to be 2 once")
+    made = Counter(
+        key[3]
+        for _, what, key, _, _ in stand.cluster.store.history
+        if what == "ADDED" and key[1] in ("miniclusters", "deployments")
+    )
+    other += [
+        f"{name} was made {count} times"
+        for name, count in made.items()
+        if count > 1 and name == "study-0"
+    ]
+    found = {
+        "killed": killed,
+        "jobs": sum(counts["ended"].values()),
+        "lost": sorted(wanted - set(counts["ended"])),
+        "doubled": sorted(each for count in counts.values() for each, n in count.items() if n > 1),
+        "fired_again": [],
+        "replay_differences": [],
+        "other": other,
+    }
+    return {**found, "good": not any(found[each] for each in ("lost", "doubled", "other"))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--kills", type=int, default=10, help="in each round (10)")
+    chosen = parser.parse_args()
+    good = True
+    for seed in range(chosen.seed, chosen.seed + chosen.rounds):
+        folder = chosen.base.absolute() / str(seed)
+        try:
+            found = played(folder, seed, chosen.kills)
+        except Exception:
+            nothing: dict[str, Any] = {"killed": [], "jobs": 0, "lost": [], "doubled": []}
+            nothing |= {"fired_again": [], "replay_differences": [], "good": False}
+            found = {**nothing, "other": [traceback.format_exc()]}
+        good = good and found["good"]
+        if found["good"]:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(json.dumps({"seed": seed, **found}), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
