@@ -1,6 +1,7 @@
-"""The built-in generators, registered through the same hook that a plugin uses: points that do not
-depend on results. Each point is worked out from the seed and its number alone, so that a resumed
-run goes on with the very points that an undisturbed one would have had.
+"""The built-in generators, registered through the same hook that a plugin uses. All but
+``nelder-mead`` give points that do not depend on results: each is worked out from the seed and its
+number alone, so that a resumed run goes on with the very points that an undisturbed one would have
+had.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.builtin.nelder_mead import NELDER_MEAD
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin, hookimpl
@@ -130,7 +132,7 @@ def _latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 
 @hookimpl
 def ensemble_generators() -> Iterable[GeneratorPlugin]:
-    """Points that do not depend on results."""
+    """Points that do not depend on results, and the simplex."""
     yield GeneratorPlugin(
         name="grid",
         summary="every combination of the variables' values, the last variable the fastest",
@@ -185,3 +187,4 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             },
         },
     )
+    yield NELDER_MEAD

@@ -106,6 +106,12 @@ class Variable:
             return min(max(math.exp(low + share * (high - low)), self.low), self.high)
         return min(self.low + share * (self.high - self.low), self.high)
 
+    def share(self, value: float) -> float:
+        """The share of the range, from 0 to 1, that a value of it lies at."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:

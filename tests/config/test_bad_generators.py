@@ -43,7 +43,7 @@ def wrong(replaced: str, by: str, *words: str) -> object:
 X, N, UNTIL = "x: [-5.0, 5.0]", "n: {values: [8, 16]}", "until: count.done >= 60"
 WRONG = [
     wrong("use: random", "use: «randm", "there is no generator 'randm'", "'random'"),
-    wrong("use: random", "use: «nelder", "there is no generator 'nelder'", "known are"),
+    wrong("use: random", "use: «bayes", "there is no generator 'bayes'", "known are"),
     wrong("group: sim", "group: «sin", "there is no job group 'sin'", "'sim'"),
     wrong(X, "x: «5", "'x'", "a list or a mapping"),
     wrong(X, "x: «[5]", "'x'"),

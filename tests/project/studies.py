@@ -246,6 +246,26 @@ def replica_exchange(ran: Ran, short: bool) -> None:
             near(mean(job[name] for job in jobs), exactly, within * (2 if short else 1))
 
 
+def simplex(ran: Ran, short: bool) -> None:
+    jobs = ran.of("atom")
+    best = min(job["E"] for job in jobs)
+    # Nothing is below the best three functions, but for the last digits of the arithmetic.
+    assert -0.49697926 < best < -0.4960 + (0.0 if short else -0.0009791), best
+    assert len(jobs) < (60 if short else 140)
+    switches = [line for line in ran.lines if line.get("learns") == ["explore"]]
+    assert len(switches) == 1, switches
+
+
+def bayes(ran: Ran, short: bool) -> None:
+    steps = ran.by("helium", "steps")
+    assert len(steps) == 2, steps.keys()
+    few, many = steps.values()
+    assert len(few) in (range(11, 15) if short else range(37, 41))
+    (last,) = many
+    near(last["E"], -2.890, 0.03 if short else 0.01)
+    assert last["error"] < (0.01 if short else 0.0015)
+
+
 def ising(ran: Ran, short: bool) -> None:
     (fit,) = ran.of("fit")
     near(fit["Tc"], 2.269, 0.02 * 2.269 * (2 if short else 1))
@@ -288,6 +308,16 @@ STUDIES: Mapping[str, Study] = {
         ["jobs.resample.parameters.rounds=16", "jobs.segment.parameters.T=0.3"],
     ),
     "replica-exchange": Study(replica_exchange, ["jobs.walk.parameters.rounds=20"]),
+    "simplex": Study(simplex, ["generators.downhill.with.tolerance=0.1"]),
+    "bayes": Study(
+        bayes,
+        [
+            "generators.search.until=count.done >= 11",
+            "jobs.helium.parameters.steps=50",
+            "rules.precisely.action.with.parameters.steps=400",
+        ],
+        racing=True,
+    ),
     "ising": Study(
         ising,
         ["jobs.ising.parameters.clusters=200"],

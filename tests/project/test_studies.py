@@ -16,6 +16,9 @@ PROGRAM = Path(__file__).with_name("studies.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising/ensemble.yaml")])
 NAMES = [file.parent.name for file in FILES]
+#: Studies that need a plugin.
+PLUGIN = {"bayes"}
+STUDIES = [pytest.param(n, marks=[pytest.mark.checkout] if n in PLUGIN else []) for n in NAMES]
 
 needs_numpy = pytest.mark.skipif(
     importlib.util.find_spec("numpy") is None, reason="no numpy: pip install numpy"
@@ -24,7 +27,7 @@ needs_numpy = pytest.mark.skipif(
 
 @needs_numpy
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_a_study_reaches_its_figure_and_so_it_does_when_it_is_killed_and_resumed(
     name: str, tmp_path: Path
 ) -> None:
@@ -35,8 +38,10 @@ def test_a_study_reaches_its_figure_and_so_it_does_when_it_is_killed_and_resumed
     assert killed["killed"]
 
 
-def test_every_study_is_valid() -> None:
-    command = [sys.executable, "-m", "ensemble_core.cli", "validate", *map(str, FILES)]
+@pytest.mark.parametrize("plugin", [False, pytest.param(True, marks=pytest.mark.checkout)])
+def test_every_study_is_valid(plugin: bool) -> None:
+    files = [str(file) for file in FILES if (file.parent.name in PLUGIN) == plugin]
+    command = [sys.executable, "-m", "ensemble_core.cli", "validate", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,0 +1,186 @@
+"""The simplex method of Nelder and Mead as a generator: downhill without derivatives.
+
+Yielded by ``generators``. It works in shares of the variables' ranges, from 0 to 1, so that ranges
+of different size, and logarithmic ones, count alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
+from ensemble_core.plugin.hookspecs import GeneratorPlugin
+
+__all__ = ["NELDER_MEAD"]
+
+_Place = tuple[float, ...]
+#: Places to be tried; their values are sent back, the smaller the better.
+_Moves = Iterator[list[_Place]]
+
+
+class _NelderMead(Generator):
+    """Hands out the places of one move after the other; a lost point, or one that misses a
+    constraint, counts as the worst there is."""
+
+    def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
+        ((self._objective, goal),) = vocs.objectives.items()
+        self._sign = 1.0 if goal == "minimize" else -1.0
+        self._vocs, self._options = vocs, options
+        start = options["start"]
+        self._start = tuple(
+            each.share(start[each.name]) if each.name in start else 0.5 for each in vocs.variables
+        )
+        self._start_value = math.inf
+        self._moves: Any = None
+        #: The places of the current move, those handed out of them, and the values so far.
+        self._places: list[_Place] = []
+        self._given: dict[int, int] = {}
+        self._values: list[float | None] = []
+        self._next = 0
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        """The places of the current move that were not handed out yet, up to ``count``."""
+        if self._moves is None:
+            self._moves = _moves(self._start, self._options["step"], self._options["tolerance"])
+            self._begin(next(self._moves))
+        found = []
+        for place in range(len(self._given), min(len(self._given) + count, len(self._places))):
+            self._given[self._next] = place
+            self._next += 1
+            shares = zip(self._vocs.variables, self._places[place], strict=True)
+            found.append({each.name: each.at(share) for each, share in shares})
+        return found
+
+    def _begin(self, places: list[_Place]) -> None:
+        self._places, self._given = places, {}
+        self._values = [None] * len(places)
+
+    def ingest(self, points: Sequence[Point]) -> None:
+        """Take the values of a move; with the last of them comes the next move. Of another
+        generator's points the best is where it starts."""
+        for point in points:
+            value = self._value(point)
+            if point.number < 0:
+                if value < self._start_value:
+                    self._start_value = value
+                    self._start = tuple(
+                        each.share(point.parameters[each.name]) for each in self._vocs.variables
+                    )
+            elif point.number in self._given:
+                self._values[self._given[point.number]] = value
+        if self._places and None not in self._values:
+            try:
+                self._begin(self._moves.send(self._values))
+            except StopIteration:
+                self._begin([])
+
+    def _value(self, point: Point) -> float:
+        if not point.values or not self._vocs.feasible(point.values):
+            return math.inf
+        return self._sign * point.values[self._objective]
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        """Make the same moves again."""
+        for told, _, suggested in exchanges:
+            self.ingest(told)
+            if suggested:
+                self.suggest(len(suggested))
+
+
+def _moves(start: _Place, step: float, tolerance: float) -> Any:
+    """The moves of a simplex from ``start``, until it is smaller than ``tolerance``."""
+    corners = [start]
+    for axis, share in enumerate(start):
+        away = share + step if share + step <= 1 else share - step
+        corners.append((*start[:axis], away, *start[axis + 1 :]))
+    values: list[float] = yield corners
+    while True:
+        order = sorted(range(len(corners)), key=lambda i: values[i])
+        corners, values = [corners[i] for i in order], [values[i] for i in order]
+        best, worst = corners[0], corners[-1]
+        if all(abs(a - b) <= tolerance for c in corners for a, b in zip(c, best, strict=True)):
+            return
+        middle = tuple(sum(each) / (len(corners) - 1) for each in zip(*corners[:-1], strict=True))
+        reflected = _between(middle, worst, -1.0)
+        (value,) = yield [reflected]
+        if value < values[0]:
+            expanded = _between(middle, worst, -2.0)
+            (further,) = yield [expanded]
+            found = (further, expanded) if further < value else (value, reflected)
+        elif value < values[-2]:
+            found = value, reflected
+        else:
+            outside = value < values[-1]
+            contracted = _between(middle, worst, -0.5 if outside else 0.5)
+            (nearer,) = yield [contracted]
+            if nearer >= min(value, values[-1]):
+                corners[1:] = [_between(best, each, 0.5) for each in corners[1:]]
+                values[1:] = yield corners[1:]
+                continue
+            found = nearer, contracted
+        values[-1], corners[-1] = found
+
+
+def _between(origin: _Place, place: _Place, part: float) -> _Place:
+    """The place so far on the way from ``origin`` to ``place``, within the ranges."""
+    pairs = zip(origin, place, strict=True)
+    return tuple(min(max(a + part * (b - a), 0.0), 1.0) for a, b in pairs)
+
+
+def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
+    if len(vocs.objectives) > 1:
+        raise EnsembleError(
+            "the simplex goes downhill by one objective, and there are several",
+            hint="optuna takes several: pip install ensemble-optuna",
+            code="bad-value",
+        )
+    for each in vocs.variables:
+        if each.values:
+            raise EnsembleError(
+                f"the simplex needs ranges, and {each.name!r} has values",
+                hint="write [LOWEST, HIGHEST], with a step if need be",
+                code="bad-value",
+            )
+    for name, value in options["start"].items():
+        variable = next((each for each in vocs.variables if each.name == name), None)
+        why = "it is no variable" if variable is None else variable.refused(value)
+        if why is not None:
+            raise EnsembleError(f"the start has {name} = {value!r}: {why}", code="bad-value")
+
+
+NELDER_MEAD = GeneratorPlugin(
+    name="nelder-mead",
+    summary="a simplex that goes downhill to a minimum near its start, without derivatives",
+    build=_NelderMead,
+    check=_check,
+    finite=lambda options: True,
+    options={
+        "type": "object",
+        "properties": {
+            "start": {
+                "description": "Where it starts: values of variables. Of others the middle of the "
+                "range; after a switch from another generator its best point.",
+                "type": "object",
+                "additionalProperties": {"type": "number"},
+                "default": {},
+            },
+            "step": {
+                "description": "The first simplex's size, as a share of each range.",
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 0.5,
+                "default": 0.25,
+            },
+            "tolerance": {
+                "description": "It ends once the simplex is smaller, as a share of each range.",
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 0.5,
+                "default": 1e-4,
+            },
+        },
+    },
+)

@@ -1,0 +1,110 @@
+"""The simplex goes downhill: to the minimum, in few points, and the same way when it is resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ensemble_core import Constraint, EnsembleError, Generator, Point, Variable, Vocs
+from ensemble_core.builtin.nelder_mead import NELDER_MEAD
+from ensemble_core.testing import PlayedGenerator
+
+OPTIONS = {"start": {}, "step": 0.25, "tolerance": 1e-4}
+X, Y = Variable(name="x", low=-2.0, high=2.0), Variable(name="y", low=-1.0, high=3.0)
+VALLEY = Vocs(variables=(X, Y), objectives={"E": "minimize"})
+
+
+def built(vocs: Vocs, **options: Any) -> Generator:
+    return NELDER_MEAD.build(vocs, {**OPTIONS, **options})
+
+
+def valley(point: Mapping[str, Any]) -> dict[str, float]:
+    """Rosenbrock's: at (1, 1) it is 0."""
+    return {"E": (1 - point["x"]) ** 2 + 100 * (point["y"] - point["x"] ** 2) ** 2}
+
+
+def found(played: PlayedGenerator, goal: float = 1.0) -> Point:
+    return min(
+        (point for point in played.points if point.values),
+        key=lambda point: goal * point.values["E"],
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_it_finds_the_lowest_point_of_a_bent_valley_and_comes_to_an_end(at_once: int) -> None:
+    played = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once)
+    played.play(1000, valley)
+    assert len(played.points) < 200
+    best = found(played)
+    assert math.isclose(best.parameters["x"], 1.0, abs_tol=1e-3)
+    assert math.isclose(best.parameters["y"], 1.0, abs_tol=1e-3)
+    assert not played.generator.suggest(1)
+
+
+def test_it_goes_uphill_to_maximize_on_a_logarithmic_range_and_stops_at_its_end() -> None:
+    rate = Variable(name="x", low=1e-6, high=1.0, log=True)
+    vocs = Vocs(variables=(rate, Y), objectives={"E": "maximize"})
+    played = PlayedGenerator(lambda: built(vocs), vocs)
+    played.play(500, lambda p: {"E": -((math.log10(p["x"]) + 3.5) ** 2) + p["y"]})
+    best = found(played, -1.0)
+    assert math.isclose(math.log10(best.parameters["x"]), -3.5, abs_tol=1e-2)
+    assert math.isclose(best.parameters["y"], 3.0, abs_tol=1e-3)
+
+
+def test_lost_points_and_those_that_miss_a_constraint_are_the_worst() -> None:
+    vocs = Vocs(
+        variables=(X, Y), objectives={"E": "minimize"}, constraints={"c": Constraint("<", 1.0)}
+    )
+
+    def value(point: Mapping[str, Any]) -> dict[str, float] | None:
+        x, y = point["x"], point["y"]
+        if y > 2.2:
+            return None
+        return {"E": (x - 1) ** 2 + (y - 1.5) ** 2, "c": x + 0.8}
+
+    played = PlayedGenerator(lambda: built(vocs, start={"x": -1.0, "y": 2.0}), vocs)
+    played.play(500, value)
+    best = min(
+        (p for p in played.points if p.values and p.values["c"] < 1), key=lambda p: p.values["E"]
+    )
+    assert 0.1 < best.parameters["x"] < 0.2  # as near to 1 as the constraint lets it
+    assert math.isclose(best.parameters["y"], 1.5, abs_tol=0.1)
+
+
+def test_after_a_switch_it_begins_at_the_best_point_of_the_generators_before() -> None:
+    played = PlayedGenerator(lambda: built(VALLEY, start={"x": -2.0}), VALLEY)
+    places = [(0.5, 0.5), (1.2, 1.4), (-1.0, 1.0)]
+    played.learn(
+        Point(number=i, parameters={"x": x, "y": y}, state="done", values=valley({"x": x, "y": y}))
+        for i, (x, y) in enumerate(places)
+    )
+    (first,) = played.play(1, valley)
+    assert (round(first["x"], 9), round(first["y"], 9)) == (1.2, 1.4)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_built_anew_at_any_moment_it_makes_the_moves_that_it_would_have_made(at_once: int) -> None:
+    undisturbed = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once).play(1000, valley)
+    played = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once)
+    for _ in range(60):
+        played.play(2, valley)
+        played.renew()
+    assert played.play(1000, valley) == undisturbed
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    check = NELDER_MEAD.check
+    assert check is not None
+    several = Vocs(variables=(X,), objectives={"E": "minimize", "F": "minimize"})
+    with pytest.raises(EnsembleError, match="there are several"):
+        check(several, OPTIONS)
+    words = Vocs(variables=(Variable(name="k", values=("a", "b")),), objectives={"E": "minimize"})
+    with pytest.raises(EnsembleError, match="needs ranges, and 'k' has values"):
+        check(words, OPTIONS)
+    with pytest.raises(EnsembleError, match="the start has x = 7.0: it is from -2 to 2"):
+        check(VALLEY, {**OPTIONS, "start": {"x": 7.0}})
+    with pytest.raises(EnsembleError, match="the start has z = 7.0: it is no variable"):
+        check(VALLEY, {**OPTIONS, "start": {"z": 7.0}})
