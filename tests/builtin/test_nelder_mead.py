@@ -104,7 +104,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     words = Vocs(variables=(Variable(name="k", values=("a", "b")),), objectives={"E": "minimize"})
     with pytest.raises(EnsembleError, match="needs ranges, and 'k' has values"):
         check(words, OPTIONS)
-    with pytest.raises(EnsembleError, match="the start has x = 7.0: it is from -2 to 2"):
+    with pytest.raises(EnsembleError, match=r"the start has x = 7.0: it is from -2 to 2"):
         check(VALLEY, {**OPTIONS, "start": {"x": 7.0}})
-    with pytest.raises(EnsembleError, match="the start has z = 7.0: it is no variable"):
+    with pytest.raises(EnsembleError, match=r"the start has z = 7.0: it is no variable"):
         check(VALLEY, {**OPTIONS, "start": {"z": 7.0}})
