@@ -252,7 +252,11 @@ def heartbeat(ran: Ran) -> None:
 
 
 def grow_shrink(ran: Ran) -> None:
-    assert ran.fired == {"rule-1": 1, "too-slow": 2, "done": 1, "granted": 2, "denied": 1}
+    resumed = any(line["type"] == "resume" for line in ran.lines)
+    # All jobs may be over when a controller that was killed is resumed: then no more is asked for.
+    once = resumed and ran.fired["too-slow"] == 1
+    denied = {} if once else {"denied": 1}
+    assert ran.fired == {"rule-1": 1, "too-slow": 2 - once, "done": 1, "granted": 2, **denied}
     asked = [
         line["delta"]
         for line in ran.lines
@@ -263,10 +267,11 @@ def grow_shrink(ran: Ran) -> None:
         for line in ran.lines
         if line["type"] == "resize-outcome" and "outcome" in line
     ]
-    assert asked == [3, 3, -3]
-    assert told == [("granted", 4), ("denied", 4), ("granted", 1)]
+    assert asked == ([3, -3] if once else [3, 3, -3])
+    assert [one for one in told if one != ("denied", 4)] == [("granted", 4), ("granted", 1)]
+    assert len(told) == len(asked)
     assert ran.groups == {"sleep": (8, 0, 0)}
-    if not any(line["type"] == "resume" for line in ran.lines):
+    if not resumed:
         # (Who was killed after the request is answered when it is asked again: jobs began by then,
         # and as many ended as there was time for.)
         assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
