@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Call, Resize
-from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
+from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome, Resources
 from ensemble_core.testing import Story
 
 GROUPS = ("a", "b", "c-d")
@@ -119,7 +120,7 @@ def ensembles(draw: st.DrawFn) -> str:
 
 
 def tell(story: Story, seed: int, events: int = 90) -> None:
-    """A random but possible run."""
+    """A random but possible run, on nodes that come and go."""
     chance = random.Random(seed)
     waiting, running, clearing = set[str](), set[str](), set[str]()
     outstanding: list[object] = []
@@ -169,6 +170,9 @@ def tell(story: Story, seed: int, events: int = 90) -> None:
             decided += story.job(job, "release", "free", "clean")
             if chance.random() < 0.3:
                 decided += story.job(job, "clean", "finish")  # an echo
+        elif pick < 0.93:
+            nodes = {"nodes.free": chance.randrange(3), "nodes.up": chance.randrange(2, 9)}
+            decided += story.tell(Resources(story.now, nodes))
         else:
             decided += story.wait(chance.random() * 10)
         note(decided)
@@ -205,12 +209,12 @@ def a_job_is_submitted_once_and_nothing_is_decided_after_terminate(story: Story)
 
 
 def an_engine_read_from_snapshots_goes_on_as_if_nothing_had_been(
-    story: Story, decided: list[str | None], seed: int
+    story: Story, decided: list[str | None], seed: int, often: float = 0.1
 ) -> None:
     chance = random.Random(seed)
     engine, again = Engine(story.ensemble), Engine(story.ensemble)
     for event, text in zip(story.events, decided, strict=True):
-        if chance.random() < 0.1:
+        if chance.random() < often:
             state = dump(again)
             assert state is not None
             loaded = load(state, story.ensemble)
@@ -268,3 +272,43 @@ def test_every_law_holds_in_stories_told_at_random(text: str, seed: int) -> None
     what_the_journal_keeps_brings_the_engine_to_the_same_place(story, decided)
     the_same_file_taken_anew_changes_nothing(story, text)
     an_observer_changes_nothing_and_sees_each_firing(story, decided)
+
+
+#: Each algorithm of the core with its options, and what it is switched to in the middle.
+ALGORITHMS = {
+    "workload-demand": "{groups: [a, b], order: random, every: 1, checks: 1, keep: true}",
+    "random-selection": "{groups: [a, b], at_once: 3, seed: 5, scale: true, every: 4, checks: 2}",
+    "workload-success": "{group: c-d, successes: 40, at_once: 3, valid: duration < 20}",
+    "select-fastest-runtime": "{groups: [a, b], at_once: 3, statistic: median}",
+    "select-longest-runtime": "{groups: [b, a], at_once: 3}",
+    "cheapest-member": "{at_once: 4, members: [{group: a, price: 2}, {group: b, price: 0.5}]}",
+}
+STUDY = """
+jobs:
+  - {name: a, command: 'x {x}', parameters: {x: {from: 1, to: 25}}}
+  - {name: b, command: x, nodes: 2, count: 25}
+  - {name: c-d, command: x}
+use:
+  - {algorithm: NAME, as: first, with: OPTIONS}
+  - {algorithm: workload-success, as: then, enabled: false, with: {group: c-d, successes: 30}}
+rules:
+  - trigger: job-success
+    when: metric("count.a.success") + metric("count.c-d.success") > 8
+    action: {name: switch, to: then}
+"""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_that_is_resumed_at_a_hundred_moments_decides_as_one_that_was_not(
+    name: str,
+) -> None:
+    text = STUDY.replace("NAME", name).replace("OPTIONS", ALGORITHMS[name])
+    story = Story(text)
+    tell(story, seed=7, events=250)
+    kinds = [decision.type for decision in story.decisions]
+    assert {"submit", "switch"} <= {*kinds}, "it came to the middle"
+    decided = the_same_events_give_the_same_decisions_to_the_byte(story)
+    a_job_is_submitted_once_and_nothing_is_decided_after_terminate(story)
+    often = 100 / len(story.events)
+    an_engine_read_from_snapshots_goes_on_as_if_nothing_had_been(story, decided, 7, often)
+    what_the_journal_keeps_brings_the_engine_to_the_same_place(story, decided)
