@@ -11,13 +11,16 @@ code is 1 where any differs. Part of ``make soak``, where EXAMPLE is left out: a
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,24 +29,74 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 COMMAND = (sys.executable, "-m", "ensemble_core.cli")
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 #: Decisions that are no further apart may come in any order, in seconds.
 RACING = 0.05
 #: How much longer or shorter a simulated run may be.
 LONGER = 0.15
-#: Options of a run, and of the cluster that it is simulated on; of most examples the first.
-USUAL = (("--slots", "2"), ("--cores-per-node", "2"))
-OPTIONS = {
-    "grow-shrink": (
-        ("--slots", "1", "--min-slots", "1", "--max-slots", "4"),
-        ("--cores-per-node", "1", "--max-nodes", "4"),
-    ),
+
+
+MACHINE = ("--cores-per-node", "2")
+
+
+class Example(NamedTuple):
+    """An example that runs on this machine: options of its ``run``, of the cluster that it is
+    simulated on, and of both; the program or the module that it ``needs``."""
+
+    run: Sequence[str] = ("--slots", "2")
+    machine: Sequence[str] = MACHINE
+    both: Sequence[str] = ()
+    needs: str = ""
+
+
+def _growing(slots: int, most: int, *run: str) -> Example:
+    """On so many slots, that rules may make more."""
+    words = ("--slots", str(slots), "--max-slots", str(most), *run)
+    return Example(
+        words, ("--nodes", str(slots), "--cores-per-node", "1", "--max-nodes", str(most))
+    )
+
+
+def _shorter(*sets: str, needs: str = "") -> Example:
+    return Example(both=[word for each in sets for word in ("--set", each)], needs=needs)
+
+
+#: Where it is not the usual one: less work where an example takes more than ten seconds.
+SPECIAL = {
+    "grow-shrink.yaml": _growing(1, 4, "--min-slots", "1"),
+    "shape/rate.yaml": _growing(2, 4),
+    "shape/shape.yaml": Example(("--slots", "4"), ("--cores-per-node", "4")),
+    "ising/ensemble.yaml": _shorter("jobs.ising.parameters.clusters=50"),
+    "ising/fixed.yaml": _shorter("jobs.ising.parameters.T={from: 2.0, to: 2.6, step: 0.1}"),
+    # Their functions read what jobs wrote.
+    "branches/ensemble.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
+    "retrain/online.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
+    "ams/ensemble.yaml": Example(needs="sklearn"),
+    "retrain/ensemble.yaml": Example(needs="sklearn"),
+    "parameters/optimise.yaml": Example(needs="sklearn"),
 }
-#: Those that run on this machine, within a minute; with LAMMPS those that need it as well.
-LOCAL = (
-    *("hello-world", "terminate", "backoff", "heartbeat", "grow-shrink", "custom-action"),
-    *("parameter-sweep", "failure-handling", "json-lines"),
-)
-LAMMPS = ("lammps-sweep", "lammps-converge", "lammps-bisect", "lammps-restart")
+#: Those that need another queue than this machine.
+ELSEWHERE = frozenset({"minicluster.yaml", "workload-demand.yaml", "two-members.yaml"})
+
+
+def local() -> dict[str, Example]:
+    """Every example that runs on this machine, by its file."""
+    found = {}
+    for file in sorted(EXAMPLES.rglob("*.yaml")):
+        name = file.relative_to(EXAMPLES).as_posix()
+        if name in ELSEWHERE or name.endswith(".ensemble-test.yaml"):
+            continue
+        usual = Example(needs="lmp" if name.startswith("lammps-") else "")
+        found[name] = SPECIAL.get(name, usual)
+    return found
+
+
+def lacking(example: Example) -> bool:
+    """True where the program or module that it needs is not here."""
+    needs = example.needs
+    return (
+        bool(needs) and not shutil.which(needs, path=PATH) and not importlib.util.find_spec(needs)
+    )
 
 
 class Decided(NamedTuple):
@@ -63,26 +116,26 @@ class Compared(NamedTuple):
 
 def compare(example: str, folder: Path) -> Compared:
     """Run an example, simulate it with a model of that run, and compare."""
-    file = str(EXAMPLES / f"{example}.yaml")
-    run, machine = OPTIONS.get(example, USUAL)
+    file = str(EXAMPLES / example)
+    run, machine, both, _ = local()[example]
     state = ("--state", str(folder / "state"))
-    _call(folder, "run", "-q", "--executor", "local", *run, *state, "--tag", "real", file)
-    _call(folder, "simulate", "-q", "--model-from", "real", *machine, *state, "--tag", "sim", file)
+    _call(folder, "run", "-q", "--executor", "local", *run, *both, *state, "--tag", "real", file)
+    words = ("simulate", "-q", "--model-from", "real", *machine, *both, *state, "--tag", "sim")
+    _call(folder, *words, file)
     real, simulated = (decisions(folder, tag, state) for tag in ("real", "sim"))
     return Compared(difference(real, simulated), real[-1].at, simulated[-1].at)
 
 
 def _call(folder: Path, *words: str) -> str:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         [*COMMAND, *words],
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": PATH},
         capture_output=True,
         text=True,
     )
     if done.returncode in (2, 70):
-        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
+        raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
     return done.stdout
 
 
@@ -137,23 +190,30 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     bad = 0
-    everything = (*LOCAL, *(LAMMPS if shutil.which("lmp") else ()))
-    for example in given.examples or everything:
+    began = time.monotonic()
+    for example in given.examples or local():
+        if lacking(local()[example]):
+            print(f"{example}: not played, there is no {local()[example].needs}", flush=True)
+            continue
         found = []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(compare(example, Path(folder)))
+                try:
+                    found.append(compare(example, Path(folder)))
+                except RuntimeError as error:
+                    found.append(Compared(str(error), math.nan, math.nan))
         ratio = statistics.median(each.simulated / each.real for each in found)
         differ = [each.difference for each in found if each.difference]
-        wrong = bool(differ) or abs(ratio - 1) > LONGER
+        wrong = bool(differ) or not abs(ratio - 1) <= LONGER
         bad += wrong
         print(
             f"{example}: {len(found) - len(differ)} of {len(found)} decided the same, length "
-            f"{ratio - 1:+.1%}{'  WRONG' if wrong else ''}",
+            f"{ratio - 1:+.1%} of {found[0].real:.1f} s{'  WRONG' if wrong else ''}",
             flush=True,
         )
         for text in differ[:1]:
             print(f"  {text}")
+    print(f"{time.monotonic() - began:.0f} s in all; {bad} wrong")
     return int(bad > 0)
 
 

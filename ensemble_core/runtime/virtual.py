@@ -53,8 +53,9 @@ class VirtualRuntime:
     happens, both in seconds since the epoch; ``wall`` is after how many seconds the run stops, as
     a real one does (else ``limits.wall``). ``takes`` gives the seconds that a call of a function
     or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
-    executor's. An action is called only where its record ``simulates``; any other returns what
-    ``answers`` has for it, or nothing, and ``stubbed`` names it then. Raises as ``Runtime`` does.
+    executor's. A call returns what ``answers`` has for it. Without an answer a function is called,
+    and an action where its record ``simulates``; any other returns nothing, and ``stubbed`` names
+    it. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -279,11 +280,13 @@ class VirtualRuntime:
             return
         due = self._now + takes
         outcome: Event
-        if call.kind == "action" and not self._actions[call.name].simulates:
-            answer = self._answers(call)
-            if answer is None:
-                self.stubbed.add(call.name)
-            outcome = CallReturned(due, call.call, tuple(answer or ()))
+        stub = call.kind == "action" and not self._actions[call.name].simulates
+        answer = self._answers(call) if stub or call.kind != "action" else None
+        if stub and answer is None:
+            self.stubbed.add(call.name)
+            answer = ()
+        if answer is not None:
+            outcome = CallReturned(due, call.call, tuple(answer))
         else:
             outcome = self._caller.outcome(order_of(self.engine, call))
         self._calls += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from ensemble_core.cli.toolkit import (
     state_option,
     to_json,
 )
+from ensemble_simulate.calls import Result
 from ensemble_simulate.draws import formula, parse
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.forecast import COST_NAMES, Figures, Study, played
@@ -74,6 +75,13 @@ __all__ = ["simulate"]
     help="A file that says what jobs do.  [default: the section 'simulate:' of FILE]",
 )
 @click.option("--model-from", metavar="RUN", help="Learn what jobs do from a kept run.")
+@click.option(
+    "--functions",
+    type=click.Choice(["called", "recorded"]),
+    default="called",
+    show_default=True,
+    help="Call the file's functions, or have them return what they did in the run of --model-from.",
+)
 @click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
 @click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
 @click.option("--workers", type=int, metavar="N", help="Processes for --runs.  [default: cores]")
@@ -108,6 +116,7 @@ def simulate(
     wait: str | None,
     model_file: str | None,
     model_from: str | None,
+    functions: str,
     seed: int,
     runs: int,
     workers: int | None,
@@ -149,7 +158,8 @@ def simulate(
     costs = None if cost is None else _costs(cost)
     machine = Machine(nodes, cores, gpus_per_node, backfill, held, max_nodes or nodes)
     registry = load_plugins(plugins)
-    files = _Files(registry, overrides, model_file, model_from, state, no_custom)
+    recorded = functions == "recorded"
+    files = _Files(registry, overrides, model_file, model_from, state, no_custom, recorded)
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
     if vs is None and runs == 1 and costs is None:
@@ -178,9 +188,16 @@ class _Files:
         model_from: str | None,
         state: str | None,
         no_custom: bool,
+        recorded: bool,
     ) -> None:
         if model_file is not None and model_from is not None:
             raise UsageError("--model and --model-from exclude each other", code="bad-option")
+        if recorded and model_from is None:
+            raise UsageError(
+                "--functions recorded needs a run that recorded what they returned",
+                hint="name one with --model-from RUN",
+                code="bad-option",
+            )
         self.registry = registry
         self.overrides = list(overrides)
         self.text = ""
@@ -188,6 +205,7 @@ class _Files:
         self._model_from = model_from
         self._state = state
         self._no_custom = no_custom
+        self._recorded = recorded
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
         """The ensemble with its model. Raises :class:`EnsembleError` for all that is wrong."""
@@ -201,7 +219,8 @@ class _Files:
                     f"{file} has functions of its own ({called}), and --no-custom refuses them",
                     code="has-functions",
                 )
-            print_warning(f"{file}: its functions are called as they are: {called}")
+            how = "return what they did in the run" if self._recorded else "are called as they are"
+            print_warning(f"{file}: its functions {how}: {called}")
         model = self._model(file, text, ensemble)
         missing = without_model(ensemble, model)
         if missing:
@@ -223,7 +242,7 @@ class _Files:
         if self._model_from is not None:
             with KeptRun(self._state, self._model_from) as kept:
                 _check_same(kept, file, ensemble)
-                return learn(kept, ensemble)
+                return replace(learn(kept, ensemble), functions_recorded=self._recorded)
         if self._model_file is not None:
             document = read_document(read_file(self._model_file), self._model_file)
             inside = isinstance(document.data, dict) and "simulate" in document.data
@@ -267,11 +286,11 @@ def _once(
 ) -> int:
     model = replace(study.model, seed=seed)
     simulator = Simulator(study.machine, model)
-    stubbed: set[str] = set()
+    calls, stubbed = model.calls(), set[str]()
 
-    def answer(call: Call) -> Sequence[Mapping[str, Any]] | None:
-        found = model.answer(call)
-        if found is None:
+    def answer(call: Call) -> Result | None:
+        found = calls.answer(call)
+        if found is None and call.kind == "action":
             stubbed.add(call.name)
         return found
 
@@ -288,7 +307,7 @@ def _once(
         overrides=files.overrides,
         plugins=plugins,
         until=study.until,
-        takes=model.takes,
+        takes=calls.takes,
         answers=answer,
     )
     if not (display.quiet or display.as_json):

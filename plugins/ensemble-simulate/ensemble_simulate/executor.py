@@ -27,24 +27,20 @@ from ensemble_core import (
 from ensemble_simulate.draws import Draw
 from ensemble_simulate.models import Life, Model
 from ensemble_simulate.nodes import Nodes, demand_of
+from ensemble_simulate.queue_events import (
+    CANCELLED,
+    EXCEPTIONS,
+    RELEASE,
+    SUCCESS,
+    arrived,
+    refused,
+)
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
 __all__ = ["Machine", "Simulator"]
 
 #: What happens to a job: the queue has it, it may wait for nodes, it starts, prints, is over.
-_Kind = Literal["arrive", "eligible", "start", "row", "end"]
-
-_SUCCESS = {"status": 0}
-_RELEASE = {"ranks": "all", "final": True}
-#: Types of exceptions by cause; the causes that are not here end with a wait status alone.
-_EXCEPTIONS = {
-    "timeout": "timeout",
-    "memory": "out-of-memory",
-    "node-failure": "node-failure",
-    "preempted": "preempted",
-    "lost": "lost",
-    "submit": "submit",
-}
+_Kind = Literal["arrive", "eligible", "start", "row", "killed", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +67,7 @@ class _Running(Entry):
     began: float = 0.0
     waiting: bool = False
     coming: bool = False
+    dying: bool = False
     over: bool = False
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
@@ -134,11 +131,11 @@ class Simulator(VirtualExecutor):
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
             if not self._queue.nodes.ever(demand) and not self._may_grow(demand.nodes):
-                events += _arrived(now, name, priority)
-                events += _refused(now, job, self._queue.nodes)
+                events += arrived(now, name, priority)
+                events += refused(now, job, self._queue.nodes)
                 continue
             if not job.urgency:  # held, until somebody cancels it
-                events += _arrived(now, name, priority)
+                events += arrived(now, name, priority)
                 self._jobs[name] = _Running(job, demand, 0.0)
                 continue
             life = self._model.life(job)
@@ -148,7 +145,7 @@ class Simulator(VirtualExecutor):
                 running.coming = True
                 self._at(now + life.arrival, "arrive", running)
                 continue
-            events += _arrived(now, name, priority)
+            events += arrived(now, name, priority)
             held = 0.0 if wait is None else wait.number({}, partial(chance, name, "wait"))
             if held > 0:
                 self._at(now + held, "eligible", running)
@@ -168,12 +165,15 @@ class Simulator(VirtualExecutor):
             if job is None:
                 continue
             if job.coming:
-                self._emit(_arrived(now, name, {"priority": job.job.urgency}))
-            context = {"type": "cancel", "severity": 0, "note": ""}
-            self._emit([JobEvent(now, name, "exception", context)])
-            if job.began:
-                self._emit([JobEvent(now, name, "finish", {"status": 15})])
-                self._gone(now, job)
+                self._emit(arrived(now, name, {"priority": job.job.urgency}))
+            if job.dying:
+                continue
+            self._emit([JobEvent(now, name, "exception", CANCELLED)])
+            if job.began and job.life.dying > 0:
+                job.dying = True
+                self._at(now + job.life.dying, "killed", job)
+            elif job.began:
+                self._killed(now, job)
             elif job.nodes:  # it has its nodes, and has not started
                 self._gone(now, job)
             else:
@@ -182,6 +182,10 @@ class Simulator(VirtualExecutor):
                 job.over = True
                 del self._jobs[name]
                 self._emit([JobEvent(now, name, "clean")])
+
+    def _killed(self, now: float, job: _Running) -> None:
+        self._emit([JobEvent(now, job.job.id, "finish", {"status": 15})])
+        self._gone(now, job)
 
     def would_succeed(self, name: str) -> bool:
         """True if this job is in the queue and would end well, were it left alone."""
@@ -242,6 +246,9 @@ class Simulator(VirtualExecutor):
             if kind == "end":
                 self._account(now)
                 self._end(now, job, job.life)
+            elif kind == "killed":
+                self._account(now)
+                self._killed(now, job)
             elif kind == "row":
                 self._print(now, job)
             elif kind == "start":
@@ -264,7 +271,7 @@ class Simulator(VirtualExecutor):
     def _arrive(self, now: float, job: _Running) -> None:
         """The queue has a job that was on its way to it."""
         job.coming = False
-        self._emit(_arrived(now, job.job.id, {"priority": job.job.urgency}))
+        self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
         wait = self._machine.wait
         chance = partial(self._model.chance, job.job.id, "wait")
         held = 0.0 if wait is None else wait.number({}, chance)
@@ -326,11 +333,11 @@ class Simulator(VirtualExecutor):
 
     def _end(self, now: float, running: _Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
-        if cause in _EXCEPTIONS:
-            context = {"type": _EXCEPTIONS[cause], "severity": 0, "note": f"simulated: {cause}"}
+        if cause in EXCEPTIONS:
+            context = {"type": EXCEPTIONS[cause], "severity": 0, "note": f"simulated: {cause}"}
             self._emit([JobEvent(now, name, "exception", context)])
         if running.began and cause != "lost":
-            status = _SUCCESS if life.status == 0 else {"status": life.status}
+            status = SUCCESS if life.status == 0 else {"status": life.status}
             self._emit([JobEvent(now, name, "finish", status)])
         self._gone(now, running)
 
@@ -342,7 +349,7 @@ class Simulator(VirtualExecutor):
         self._look = True
         self._emit(
             (
-                JobEvent(now, name, "release", _RELEASE),
+                JobEvent(now, name, "release", RELEASE),
                 JobEvent(now, name, "free"),
                 JobEvent(now, name, "clean"),
             )
@@ -391,24 +398,6 @@ class Simulator(VirtualExecutor):
             self.offered += seconds * cores
             self.used += seconds * (cores - nodes.free_cores)
             self._since = now
-
-
-def _arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
-    return (
-        JobEvent(now, name, "submit", {"queue_id": name}),
-        JobEvent(now, name, "validate"),
-        JobEvent(now, name, "depend"),
-        JobEvent(now, name, "priority", priority),
-    )
-
-
-def _refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
-    note = (
-        f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "
-        f"the virtual cluster has {nodes.size} with {nodes.cores}"
-    )
-    context = {"type": "alloc", "severity": 0, "note": note}
-    return JobEvent(now, job.id, "exception", context), JobEvent(now, job.id, "clean")
 
 
 def _number(value: object) -> float | None:

@@ -128,15 +128,15 @@ class _Heard(Watcher):
 def play(study: Study, seed: int) -> Figures:
     """One run of this seed. Raises :class:`EnsembleError` where the model makes no sense."""
     model = replace(study.model, seed=seed)
-    simulator = Simulator(study.machine, model)
+    simulator, calls = Simulator(study.machine, model), model.calls()
     runtime = VirtualRuntime(
         study.ensemble,
         simulator,
         actions=study.registry.actions,
         began=BEGAN,
         until=BEGAN + study.until,
-        takes=model.takes,
-        answers=model.answer,
+        takes=calls.takes,
+        answers=calls.answer,
     )
     heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core import Job
-from ensemble_core.cli.toolkit import Call, Ensemble, KeptRun, Submit
+from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
+from ensemble_simulate.calls import Called, key_of_call
 from ensemble_simulate.draws import parse
 from ensemble_simulate.models import GroupModel, Model, Recorded, ReplayedRows, keys_of
 
@@ -40,6 +41,7 @@ class _Seen:
     came: float | None = None
     placed: float | None = None
     began: float | None = None
+    cancelled: float | None = None
     ended: float | None = None
     cause: str | None = None
     status: int = 0
@@ -62,6 +64,13 @@ class _Seen:
     def arrival(self) -> float:
         """Seconds until the queue had it."""
         return 0.0 if self.came is None else max(0.0, self.came - self.decided)
+
+    @property
+    def dying(self) -> float | None:
+        """Seconds from its cancelling to its end, where it ran then."""
+        if self.began is None or self.cancelled is None or self.ended is None:
+            return None
+        return max(0.0, self.ended - self.cancelled) if self.cause == "cancelled" else None
 
     @property
     def launch(self) -> float:
@@ -115,8 +124,8 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """The model of this run's jobs, for the groups that the ensemble has too."""
     seen: dict[str, _Seen] = {}
-    calls: dict[str, tuple[str, float, str]] = {}
-    returned: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
+    calls: dict[str, tuple[tuple[str, str], float]] = {}
+    made: dict[tuple[str, str], list[Called]] = {}
     took: dict[str, list[float]] = {}
     for row in kept.journal.rows(0):
         if row.type == "job" and row.job in seen:
@@ -128,24 +137,34 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
                 one.rows.append((max(0.0, row.time - one.began), values))
         elif row.type in ("call-returned", "call-failed"):
             data = row.data or {}
-            name, since, about = calls.pop(str(data.get("call")), ("", 0.0, ""))
-            if row.type == "call-returned":
-                returned[name, about] = data.get("result", ())
-            took.setdefault(name, []).append(max(0.0, row.time - since))
+            key, since = calls.pop(str(data.get("call")), (("", ""), 0.0))
+            result = data.get("result", ()) if row.type == "call-returned" else None
+            seconds = max(0.0, row.time - since)
+            made.setdefault(key, []).append(Called(seconds, result))
+            took.setdefault(key[0], []).append(seconds)
         for decision in json.loads(row.decisions) if row.decisions else ():
             if decision["type"] == Submit.type:
                 for each in map(Job.from_dict, decision["jobs"]):
                     seen[each.id] = _Seen(each, row.time)
             elif decision["type"] == Call.type:
-                about = str((decision.get("job") or {}).get("job", ""))
-                calls[decision["call"]] = decision["name"], row.time, about
+                key = key_of_call(decision["name"], decision.get("job"))
+                calls[decision["call"]] = key, row.time
+            for name in _cancelled(decision):
+                if name in seen and seen[name].cancelled is None:
+                    seen[name].cancelled = row.time
     groups: dict[str, GroupModel] = {}
     for name in ensemble.groups:
         own = [each for each in seen.values() if each.job.group == name]
         if any(each.began is not None and each.ended is not None for each in own):
             groups[name] = _model(own, kept.tag)
     functions = {name: parse(times, ()) for name, times in took.items() if name}
-    return Model(groups, functions, returned)
+    return Model(groups, functions, made)
+
+
+def _cancelled(decision: Mapping[str, Any]) -> Sequence[str]:
+    """The jobs that a decision cancels: a cancel, or the end of the run."""
+    jobs: Sequence[str] = decision.get("jobs" if decision["type"] == Cancel.type else "cancel", ())
+    return jobs
 
 
 def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
@@ -179,14 +198,23 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     whole = [each for each in ran if each.cause is None] or ran
     usual = sorted(each.seconds for each in whole)[len(whole) // 2]
     recorded: dict[tuple[str, str], Recorded] = {}
+    deaths = sorted(each.dying for each in own if each.dying is not None)
+    dying = deaths[len(deaths) // 2] if deaths else 0.0
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
             # What cancelled it may do so again, by its rows; else it goes on as the others do.
             longer = max(usual, each.seconds + 1.0)
-            life = Recorded(longer, None, 0, each.rows, each.arrival, each.launch)
+            own_dying = dying if each.dying is None else each.dying
+            life = Recorded(longer, None, 0, each.printed, each.arrival, each.launch, own_dying)
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
             life = Recorded(
-                each.seconds, each.cause, each.status, each.printed, each.arrival, each.launch
+                each.seconds,
+                each.cause,
+                each.status,
+                each.printed,
+                each.arrival,
+                each.launch,
+                dying,
             )
         else:
             continue
@@ -208,7 +236,7 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     launch = sorted(each.launch for each in ran)[len(ran) // 2]
     source = f"run {tag}, {len(ran)} jobs"
     rows = _replayed(whole)
-    return GroupModel(duration, fails, statuses, rows, recorded, source, arrival, launch)
+    return GroupModel(duration, fails, statuses, rows, recorded, source, arrival, launch, dying)
 
 
 def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import Expression, Job, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
+from ensemble_simulate.calls import Called, Calls
 from ensemble_simulate.chance import Randomness, Stream
 from ensemble_simulate.draws import Chance, Draw
 
@@ -64,6 +65,8 @@ class Life(NamedTuple):
     #: Seconds until the queue has it, and from the time that it has its nodes to its start.
     arrival: float = 0.0
     launch: float = 0.0
+    #: Seconds from its cancelling to its end, while it runs.
+    dying: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Recorded:
     rows: Sequence[tuple[float, Mapping[str, float]]] = ()
     arrival: float = 0.0
     launch: float = 0.0
+    dying: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ class ReplayedRows:
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
     ``recorded`` lives of jobs by their keys (:func:`keys_of`), which come before all else;
-    ``source`` says for people where it is from; ``arrival`` and ``launch`` are those of each life.
+    ``source`` says for people where it is from; ``arrival``, ``launch`` and ``dying`` are those of
+    each life.
     """
 
     duration: Number | None = None
@@ -161,6 +166,7 @@ class GroupModel:
     source: str = "the file"
     arrival: float = 0.0
     launch: float = 0.0
+    dying: float = 0.0
     #: Whether any of it speaks of the job's names.
     speaks: bool = field(init=False)
 
@@ -173,26 +179,28 @@ class GroupModel:
 @dataclass(frozen=True, slots=True)
 class Model:
     """The model of an ensemble's jobs. ``functions`` are the seconds that calls take, by name, and
-    ``returned`` the results of plugins' actions in a kept run, by name and job."""
+    ``called`` what calls took and returned in a kept run, by name and job, in order. With
+    ``functions_recorded`` functions of the file return that too, and not only plugins' actions.
+    """
 
     groups: Mapping[str, GroupModel]
     functions: Mapping[str, Draw] = field(default_factory=dict)
-    returned: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    called: Mapping[tuple[str, str], Sequence[Called]] = field(default_factory=dict)
+    functions_recorded: bool = False
     seed: int = 0
 
     def chance(self, *about: object) -> Stream:
         """The source of chance of one thing: the same for the same seed, whatever else happens."""
         return Stream("\0".join(map(str, (self.seed, *about))))
 
-    def takes(self, call: Call) -> float:
-        """Seconds that a call of a function takes."""
-        draw = self.functions.get(call.name)
-        return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
+    def calls(self) -> Calls:
+        """The calls of one run."""
 
-    def answer(self, call: Call) -> Sequence[Mapping[str, Any]] | None:
-        """The result of an action, which is not carried out, in the kept run; ``None``: not
-        known."""
-        return self.returned.get((call.name, str((call.job or {}).get("job", ""))))
+        def drawn(call: Call) -> float:
+            draw = self.functions.get(call.name)
+            return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
+
+        return Calls(self.called, drawn, functions=self.functions_recorded)
 
     def life(self, job: Job) -> Life:
         """The course of this job. Raises :class:`UsageError` where the model makes no sense."""
@@ -204,7 +212,7 @@ class Model:
             rows = iter(known.rows) if known.rows else None
             return Life(
                 known.seconds, known.cause, known.status, rows, observer,
-                known.arrival, known.launch,
+                known.arrival, known.launch, known.dying,
             )  # fmt: skip
         names = names_of(job) if model.speaks else _NO_NAMES
         made: list[Stream] = []
@@ -224,7 +232,8 @@ class Model:
                 code="bad-draw",
             )
         if not model.fails and model.rows is None:
-            return Life(seconds, None, 0, None, observer, model.arrival, model.launch)
+            late = model.arrival, model.launch, model.dying
+            return Life(seconds, None, 0, None, observer, *late)
         cause = _failing(model.fails, names, chance)
         if cause == "timeout":
             seconds = job.duration or seconds
@@ -244,7 +253,8 @@ class Model:
                 )
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
         status = model.statuses.get(cause or "", 0)
-        return Life(seconds, cause, status, rows, observer, model.arrival, model.launch)
+        late = model.arrival, model.launch, model.dying
+        return Life(seconds, cause, status, rows, observer, *late)
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:

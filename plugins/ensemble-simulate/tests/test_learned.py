@@ -197,3 +197,107 @@ def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
     model = Model({"a": GroupModel(parse(5.0, ()), recorded=lives)})
     assert [model.life(job).seconds for job in (hot, cold, elsewhere)] == [9.0, 1.0, 1.0]
     assert model.life(replace(hot, parameters={"T": 4})).seconds == 5.0
+
+
+def test_functions_that_read_files_of_jobs_return_what_they_did_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    """What the job wrote is not there when the run is simulated."""
+    (tmp_path / "study.yaml").write_text(
+        """
+jobs:
+  - {name: sim, command: [sh, -c, 'touch DIR/real-$$'], count: 2}
+  - {name: after, command: 'true'}
+custom: |
+  from pathlib import Path
+
+  def look(**kwargs):
+      found = list(Path("DIR").glob("real-*"))
+      for file in found:
+          file.unlink()
+      if found:
+          return Action({"name": "submit", "label": "after"})
+      return Action({"name": "log", "message": "there is no file"})
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: look, trigger: job-success, name: sim, each: job, action: {name: custom, label: look}}
+""".replace("DIR", str(tmp_path))
+    )
+    state = ("--state", str(tmp_path / "state"))
+    file = str(tmp_path / "study.yaml")
+    assert _run("run", "-q", "--slots", "1", "--tag", "real", *state, file).exit_code == 0
+    words = ("simulate", "--model-from", "real", "--cores-per-node", "1", *state, file)
+    recorded = _run(*words, "--functions", "recorded", "--tag", "played")
+    assert recorded.exit_code == 0, recorded.output
+    assert "its functions return what they did in the run: Path, look" in recorded.output
+    real = _decisions(tmp_path, "real")
+    assert ("submit", "look", None, ["after.0"]) in real
+    assert _decisions(tmp_path, "played") == real
+    assert "there is no file" in _run(*words, "--tag", "called").output
+    refused = _run("simulate", "--functions", "recorded", *state, file)
+    assert refused.exit_code == 2
+    assert "--functions recorded needs a run" in refused.output
+
+
+def test_calls_take_and_return_what_each_did_in_its_order() -> None:
+    from ensemble_simulate.calls import Called, Calls, key_of_call
+
+    from ensemble_core.cli.toolkit import Call
+
+    def call(number: int, kind: Any, job: str | None = None) -> Call:
+        about = None if job is None else {"job": job}
+        return Call(call=str(number), kind=kind, name="ask", job=about)
+
+    kept = {key_of_call("ask", None): [Called(3.0, [{"a": 1}]), Called(4.0, None)],
+            key_of_call("ask", {"job": "sim.0"}): [Called(5.0, [{"b": 1}])]}  # fmt: skip
+
+    def played(functions: bool, *calls: Call) -> list[Any]:
+        one = Calls(kept, lambda call: 9.0, functions=functions)
+        return [(one.takes(each), one.answer(each)) for each in calls]
+
+    of_run = [call(number, "custom") for number in range(3)]
+    assert played(True, *of_run) == [(3.0, [{"a": 1}]), (4.0, None), (9.0, None)]
+    assert played(False, *of_run) == [(3.0, None), (4.0, None), (9.0, None)]
+    of_job = [call(number, "action", "sim.0") for number in range(2)]
+    assert played(False, *of_job) == [(5.0, [{"b": 1}]), (9.0, [{"b": 1}])]
+    assert played(True, call(0, "generator")) == [(3.0, None)]
+
+
+def test_a_cancelled_job_prints_and_runs_until_it_is_dead_as_it_did(tmp_path: Path) -> None:
+    """It cleans up for a second when it is told to end."""
+    (tmp_path / "study.yaml").write_text("""
+jobs:
+  - name: sim
+    command:
+      - python3
+      - -c
+      - |
+        import signal, sys, time
+        def end(*told):
+            time.sleep(1)
+            print('{"E": 2}', flush=True)
+            sys.exit(1)
+        signal.signal(signal.SIGTERM, end)
+        print('{"E": 1}', flush=True)
+        time.sleep(60)
+    observe: {json-lines: {fields: [E]}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: enough, trigger: observed, name: sim, when: E == 1, action: {name: cancel}}
+  - {id: dead, trigger: job-cancel, name: sim, action: {name: log, message: dead}}
+""")
+    state = ("--state", str(tmp_path / "state"))
+    file = str(tmp_path / "study.yaml")
+    assert _run("run", "-q", "--tag", "real", *state, file).exit_code == 0
+    assert _run("simulate", "--model-from", "real", "--tag", "played", *state, file).exit_code == 0
+    assert _decisions(tmp_path, "played") == _decisions(tmp_path, "real")
+    took = []
+    for tag in ("real", "played"):
+        told = _run("events", tag, "--json", *state).stdout.splitlines()
+        events = [json.loads(line) for line in told]
+        assert [each["values"]["E"] for each in events if each["type"] == "observed"] == [1, 2]
+        (asked,) = (each["timestamp"] for each in events if each["type"] == "cancel")
+        (died,) = (each["timestamp"] for each in events if each.get("name") == "finish")
+        took.append(died - asked)
+    assert took[0] > 1.0
+    assert took[1] == pytest.approx(took[0], abs=1e-3)

@@ -27,11 +27,21 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("example", ["hello-world", "custom-action", "failure-handling"])
+@pytest.mark.parametrize(
+    "example", ["hello-world.yaml", "custom-action.yaml", "failure-handling.yaml"]
+)
 def test_a_simulated_example_decides_what_the_real_one_did(
     script: ModuleType, tmp_path: Path, example: str
 ) -> None:
     assert script.compare(example, tmp_path).difference == ""
+
+
+def test_every_example_that_runs_here_is_compared(script: ModuleType) -> None:
+    """What is said of one by its name is of a file that there is."""
+    found = script.local()
+    assert {"hello-world.yaml", "chain/ensemble.yaml", "studies/asha/ensemble.yaml"} <= set(found)
+    assert set(script.SPECIAL) <= set(found)
+    assert all((script.EXAMPLES / name).exists() for name in script.ELSEWHERE)
 
 
 def test_a_difference_is_seen_and_a_race_is_none(script: ModuleType) -> None:

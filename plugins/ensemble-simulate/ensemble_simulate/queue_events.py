@@ -1,0 +1,44 @@
+"""Events of jobs in a virtual queue, as the local executor has them. Used by ``executor``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ensemble_core import Event, Job, JobEvent
+from ensemble_simulate.nodes import Nodes
+
+__all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrived", "refused"]
+
+#: Contexts of events.
+SUCCESS = {"status": 0}
+CANCELLED = {"type": "cancel", "severity": 0, "note": ""}
+RELEASE = {"ranks": "all", "final": True}
+#: Types of exceptions by cause; the causes that are not here end with a wait status alone.
+EXCEPTIONS = {
+    "timeout": "timeout",
+    "memory": "out-of-memory",
+    "node-failure": "node-failure",
+    "preempted": "preempted",
+    "lost": "lost",
+    "submit": "submit",
+}
+
+
+def arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
+    """The queue has a job."""
+    return (
+        JobEvent(now, name, "submit", {"queue_id": name}),
+        JobEvent(now, name, "validate"),
+        JobEvent(now, name, "depend"),
+        JobEvent(now, name, "priority", priority),
+    )
+
+
+def refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
+    """A job is larger than the cluster."""
+    note = (
+        f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "
+        f"the virtual cluster has {nodes.size} with {nodes.cores}"
+    )
+    context = {"type": "alloc", "severity": 0, "note": note}
+    return JobEvent(now, job.id, "exception", context), JobEvent(now, job.id, "clean")
