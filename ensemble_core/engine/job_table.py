@@ -46,8 +46,9 @@ _OUTCOME_OCCASION: dict[Outcome, str] = {
     "failed": "job-fail",
     "cancelled": "job-cancel",
 }
-#: The variable of how long jobs ran that ended so.
+#: The variables of how long jobs ran that ended so, and of how long they had waited.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
+_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in _OUTCOME_OCCASION}
 
 #: The gauges of what a run costs.
 _USED = tuple(USED + resource for resource in RESOURCES)
@@ -537,6 +538,9 @@ class JobTable:
             group.causes[why] = group.causes.get(why, 0) + 1
         if record.started is not None and record.finished is not None:
             duration = record.finished - record.started
+            waited = record.started - record.submitted
+            if (job.group, _PENDING[outcome]) in self._metrics.series and waited >= 0:
+                self._record(job.group, _PENDING[outcome], waited, record.finished)
             if duration >= 0:
                 if outcome != "cancelled":
                     self._record(job.group, "duration", duration, record.finished)

@@ -47,7 +47,7 @@ COUNTS = (
 _KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated")
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
-#: By which a duration can be told apart.
+#: By which these can be told apart.
 OUTCOMES = ("success", "failed", "cancelled")
 #: What jobs take of an allocation; and the gauges of what the run used of each and of what is
 #: committed to jobs that are not over.
@@ -158,7 +158,7 @@ def _series_path(
         if not base or (dot and not outcome):
             continue
         # What observers yield may have a dot in its name; what each group has means an outcome.
-        if outcome and base in VARIABLES and (base != "duration" or outcome not in OUTCOMES):
+        if outcome and base in VARIABLES and outcome not in OUTCOMES:
             continue
         return MetricPath(text, "series", group, variable, statistic)
     return None

@@ -107,6 +107,20 @@ def test_durations_of_successes_and_failures_are_told_apart() -> None:
     assert "seen" in told.fired()
 
 
+def test_how_long_jobs_had_waited_is_known_by_how_they_ended() -> None:
+    told = story('name: max.sleep-pending.failed, when: "> 5", repetitions: 9')
+    told.start()
+    told.play("sleep.0", pending=9)
+    told.play("sleep.1", pending=4, status=256)
+    assert "seen" not in told.fired()
+    told.begin("sleep.2", pending=7)
+    assert told.metric("max.sleep-pending.failed") == pytest.approx(4), "it may still succeed"
+    told.end("sleep.2", status=256)
+    assert told.metric("max.sleep-pending.failed") == pytest.approx(7)
+    assert told.metric("max.sleep-pending") == pytest.approx(9)
+    assert "seen" in told.fired()
+
+
 @pytest.mark.parametrize(
     ("statistic", "expected"),
     [

@@ -35,6 +35,7 @@ class Largest:
         ("count.sim.success", ("count", "sim", "success", "")),
         ("mean.sim-duration", ("series", "sim", "duration", "mean")),
         ("p90.sim-duration.failed", ("series", "sim", "duration.failed", "p90")),
+        ("p90.sim-pending.cancelled", ("series", "sim", "pending.cancelled", "p90")),
         # The longest group that fits, and what an observer calls its column.
         ("mean.sim-long-Temp", ("series", "sim-long", "Temp", "mean")),
         ("mean.sim-c_msd[4].x", ("series", "sim", "c_msd[4].x", "mean")),
