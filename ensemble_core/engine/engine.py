@@ -334,13 +334,18 @@ class Engine:
             if value is not None:
                 known[name] = value
         record.index.result, missing = worked_out_result(result, known, state.metric)
+        table = state.table.groups[group]
         for name in missing:
-            told = state.table.groups[group].without_value
-            if name not in told:
-                told.append(name)
-                text = result[name].text
-                message = f"{record.job.id}: its result {name!r} ({text}) has no value"
+            message = f"{record.job.id}: its result {name!r} ({result[name].text}) has no value"
+            if table.not_understood:
+                # That of one job is told for all.
+                table.not_understood = False
+                state.error(f"{message}, for its output was not understood")
+            elif name not in table.without_value:
                 state.out.append(Log(message=message, level="warning"))
+            else:
+                continue
+            table.without_value.append(name)
 
     def _on_stranger(self, event: JobEvent) -> None:
         state = self.state
@@ -507,7 +512,11 @@ class Engine:
         state = self.state
         for job in event.jobs:
             record = state.table.records.get(job)
-            if record is not None:
+            if record is None:
+                continue
+            if event.lasts:
+                state.table.groups[record.job.group].not_understood = True
+            else:
                 record.refused = True
         if event.level == "error":
             state.error(event.message)

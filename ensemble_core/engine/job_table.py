@@ -98,6 +98,8 @@ class GroupState:
     columns: set[str] = field(default_factory=set)
     #: Names of its ``result`` of which it was told that they have no value.
     without_value: list[str] = field(default_factory=list)
+    #: An observer understood nothing of what a job of it printed.
+    not_understood: bool = False
     #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
     #: that are held no more.
     held: dict[str, HeldJob] = field(default_factory=dict)

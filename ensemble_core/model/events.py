@@ -225,7 +225,8 @@ class Problem(Event):
     """Something went wrong beside the jobs that the user must hear of: a file that cannot be
     followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1.
     ``jobs`` are ours that could not be cancelled: their rows wake rules again. One that ``lasts``
-    is told again in the run's summary and status."""
+    is told again in the run's summary and status; its ``jobs`` are those whose output was not
+    understood."""
 
     type: ClassVar[str] = "problem"
     message: str

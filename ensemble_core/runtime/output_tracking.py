@@ -163,8 +163,8 @@ class OutputTracker:
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))
 
-    def _miss(self, message: str) -> None:
-        self._put((Problem(self._clock(), message, lasts=True),))
+    def _miss(self, message: str, job: str) -> None:
+        self._put((Problem(self._clock(), message, jobs=(job,), lasts=True),))
 
     def _fail(self, message: str) -> None:
         self._put((Problem(self._clock(), message, "error"),))

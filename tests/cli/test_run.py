@@ -449,3 +449,19 @@ def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end
         assert "no field 'los'; there was 'loss'" in shown
     (summary,) = lines_of(ensemble("status", "last", "--json").stdout)
     assert len(summary["report"]["warnings"]) == 1
+
+
+def test_a_run_whose_results_needed_what_no_observer_understood_ends_with_1(folder: Path) -> None:
+    text = (
+        "jobs:\n"
+        "  - {name: sim, count: 2, command: echo 'loss=0.5', observe: {key-value: {fields: [los]}},\n"
+        "     result: {best: RESULT}}\n"
+        "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
+    )
+    (folder / "slip.yaml").write_text(text.replace("RESULT", "min.los"))
+    result = ensemble("run", "slip.yaml")
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.count("(min.los) has no value, for its output was not understood") == 1
+    assert "exit code 1: 1 error" in result.stdout
+    (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
+    assert ensemble("run", "other.yaml").returncode == 0

@@ -77,7 +77,7 @@ class Follower:
         seconds only. By default the message is logged.
     miss:
         Is told, once for each group and observer, of a job that should have written what its
-        observer reads, and did not. By default ``warn`` is.
+        observer reads, and did not; with the job. By default ``warn`` is told.
     fail:
         Is told of an observer that raised, or gave what are no rows; it is given nothing more. By
         default ``warn`` is.
@@ -99,7 +99,7 @@ class Follower:
         *,
         warn: Callable[[str], None] | None = None,
         fail: Callable[[str], None] | None = None,
-        miss: Callable[[str], None] | None = None,
+        miss: Callable[[str, str], None] | None = None,
         backlog: Callable[[], int] | None = None,
         inotify: bool = True,
     ) -> None:
@@ -107,7 +107,7 @@ class Follower:
         self._clock = clock
         self._warn_user = warn or _log.warning
         self._fail_user = fail or self._warn_user
-        self._miss_user = miss or self._warn_user
+        self._miss_user = miss or (lambda message, job: self._warn_user(message))
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
@@ -295,7 +295,7 @@ class Follower:
         if why is not None:
             self._missed.add(whose)
             with _logged("a warning could not be given"):
-                self._miss_user(f"job {file.job} succeeded, and {why}")
+                self._miss_user(f"job {file.job} succeeded, and {why}", file.job)
 
     def _release(self, wakeup: Wakeup) -> None:
         """Whatever ends the thread, nobody waits in vain for ``then``."""
