@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -72,8 +74,10 @@ class Operator:
         self.counts[method] = self.counts.get(method, 0) + 1
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Work until told to stop, or until the Lease is lost."""
+        """Work until told to stop, in the main thread by SIGTERM and SIGINT too, or until the Lease
+        is lost."""
         lease = None
+        stop = stop or asyncio.Event()
         tasks: list[asyncio.Future[Any]] = []
         ending = asyncio.Event()
         try:
@@ -86,9 +90,8 @@ class Operator:
             if not self._flux:
                 _log.warning("MiniClusters are not known here: install the Flux Operator")
             tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
-            if stop is not None:
-                tasks.append(asyncio.ensure_future(stop.wait()))
-            watching = asyncio.ensure_future(self._kopf(ending))
+            tasks.append(asyncio.ensure_future(stop.wait()))
+            watching = asyncio.ensure_future(self._kopf(ending, stop))
             done, _ = await asyncio.wait([*tasks, watching], return_when=asyncio.FIRST_COMPLETED)
             ending.set()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -104,7 +107,7 @@ class Operator:
 
     # -- kopf --------------------------------------------------------------------------------------
 
-    async def _kopf(self, ending: asyncio.Event) -> None:
+    async def _kopf(self, ending: asyncio.Event, stop: asyncio.Event) -> None:
         """Watch until told to end; what ends by itself begins anew."""
         while True:
             tasks = await kopf.spawn_tasks(
@@ -115,6 +118,7 @@ class Operator:
                 namespaces=self._namespaces,
                 liveness_endpoint=self._health,
             )
+            _heed_signals(stop)  # kopf takes them for itself, and would only end its watches
             told = asyncio.ensure_future(ending.wait())
             done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
@@ -211,6 +215,12 @@ class Operator:
         self._compared = time.monotonic()
         self._due = self._compared + _CHECK
         return missed
+
+
+def _heed_signals(stop: asyncio.Event) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,6 +292,26 @@ def test_two_operators_are_one_at_work_and_the_other_takes_over(stand: Stand) ->
     first.stop()
     stand.apply(ensemble(name="later"))
     stand.until(lambda: stand.ready("later"))
+
+
+def test_it_ends_by_sigterm_and_gives_its_lease_back(stand: Stand, tmp_path: Path) -> None:
+    """As a process, in its main thread: there kopf heeds signals of its own accord."""
+    config = stand.cluster.kubeconfig(tmp_path / "config")
+    words = ["run", "--namespace", "default", "--kubeconfig", str(config), "--health", ""]
+    words += ["--leader-elect", "--lease-namespace", "default"]
+    code = "from ensemble_operator.main import main; main()"
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=said)
+    try:
+        stand.apply(ensemble())
+        stand.until(lambda: "study-0" in stand.names("MiniCluster"))
+        process.terminate()
+        assert process.wait(60) == 0, (tmp_path / "said").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    (lease,) = stand.all("Lease")
+    assert lease["spec"]["holderIdentity"] == ""
 
 
 # -- sparing -----------------------------------------------------------------------------------------
