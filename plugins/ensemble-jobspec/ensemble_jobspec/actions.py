@@ -125,7 +125,8 @@ def _files(context: CallContext) -> list[Action]:
             part.replace(target)
     except OSError as error:
         raise EnsembleError(
-            f"cannot put {file['name']!r} into {folder}: {error}", code="cannot-stage"
+            f"{options.get('task', 'files')!r} cannot put {file['name']!r} into {folder}: {error}",
+            code="cannot-stage",
         ) from None
     return _then(options)
 
@@ -182,6 +183,7 @@ FILES = ActionPlugin(
         "required": ["folder", "files"],
         "additionalProperties": False,
         "properties": {
+            "task": {"description": "Its name, for messages.", **_TEXT},
             "folder": {"description": "The folder; {run} and {cwd} are filled in.", **_TEXT},
             "files": {
                 "description": "Files by name, with their content, or where they are copied from.",

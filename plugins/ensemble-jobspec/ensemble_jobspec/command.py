@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import EnsembleError, FileErrors, UsageError, shared_storage
+from ensemble_core import EnsembleError, FileErrors, UsageError
 from ensemble_core.cli.toolkit import (
     Display,
     choose_executor,
@@ -40,8 +40,8 @@ from ensemble_jobspec.command_options import (
     converted_of,
     form_option,
     options_of,
-    own_program,
     read_workload,
+    run_options,
 )
 
 if TYPE_CHECKING:
@@ -189,7 +189,6 @@ def run(
         )
         if code is not None:
             return code
-    from ensemble_jobspec.gauges import asks_for_much, gauges_of
     from ensemble_jobspec.writing import as_yaml
 
     registry = load_plugins(plugins)
@@ -202,19 +201,10 @@ def run(
     choice = choose_executor(registry, name)
     choice = replace(choice, options=dict(read_options(choice.record, options, {})))
     workload = read_workload(file, how["form"])
-    wanted = replace(
-        options_of(how, registry, choice.record.name, file),
-        only=tuple(only.split("/")) if only else (),
-        program=(own_program(),),
-        state=os.path.abspath(state) if state else "",
-        shared=choice.record.name not in ("flux", "slurm")
-        or shared_storage(os.getcwd()) is not None,
-        contents=read_file,
-    )
     if subsystems is not None:
         _check_subsystems(workload, subsystems)
-    if not dry_run and asks_for_much(workload):
-        wanted = replace(wanted, gauges=gauges_of(registry, choice, workload))
+    wanted = run_options(registry, choice, workload, file, state, how)
+    wanted = replace(wanted, only=tuple(only.split("/")) if only else ())
     converted = converted_of(workload, wanted)
     watched = [] if display.quiet or display.as_json or dry_run else converted.watched
     if watched and tag is None:
@@ -337,7 +327,10 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 @click.argument("folder", metavar="FOLDER", type=click.Path())
 @executor_option
 @key_value_option("An option of the executor.")
-@click.option("--jobs", default=4, metavar="N", show_default=True, help="Runs at a time.")
+@click.option("--each", is_flag=True, help="A run for each jobspec; else one ensemble has all.")
+@click.option(
+    "--jobs", default=4, metavar="N", show_default=True, help="Runs at a time, with --each."
+)
 @click.option("--every", default=2.0, metavar="SECONDS", show_default=True, help="Between looks.")
 @click.option("--once", is_flag=True, help="End when all that is there is done, for cron.")
 @state_option
@@ -345,6 +338,7 @@ def serve(
     folder: str,
     executor: str | None,
     options: tuple[str, ...],
+    each: bool,
     jobs: int,
     every: float,
     once: bool,
@@ -352,16 +346,28 @@ def serve(
 ) -> int:
     """Run the jobspecs that are moved into FOLDER/new, each once.
 
-    Each is validated and run, and moved to FOLDER/done or FOLDER/failed, beside it a text that says
-    how it went. What was under way when this was killed is gone on with. A file whose name ends
-    with .part, or that still grows, is being written.
+    Each is validated and run, all of them in one ensemble, and moved to FOLDER/done or
+    FOLDER/failed, beside it a text that says how it went. What was under way when this was killed
+    is gone on with. A file whose name ends with .part, or that still grows, is being written.
     """
-    from ensemble_jobspec.serving import Server
+    from ensemble_jobspec.serving import EachRun, Runs, Server, make_folders
 
-    words = ["--executor", executor] if executor else []
+    base = Path(folder).absolute()
+    registry = load_plugins(())
+    choice = choose_executor(registry, executor)
+    choice = replace(choice, options=dict(read_options(choice.record, options, {})))
+    words = ["--executor", choice.record.name]
     words += [word for option in options for word in ("-o", option)]
-    words += ["--state", os.path.abspath(state)] if state else []
-    return Server(Path(folder), words, at_once=jobs, every=every).serve(once=once)
+    state = os.path.abspath(state) if state else None
+    runs: Runs
+    if each:
+        runs = EachRun([*words, *(["--state", state] if state else [])], at_once=jobs)
+    else:
+        from ensemble_jobspec.shared_run import SharedRun
+
+        make_folders(base)
+        runs = SharedRun(base, registry, choice, words, state)
+    return Server(base, runs, every=every).serve(once=once)
 
 
 def _check_subsystems(workload: Workload, folder: str) -> None:

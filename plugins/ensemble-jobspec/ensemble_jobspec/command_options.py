@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import UsageError
-from ensemble_core.cli.toolkit import Registry, print_warning, read_file
+from ensemble_core import UsageError, shared_storage
+from ensemble_core.cli.toolkit import ExecutorChoice, Registry, print_warning, read_file
 
 if TYPE_CHECKING:
     from ensemble_jobspec.options import Converted, Options
@@ -24,6 +25,7 @@ __all__ = [
     "options_of",
     "own_program",
     "read_workload",
+    "run_options",
 ]
 
 _LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}
@@ -108,6 +110,29 @@ def options_of(
         site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
         strict=how["strict"],
         file=os.path.abspath(file),
+    )
+
+
+def run_options(
+    registry: Registry,
+    choice: ExecutorChoice,
+    workload: Workload,
+    file: str | os.PathLike[str],
+    state: str | None,
+    how: Mapping[str, Any] | None = None,
+) -> Options:
+    """Options of the conversion of what is run on a queue."""
+    from ensemble_jobspec.gauges import asks_for_much, gauges_of
+
+    name = choice.record.name
+    asked = {"groups": None, "copies": "slots", "skip": (), "site": None, "strict": False}
+    return replace(
+        options_of(how or asked, registry, name, os.fspath(file)),
+        program=(own_program(),),
+        state=os.path.abspath(state) if state else "",
+        shared=name not in ("flux", "slurm") or shared_storage(os.getcwd()) is not None,
+        contents=read_file,
+        gauges=gauges_of(registry, choice, workload) if asks_for_much(workload) else None,
     )
 
 

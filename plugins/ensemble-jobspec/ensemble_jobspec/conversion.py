@@ -66,7 +66,7 @@ class _Conversion:
         for unit in units:
             self._wait(unit, begins[unit.name], counts)
         if not self._jobs:  # all of it runs beside the controller
-            self._jobs.append({"name": self._id("no-jobs"), "command": ["true"]})
+            self._jobs.append({"name": self._id(f"{options.prefix}no-jobs"), "command": ["true"]})
         return Converted(
             name=options.prefix.rstrip("-") or workload.name,
             jobs=self._jobs,
@@ -77,6 +77,7 @@ class _Conversion:
             watched=self._watched,
             warnings=self._warnings,
             chain=self._chain,
+            done=counts,
         )
 
     # -- rules ---------------------------------------------------------------------------------
@@ -171,6 +172,7 @@ class _Conversion:
                 files.append(file)
         return {
             "name": "jobspec-files",
+            "task": unit.name,
             "folder": self._stage(unit),
             "files": files,
             "then": self._done_rule(unit),

@@ -60,7 +60,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings."""
+    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings.
+
+    ``done`` has for each unit the metric that tells that it is done, and from which value on.
+    """
 
     name: str
     jobs: Sequence[Mapping[str, Any]]
@@ -71,6 +74,7 @@ class Converted:
     watched: Sequence[str] = ()
     warnings: Sequence[str] = ()
     chain: int = 0
+    done: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Server of a folder: runs the jobspecs that are moved into it, each once, whatever is killed when.
 
-A file is claimed by moving it from ``new`` to ``running``, under the tag that its run has from then
-on; what is in ``running`` when a server begins is gone on with, for a run that is there already is
-resumed. It ends by being moved to ``done`` or ``failed``.
+A file is claimed by moving it from ``new`` to ``running``, under a tag of its own; what is in
+``running`` when a server begins is gone on with, for its run is there already and is resumed. It
+ends by being moved to ``done`` or ``failed``. What runs it is one ensemble for all (``shared_run``)
+or one for each (``EachRun``).
 """
 
 from __future__ import annotations
@@ -18,30 +19,57 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from ensemble_core import UsageError
 from ensemble_core.cli.toolkit import print_line
 
-__all__ = ["Server"]
+__all__ = ["PROGRAM", "STOPPED", "EachRun", "Ended", "Runs", "Server", "make_folders", "why_of"]
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: Exit codes of runs that were stopped and can be gone on with.
-_STOPPED = (5, 129, 130, 142, 143)
-_PROGRAM = "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])"
+STOPPED = (5, 129, 130, 142, 143)
+#: The command ``ensemble`` of this environment.
+PROGRAM = (
+    sys.executable,
+    "-c",
+    "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])",
+)
+
+
+class Ended(NamedTuple):
+    """A jobspec that is over: its file, an exit code, and why that is not 0."""
+
+    file: Path
+    code: int
+    why: str
+
+
+class Runs(Protocol):
+    """What runs jobspecs."""
+
+    @property
+    def busy(self) -> bool:
+        """True while one is under way."""
+
+    def begin(self, files: Sequence[Path]) -> list[Path]:
+        """Run these files, or go on with their runs; those that are to wait."""
+
+    def ended(self) -> list[Ended]:
+        """Those that are over since the last look."""
+
+    def stop(self) -> None:
+        """Stop what is under way, so that the next server goes on with it."""
 
 
 class Server:
-    """The server of one folder. ``words`` are further options of ``ensemble jobspec run``."""
+    """The server of one folder."""
 
-    def __init__(
-        self, folder: Path, words: Sequence[str] = (), *, at_once: int = 4, every: float = 2.0
-    ) -> None:
-        self._folder = folder.absolute()
-        self._words = list(words)
-        self._at_once = max(1, at_once)
+    def __init__(self, folder: Path, runs: Runs, *, every: float = 2.0) -> None:
+        self._folder = folder
+        self._runs = runs
         self._every = max(0.05, every)
-        self._running: dict[Path, subprocess.Popen[bytes]] = {}
         self._sizes: dict[Path, tuple[int, int]] = {}
         self._stopping = False
 
@@ -50,33 +78,21 @@ class Server:
 
         Raises :class:`UsageError` where the folder cannot be had, or another serves it.
         """
-        try:
-            for name in ("new", "running", "done", "failed"):
-                (self._folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot use the folder {str(self._folder)!r}: {error.strerror}",
-                code="unreadable-file",
-            ) from None
+        make_folders(self._folder)
         with self._alone(), self._signals():
             claimed = sorted((self._folder / "running").glob("*.*"))
             waiting = [file for file in claimed if file.suffix in _SUFFIXES]
             while not self._stopping:
                 self._end()
-                for file in waiting[:]:
-                    if len(self._running) < self._at_once and self._begin(file):
-                        waiting.remove(file)
+                waiting = self._runs.begin(waiting)
                 arrived = self._claim()
                 waiting += arrived
-                if once and not (waiting or self._running or self._sizes):
+                if once and not (waiting or self._runs.busy or self._sizes):
                     break
                 if not arrived:
-                    busy = self._running or waiting
+                    busy = self._runs.busy or waiting
                     time.sleep(min(self._every, 0.2) if busy else self._every)
-            for process in self._running.values():
-                process.terminate()
-            for process in self._running.values():
-                process.wait()
+            self._runs.stop()
             self._end()
         return 0
 
@@ -126,9 +142,55 @@ class Server:
         self._sizes = seen
         return claimed
 
+    def _end(self) -> None:
+        for file, code, why in self._runs.ended():
+            self._finish(file, f"exit code {code}{f': {why}' if why else ''}", code)
+
+    def _finish(self, file: Path, why: str, code: int) -> None:
+        """Say how it went, and move what belongs to the file; the file itself last."""
+        where = self._folder / ("failed" if code else "done")
+        log = file.with_suffix(".log")
+        (where / f"{file.stem}.txt").write_text(f"{why}\n", "utf-8")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(log, where / log.name)
+        os.replace(file, where / file.name)
+        print_line(f"{file.name}: {where.name}, {why}")
+
+
+def make_folders(folder: Path) -> None:
+    """Make the folders of a served one. Raises :class:`UsageError` where they cannot be had."""
+    try:
+        for name in ("new", "running", "done", "failed"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the folder {str(folder)!r}: {error.strerror}", code="unreadable-file"
+        ) from None
+
+
+class EachRun:
+    """A run for each jobspec, so many at a time. ``words`` are further options of ``ensemble
+    jobspec run``."""
+
+    def __init__(self, words: Sequence[str] = (), *, at_once: int = 4) -> None:
+        self._words = list(words)
+        self._at_once = max(1, at_once)
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """True while one is under way."""
+        return bool(self._running)
+
+    def begin(self, files: Sequence[Path]) -> list[Path]:
+        """Run claimed files, or go on with their runs; those that are to wait."""
+        return [
+            file for file in files if len(self._running) >= self._at_once or not self._begin(file)
+        ]
+
     def _begin(self, file: Path) -> bool:
-        """Run a claimed file, or go on with its run. ``False`` while the process of an earlier
-        server is at it, which holds a lock on the file."""
+        """Run a file. ``False`` while the process of an earlier server is at it, which holds a lock
+        on the file."""
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
         with file.open("rb") as held, file.with_suffix(".log").open("ab") as log:
             try:
@@ -136,7 +198,7 @@ class Server:
             except OSError:
                 return False
             self._running[file] = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *words, *self._words],
+                [*PROGRAM, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -146,30 +208,29 @@ class Server:
         print_line(f"{file.name}: begun")
         return True
 
-    def _end(self) -> None:
+    def ended(self) -> list[Ended]:
+        """Those that are over since the last look."""
+        found = []
         for file, process in list(self._running.items()):
             code = process.poll()
             if code is None:
                 continue
             del self._running[file]
-            if code < 0 or code in _STOPPED:
+            if code < 0 or code in STOPPED:
                 print_line(f"{file.name}: stopped; it is gone on with next time")
                 continue
-            self._finish(file, code)
+            found.append(Ended(file, code, why_of(file.with_suffix(".log")) if code else ""))
+        return found
 
-    def _finish(self, file: Path, code: int) -> None:
-        """Say how it went, and move what belongs to the file; the file itself last."""
-        where = self._folder / ("failed" if code else "done")
-        log = file.with_suffix(".log")
-        why = f"exit code {code}{f': {_why(log)}' if code else ''}"
-        (where / f"{file.stem}.txt").write_text(f"{why}\n", "utf-8")
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(log, where / log.name)
-        os.replace(file, where / file.name)
-        print_line(f"{file.name}: {where.name}, {why}")
+    def stop(self) -> None:
+        """Stop what is under way, so that the next server goes on with it."""
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            process.wait()
 
 
-def _why(log: Path) -> str:
+def why_of(log: Path) -> str:
     """The line of a run's output that says most of why it failed."""
     lines = log.read_text("utf-8", "replace").splitlines()
     for words in (("error:", ": unknown key"), ("failed",), ("exit code",)):

@@ -49,5 +49,14 @@ def test_every_command_and_option_of_the_plugin_is_in_it() -> None:
 
     text = readme()
     assert [name for name in jobspec.commands if f"| `{name} " not in text] == []
-    for option in ("--groups", "--copies", "--skip", "--site", "--strict", "--once", "--jobs"):
+    for option in (
+        "--groups",
+        "--copies",
+        "--skip",
+        "--site",
+        "--strict",
+        "--each",
+        "--once",
+        "--jobs",
+    ):
         assert option in text, option

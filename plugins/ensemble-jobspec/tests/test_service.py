@@ -213,40 +213,78 @@ def names(folder: str) -> list[str]:
 SERVE = ("jobspec", "serve", "served", "--executor", "local", "--state", "state", "--every", "0.1")
 
 
-def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why() -> None:
+@pytest.mark.parametrize("how", [(), ("--each",)])
+def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why(
+    how: tuple[str, ...],
+) -> None:
     move_in("good", task("good"))
     move_in("bad", task("bad", "exit 3"))
     move_in("wrong", "version: 1\ntaks: []\n")
     Path("served/new/later.yaml.part").write_text("ver")
-    ensemble(*SERVE, "--once")
+    ensemble(*SERVE, *how, "--once")
     assert sorted(notes()) == ["bad", "good"]
     assert (names("done"), names("failed"), names("running")) == (["good"], ["bad", "wrong"], [])
     (why,) = Path("served/failed").glob("wrong-*.txt")
     assert "exit code 2: " in why.read_text()
     assert "unknown key 'taks'" in why.read_text()
+    (why,) = Path("served/failed").glob("bad-*.txt")
+    assert "exit code 1: " in why.read_text()
+    assert "served" in why.read_text() or how
+    runs = list(Path("state/runs").iterdir())
+    assert len(runs) == (2 if how else 1)
     assert Path("served/new/later.yaml.part").exists()
-    ensemble(*SERVE, "--once")
+    ensemble(*SERVE, *how, "--once")
     assert sorted(notes()) == ["bad", "good"]
 
 
-def test_each_is_run_once_whatever_is_killed_when() -> None:
+@pytest.mark.parametrize("how", [(), ("--each", "--jobs", "2")])
+def test_each_is_run_once_whatever_is_killed_when(how: tuple[str, ...]) -> None:
     for number in range(6):
         move_in(f"n{number}", task(f"n{number}", "sleep 0.3"))
     for limit in (1, 3, 5):
-        server = subprocess.Popen([*MAIN, *SERVE, "--jobs", "2"], stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([*MAIN, *SERVE, *how], stdout=subprocess.DEVNULL)
         wait_until(lambda limit=limit: len(notes()) >= limit)  # type: ignore[misc]
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-    ensemble(*SERVE, "--once")
+    ensemble(*SERVE, *how, "--once")
     assert sorted(notes()) == [f"n{number}" for number in range(6)]
     assert names("done") == [f"n{number}" for number in range(6)]
 
 
+def test_what_arrives_later_joins_the_ensemble_that_is_under_way() -> None:
+    slot = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}
+    steps = [{"step": "copy", "source": "absent"}, {"step": "submit"}]
+    failing = {"version": 1, "resources": [slot], "task": {"command": "true", "transform": steps}}
+    move_in("slow", task("slow", "until test -e go; do sleep 0.05; done"))
+    server = subprocess.Popen([*MAIN, *SERVE, "-o", "slots=4"], stdout=subprocess.DEVNULL)
+    wait_until(lambda: notes() == ["slow"])
+    move_in("quick", task("quick"))
+    move_in("failing", failing)
+    wait_until(lambda: (names("done"), names("failed")) == (["quick"], ["failing"]))
+    assert names("running") == ["slow"]
+    (why,) = Path("served/failed").glob("failing-*.txt")
+    assert why.read_text().startswith("exit code 1: failing-")
+    Path("go").touch()
+    wait_until(lambda: names("done") == ["quick", "slow"])
+    assert notes() == ["slow", "quick"]
+    assert len(list(Path("state/runs").iterdir())) == 1
+    wait_until(lambda: not Path("served/ensemble.yaml").exists())
+    move_in("next", task("next"))
+    wait_until(lambda: "next" in names("done"))
+    assert len(list(Path("state/runs").iterdir())) == 2
+    server.terminate()
+    assert server.wait() == 0
+
+
 def test_a_folder_has_one_server() -> None:
-    move_in("slow", task("slow", "sleep 1000"))
+    move_in("slow", task("slow", "until test -e go; do sleep 0.05; done"))
     server = subprocess.Popen([*MAIN, *SERVE], stdout=subprocess.DEVNULL)
     wait_until(lambda: notes() == ["slow"])
     assert "another serves" in ensemble(*SERVE, "--once", code=2).output
     server.terminate()
     assert server.wait() == 0
     assert names("running") == ["slow"]
+    Path("go").touch()
+    ensemble(*SERVE, "--once")
+    assert names("done") == ["slow"]
+    assert notes() == ["slow"]

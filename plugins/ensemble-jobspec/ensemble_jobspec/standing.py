@@ -1,0 +1,57 @@
+"""Standing of a jobspec in an ensemble that it shares with others: whether all of it is done, or
+some of it failed and nothing more of it can happen. Used by ``shared_run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from ensemble_jobspec.options import Converted
+
+__all__ = ["GroupCounts", "standing"]
+
+
+class GroupCounts(Protocol):
+    """How many jobs of a group there were, and are still to end."""
+
+    @property
+    def submitted(self) -> int:
+        """Jobs that were handed to the queue."""
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait in the queue."""
+
+    @property
+    def running(self) -> int:
+        """Jobs that run."""
+
+
+def standing(
+    converted: Converted,
+    value: Callable[[str], float],
+    groups: Mapping[str, GroupCounts],
+    failed_calls: Collection[str],
+) -> str | None:
+    """Why it failed, empty where all is done; ``None`` while something of it can still happen.
+
+    ``value`` gives a metric's value, ``groups`` have the counts of jobs, and ``failed_calls`` the
+    names of what failed beside the controller.
+    """
+    done = {name for name, (path, least) in converted.done.items() if value(path) >= least}
+    failed = []
+    for unit in converted.units:
+        counts = groups.get(unit.name)
+        active = counts is not None and bool(counts.waiting + counts.running)
+        if unit.name in done or active:
+            continue
+        if unit.name in failed_calls or (counts is not None and counts.submitted):
+            failed.append(unit.name)
+    never = set(failed)
+    while more := {
+        unit.name for unit in converted.units if unit.name not in never and never & {*unit.after}
+    }:
+        never |= more
+    if any(unit.name not in done | never for unit in converted.units):
+        return None
+    return f"{', '.join(failed)} failed" if failed else ""
