@@ -47,7 +47,7 @@ class Ended(NamedTuple):
 
 
 class Runs(Protocol):
-    """What runs jobspecs."""
+    """Runner of jobspecs: all in one ensemble, or each in its own."""
 
     @property
     def busy(self) -> bool:
