@@ -57,7 +57,7 @@ class Runs(Protocol):
         """Run these files, or go on with their runs; those that are to wait."""
 
     def ended(self) -> list[Ended]:
-        """Those that are over since the last look."""
+        """Jobspecs that are over since the last look."""
 
     def stop(self) -> None:
         """Stop what is under way, so that the next server goes on with it."""
@@ -209,7 +209,7 @@ class EachRun:
         return True
 
     def ended(self) -> list[Ended]:
-        """Those that are over since the last look."""
+        """Jobspecs that are over since the last look."""
         found = []
         for file, process in list(self._running.items()):
             code = process.poll()

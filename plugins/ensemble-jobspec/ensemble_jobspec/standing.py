@@ -12,7 +12,7 @@ __all__ = ["GroupCounts", "standing"]
 
 
 class GroupCounts(Protocol):
-    """How many jobs of a group there were, and are still to end."""
+    """Counts of a group: how many jobs there were, and are still to end."""
 
     @property
     def submitted(self) -> int:
