@@ -24,6 +24,10 @@ __all__ = ["RUNNER", "config_map", "member_objects", "run_objects", "token_secre
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
+#: A stopped pod takes its Flux with it: jobs that were left to that would be lost at the resume,
+#: and those that are cancelled are submitted again.
+_RUN = ("ensemble", "run", "--or-resume", "--no-progress", "--set", "on_stop=cancel")
+
 #: Started on the lead broker. How a run ended is told to the operator in the pod's termination
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
 #: killed says nothing, and its pod fails.
@@ -80,8 +84,16 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
         own += [f"--option=port={ensemble.sidecar.port}", "--option=report=false"]
         start = ["ensemble", "member", "start", "--executor", "minicluster"]
         return [*start, *where, *own, *options]
-    run = ["ensemble", "run", "--tag", tag, "--or-resume", "--no-progress"]
-    return [*run, "--executor", "minicluster", *where, *options, f"{_ENTRY}/ensemble.yaml"]
+    return [
+        *_RUN,
+        "--tag",
+        tag,
+        "--executor",
+        "minicluster",
+        *where,
+        *options,
+        f"{_ENTRY}/ensemble.yaml",
+    ]
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
@@ -247,8 +259,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
     """The run that steers all members from outside: its file, its claim and a Job."""
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
-    words = ["ensemble", "run", "--tag", tag, "--or-resume", "--no-progress"]
-    words += ["--executor", "remote", *where, "--name", ensemble.namespace]
+    words = [*_RUN, "--tag", tag, "--executor", "remote", *where, "--name", ensemble.namespace]
     files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest)
     claim = _claim_name(ensemble, RUNNER)
     volume: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "4Gi"}}

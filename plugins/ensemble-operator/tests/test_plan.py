@@ -474,6 +474,20 @@ def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
 # -- suspended ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_stopped_run_cancels_its_jobs_for_they_end_with_its_pod(shared: bool) -> None:
+    """Left to a Flux that goes with the pod they would be lost; cancelled, a resume submits them
+    again."""
+    found = ensemble(member(), **({"ensemble": FILE} if shared else {}))
+    if shared:
+        del found["spec"]["members"][0]["ensemble"]
+    world = running(found)
+    scripts = [c["data"]["start.sh"] for (k, _), c in world.children.items() if k == "ConfigMap"]
+    runs = [each for each in scripts if "ensemble run " in each]
+    assert runs
+    assert all("--set on_stop=cancel" in each for each in runs)
+
+
 def test_suspended_there_are_no_members_and_the_service_stays() -> None:
     world = running(ensemble(state={"claim": "c"}))
     tag = world.entry()["run"]
