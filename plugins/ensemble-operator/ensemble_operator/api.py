@@ -1,9 +1,8 @@
 """Client of the Kubernetes API: one request, one answer or an :class:`ApiError`. Used by ``loop``
 and ``lease``; watching is kopf's.
 
-Who we are is asked of :func:`log_in`, by kopf too, so there is one way of logging in. A service
-account's token is replaced in its file by the kubelet long before it expires: the file is read
-again every minute, and whenever the API server does not know the token.
+Who we are is asked again every minute, and whenever the API server does not know the token: that
+of a service account is replaced in its file long before it expires.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import logging
-import os
 import ssl
 import tempfile
 import time
@@ -22,18 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import kopf
 
-from ensemble_core import UsageError
-
-__all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError", "log_in"]
+__all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError"]
 
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 #: Seconds that a request may take, and after which it is asked again who we are.
 _TIMEOUT, _FRESH = 30.0, 60.0
-#: Where pods have the files of their service account.
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_log = logging.getLogger("ensemble.operator")
 
 
 class ApiError(Exception):
@@ -46,43 +37,13 @@ class ApiError(Exception):
         self.path = ""
 
 
-def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
-    """How to reach the cluster: the pod's service account, whose files are in ``account``, else a
-    kubeconfig. Raises :class:`UsageError`."""
-    found = _of_account(account) or kopf.login_with_kubeconfig(
-        logger=_log, settings=kopf.OperatorSettings()
-    )
-    if found is None:
-        raise UsageError(
-            "how to reach Kubernetes is not known",
-            cause="this is no pod with a service account, and there is no kubeconfig",
-            hint="--kubeconfig FILE, or KUBECONFIG",
-            code="no-cluster",
-        )
-    return found
-
-
-def _of_account(account: Path) -> kopf.ConnectionInfo | None:
-    try:
-        token = (account / "token").read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
-    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    authority = account / "ca.crt"
-    return kopf.ConnectionInfo(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        ca_path=str(authority) if authority.exists() else None,
-        token=token,
-    )
-
-
 class Api:
-    """Requests of one event loop. ``count`` is told the method of each that is made."""
+    """Requests of one event loop. ``login`` gives what kopf calls a ConnectionInfo; ``count`` is
+    told the method of each request that is made."""
 
     def __init__(
         self,
-        login: Callable[[], kopf.ConnectionInfo] = log_in,
+        login: Callable[[], Any],
         count: Callable[[str], None] = lambda method: None,
     ) -> None:
         self._login = login
@@ -171,7 +132,7 @@ def _error(status: int, text: str, after: str) -> ApiError:
     return ApiError(status, message, reason, float(after) if after.isdigit() else 0.0)
 
 
-def _tls(info: kopf.ConnectionInfo) -> ssl.SSLContext:
+def _tls(info: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(info.ca_path) if info.ca_path else None)
     if info.ca_data:
         context.load_verify_locations(cadata=_decoded(info.ca_data).decode())

@@ -19,10 +19,11 @@ from typing import Any
 
 import kopf
 
-from .api import Api, ApiError, log_in
+from .api import Api, ApiError
 from .asking import Asking
 from .cache import Cache
 from .lease import Lease
+from .login import log_in
 from .loop import Loop
 from .names import KINDS, LABEL
 from .schema import KIND

@@ -13,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
 import kopf
-from ensemble_operator.api import Api, log_in
+from ensemble_operator.api import Api
+from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS
 from stand import Stand
 from world import ensemble

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_operator.api import MERGE, Api, ApiError, log_in
+from ensemble_operator.api import MERGE, Api, ApiError
+from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS
 from stand import Stand
 
