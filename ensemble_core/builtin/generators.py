@@ -1,133 +1,62 @@
 """The built-in generators, registered through the same hook that a plugin uses. All but
-``nelder-mead`` give points that do not depend on results: each is worked out from the seed and its
-number alone, so that a resumed run goes on with the very points that an undisturbed one would have
-had.
+``nelder-mead`` give points that do not depend on results.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.builtin.nelder_mead import NELDER_MEAD
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.generators import Exchange, Generator, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin, hookimpl
 
 if TYPE_CHECKING:
-    import numpy as np
+    from ensemble_core.model.generators import Generator, Vocs
 
 __all__ = ["ensemble_generators"]
 
 _SEED = {"description": "What points are drawn by.", "type": "integer", "minimum": 0, "default": 0}
-_MOST_POINTS = 10_000_000
-
-
-class _Numbered(Generator):
-    """Points by number: ``of`` gives the point of a number; ``None``: there is none."""
-
-    def __init__(self, of: Callable[[int], Mapping[str, Any] | None]) -> None:
-        self._of = of
-        self._next = 0
-
-    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        while len(found) < count and (point := self._of(self._next)) is not None:
-            found.append(point)
-            self._next += 1
-        return found
-
-    def resume(self, exchanges: Sequence[Exchange]) -> None:
-        self._next = sum(len(each.suggested) for each in exchanges)
 
 
 def _grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Every combination, the last variable the fastest."""
-    values = [_on_axis(each, options) for each in vocs.variables]
-    names = vocs.names
-    combinations = itertools.product(*values)
-    found: list[tuple[Any, ...]] = []
+    from ensemble_core.builtin.numbered_points import grid
 
-    def of(number: int) -> Mapping[str, Any] | None:
-        found.extend(itertools.islice(combinations, max(0, number + 1 - len(found))))
-        if number >= len(found):
-            return None
-        return dict(zip(names, found[number], strict=True))
-
-    return _Numbered(of)
-
-
-def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:
-    if variable.steps:
-        return list(variable.steps)
-    count = options["points"]
-    if count == 1:
-        return [variable.at(0.5)]
-    return [variable.at(i / (count - 1)) for i in range(count - 1)] + [variable.high]
+    return grid(vocs, options)
 
 
 def _check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    size = 1
-    for variable in vocs.variables:
-        size *= len(variable.steps) or options["points"]
-    if size > _MOST_POINTS:
-        raise EnsembleError(
-            f"the grid would have {size} points; at most {_MOST_POINTS}",
-            hint="take fewer values, or 'sobol'",
-            code="out-of-range",
-        )
+    from ensemble_core.builtin.numbered_points import check_grid
+
+    check_grid(vocs, options)
 
 
 def _random(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Each point is drawn by the seed and its number."""
-    seed, variables = options["seed"], vocs.variables
-    drawn = random.Random()
+    from ensemble_core.builtin.numbered_points import random_points
 
-    def of(number: int) -> Mapping[str, Any]:
-        drawn.seed(f"{seed}:{number}")
-        return {each.name: each.at(drawn.random()) for each in variables}
-
-    return _Numbered(of)
-
-
-#: Points of a sequence are worked out so many at once.
-_BLOCK = 256
+    return random_points(vocs, options)
 
 
 def _sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """A scrambled Sobol' sequence."""
-    from scipy.stats import qmc
+    from ensemble_core.builtin.numbered_points import sobol
 
-    sequence = qmc.Sobol(len(vocs.variables), scramble=options["scramble"], seed=options["seed"])
-    return _Numbered(_of_shares(vocs, lambda count: sequence.random(count)))
-
-
-def _of_shares(
-    vocs: Vocs, more: Callable[[int], np.ndarray[Any, Any]], most: int | None = None
-) -> Callable[[int], Mapping[str, Any] | None]:
-    shares: list[Any] = []
-
-    def of(number: int) -> Mapping[str, Any] | None:
-        if most is not None and number >= most:
-            return None
-        while number >= len(shares):
-            # By powers of two, as a Sobol' sequence is to be taken.
-            shares.extend(more(_BLOCK if most is None else most).tolist())
-        row = shares[number]
-        return {each.name: each.at(share) for each, share in zip(vocs.variables, row, strict=True)}
-
-    return of
+    return sobol(vocs, options)
 
 
 def _latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """One point in each of ``points`` equal shares of every variable."""
-    from scipy.stats import qmc
+    from ensemble_core.builtin.numbered_points import latin_hypercube
 
-    sampler = qmc.LatinHypercube(len(vocs.variables), seed=options["seed"])
-    count = options["points"]
-    return _Numbered(_of_shares(vocs, lambda number: sampler.random(number), count))
+    return latin_hypercube(vocs, options)
+
+
+def _nelder_mead(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
+    from ensemble_core.builtin.nelder_mead import NelderMead
+
+    return NelderMead(vocs, options)
+
+
+def _check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
+    from ensemble_core.builtin.nelder_mead import check_start
+
+    check_start(vocs, options)
 
 
 @hookimpl
@@ -187,4 +116,36 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             },
         },
     )
-    yield NELDER_MEAD
+    yield GeneratorPlugin(
+        name="nelder-mead",
+        summary="a simplex that goes downhill to a minimum near its start, without derivatives",
+        build=_nelder_mead,
+        check=_check_start,
+        finite=lambda options: True,
+        options={
+            "type": "object",
+            "properties": {
+                "start": {
+                    "description": "Where it starts: values of variables. Of others the middle of "
+                    "the range; after a switch from another generator its best point.",
+                    "type": "object",
+                    "additionalProperties": {"type": "number"},
+                    "default": {},
+                },
+                "step": {
+                    "description": "The first simplex's size, as a share of each range.",
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "maximum": 0.5,
+                    "default": 0.25,
+                },
+                "tolerance": {
+                    "description": "It ends once the simplex is smaller, as a share of each range.",
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "maximum": 0.5,
+                    "default": 1e-4,
+                },
+            },
+        },
+    )

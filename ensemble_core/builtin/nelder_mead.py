@@ -1,6 +1,6 @@
 """The simplex method of Nelder and Mead as a generator: downhill without derivatives.
 
-Yielded by ``generators``. It works in shares of the variables' ranges, from 0 to 1, so that ranges
+Imported once a file has it. It works in shares of the variables' ranges, from 0 to 1, so that ranges
 of different size, and logarithmic ones, count alike.
 """
 
@@ -12,16 +12,15 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
-from ensemble_core.plugin.hookspecs import GeneratorPlugin
 
-__all__ = ["NELDER_MEAD"]
+__all__ = ["NelderMead", "check_start"]
 
 _Place = tuple[float, ...]
 #: Places to be tried; their values are sent back, the smaller the better.
 _Moves = Iterator[list[_Place]]
 
 
-class _NelderMead(Generator):
+class NelderMead(Generator):
     """Hands out the places of one move after the other; a lost point, or one that misses a
     constraint, counts as the worst there is."""
 
@@ -130,7 +129,8 @@ def _between(origin: _Place, place: _Place, part: float) -> _Place:
     return tuple(min(max(a + part * (b - a), 0.0), 1.0) for a, b in pairs)
 
 
-def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
+def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
+    """Check that there is one objective, and that the start lies within the ranges."""
     if len(vocs.objectives) > 1:
         raise EnsembleError(
             "the simplex goes downhill by one objective, and there are several",
@@ -149,38 +149,3 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
         why = "it is no variable" if variable is None else variable.refused(value)
         if why is not None:
             raise EnsembleError(f"the start has {name} = {value!r}: {why}", code="bad-value")
-
-
-NELDER_MEAD = GeneratorPlugin(
-    name="nelder-mead",
-    summary="a simplex that goes downhill to a minimum near its start, without derivatives",
-    build=_NelderMead,
-    check=_check,
-    finite=lambda options: True,
-    options={
-        "type": "object",
-        "properties": {
-            "start": {
-                "description": "Where it starts: values of variables. Of others the middle of the "
-                "range; after a switch from another generator its best point.",
-                "type": "object",
-                "additionalProperties": {"type": "number"},
-                "default": {},
-            },
-            "step": {
-                "description": "The first simplex's size, as a share of each range.",
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": 0.5,
-                "default": 0.25,
-            },
-            "tolerance": {
-                "description": "It ends once the simplex is smaller, as a share of each range.",
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": 0.5,
-                "default": 1e-4,
-            },
-        },
-    },
-)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import Validators
@@ -18,7 +18,6 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, generator_gauge, parse_path
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Instance
-from ensemble_core.model.generators import GeneratorSpec
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
@@ -29,6 +28,9 @@ from ensemble_core.plugin.hookspecs import (
     TriggerPlugin,
 )
 from ensemble_core.plugin.registry import Registry
+
+if TYPE_CHECKING:
+    from ensemble_core.model.generators import GeneratorSpec
 
 __all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
 

@@ -72,10 +72,11 @@ def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | 
     """The source that the entry names, ``None`` if it is a job group; empty where it names one that
     is not there, or several, which is reported."""
     sources, path = context.registry.sources, ("jobs", index)
+    named = [key for key in entry if key in sources or key in sources.clashes]
+    if not named and "command" in entry:
+        return None
     known = context.validators.schema["$defs"]["job"]["properties"]
-    named = [
-        key for key in entry if key not in known and (key in sources or key in sources.clashes)
-    ]
+    named = [key for key in named if key not in known]
     if len(named) == 1 and named[0] in sources:
         return named[0]
     if named:

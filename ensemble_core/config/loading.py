@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.binding import bind_rule
@@ -19,7 +19,6 @@ from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
-from ensemble_core.config.generators import bind_generators, give_parameters
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, spelt_out
 from ensemble_core.config.limits import bind_limits
@@ -49,6 +48,9 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import Registry
+
+if TYPE_CHECKING:
+    from ensemble_core.model.generators import GeneratorSpec
 
 __all__ = ["expanded", "load", "load_text"]
 
@@ -103,7 +105,10 @@ def load_text(
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     if whole:
-        give_parameters(context.document.data)
+        if context.document.data.get("generators"):
+            from ensemble_core.config.generators import give_parameters
+
+            give_parameters(context.document.data)
         check_shape(context)
         ensemble = _Loader(context, file, frozenset(functions)).load()
     _raise(context)
@@ -239,7 +244,11 @@ class _Loader:
             own = functions_of(context, source, beside)
             context.known.functions = None if own is None else own | self._functions
         check_functions(context, enumerate(_entries(data.get("jobs"))))
-        generators = bind_generators(context, data.get("generators"))
+        generators: Mapping[str, GeneratorSpec] = {}
+        if data.get("generators"):
+            from ensemble_core.config.generators import bind_generators
+
+            generators = bind_generators(context, data["generators"])
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")

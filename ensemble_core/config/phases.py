@@ -6,10 +6,13 @@ Called by ``actions`` for options that are annotated ``"x-ensemble": "phase"``.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.model.generators import GeneratorSpec
+
+if TYPE_CHECKING:
+    from ensemble_core.model.generators import GeneratorSpec
 
 __all__ = ["check_learns", "check_phase"]
 

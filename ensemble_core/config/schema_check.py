@@ -59,6 +59,8 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
     is at a path."""
     try:
+        if not part and context.validators.hold(context.document.data):
+            return
         found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:
         # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.

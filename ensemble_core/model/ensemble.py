@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.generators import GeneratorSpec
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
+
+if TYPE_CHECKING:
+    from ensemble_core.model.generators import GeneratorSpec
 
 __all__ = ["Binder", "Ensemble", "Instance", "Limits", "amount"]
 

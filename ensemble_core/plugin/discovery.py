@@ -29,7 +29,7 @@ import pluggy
 from ensemble_core.errors import Location, PluginError
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
-from ensemble_core.plugin.load_guard import guarded
+from ensemble_core.plugin.load_guard import guarded, together
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import HOOKS, check_records
 
@@ -46,11 +46,12 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
     because of an installed plugin.
     """
     loader = _Loader()
-    plugins = [plugin for found in _installed() if (plugin := loader.load(found))]
-    for file in files:
-        plugin = loader.load_file(Path(file))
-        if plugin:
-            plugins.append(plugin)
+    with together():
+        plugins = [plugin for found in _installed() if (plugin := loader.load(found))]
+        for file in files:
+            plugin = loader.load_file(Path(file))
+            if plugin:
+                plugins.append(plugin)
     return Registry(plugins, loader.warnings)
 
 

@@ -11,10 +11,12 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
-__all__ = ["Printed", "guarded"]
+__all__ = ["Printed", "guarded", "together"]
 
 #: Seconds after which a plugin that is still being loaded is named.
 _PATIENCE = 5.0
@@ -34,11 +36,70 @@ class Printed:
         return getattr(sys.stderr, name)
 
 
+class _Watch:
+    """The thread that tells of plugins that take long, one for all that are loaded together."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._shown: str | None = None
+        self._due = 0.0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def begin(self, shown: str) -> None:
+        with self._news:
+            self._shown, self._due = shown, time.monotonic() + _PATIENCE
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="loading", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._shown = None
+
+    def close(self) -> None:
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        with self._news:
+            while not self._closed:
+                left = self._due - time.monotonic()
+                if left > 0:
+                    self._news.wait(left)
+                elif self._shown is None:
+                    self._news.wait(_PATIENCE)
+                else:
+                    shown, self._shown = self._shown, None
+                    _tell(shown)
+
+
+#: That of the plugins that are loaded together in this context.
+_watch: ContextVar[_Watch | None] = ContextVar("loading", default=None)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """While several plugins are loaded one after the other, each of them guarded."""
+    watch = _Watch()
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+        watch.close()
+
+
 @contextlib.contextmanager
 def guarded(shown: str) -> Iterator[Printed]:
     """While a plugin is loaded that messages call ``shown``."""
-    told = threading.Timer(_PATIENCE, _tell, (shown,))
-    told.daemon = True
+    watch = _watch.get()
+    if watch is None:
+        with together(), guarded(shown) as printed:
+            yield printed
+        return
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
@@ -49,11 +110,11 @@ def guarded(shown: str) -> Iterator[Printed]:
     printed = Printed()
     with _descriptor_aside(), contextlib.redirect_stdout(printed):
         os._exit = refuse
-        told.start()
+        watch.begin(shown)
         try:
             yield printed
         finally:
-            told.cancel()
+            watch.end()
             os._exit = leave
 
 

@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
-from ensemble_core.model.generators import Generator, Vocs
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ensemble_core.model.generators import Generator, Vocs
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.observer import Observer
     from ensemble_core.plugin.rendering import Rendered

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ensemble_core import EnsembleError, Generator, GeneratorPlugin, Vocs, hookimpl
+from ensemble_core import EnsembleError, GeneratorPlugin, hookimpl
+
+if TYPE_CHECKING:
+    from ensemble_core import Generator, Vocs
 
 __all__ = ["ensemble_generators"]
 

@@ -1,0 +1,128 @@
+"""Points of the built-in generators, each worked out from the seed and its number alone, so that a
+resumed run goes on with the very points that an undisturbed one would have had.
+
+Imported once a file has one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.generators import Exchange, Generator, Vocs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["check_grid", "grid", "latin_hypercube", "random_points", "sobol"]
+
+_MOST_POINTS = 10_000_000
+
+
+class _Numbered(Generator):
+    """Points by number: ``of`` gives the point of a number; ``None``: there is none."""
+
+    def __init__(self, of: Callable[[int], Mapping[str, Any] | None]) -> None:
+        self._of = of
+        self._next = 0
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        while len(found) < count and (point := self._of(self._next)) is not None:
+            found.append(point)
+            self._next += 1
+        return found
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        self._next = sum(len(each.suggested) for each in exchanges)
+
+
+def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
+    """Every combination, the last variable the fastest."""
+    values = [_on_axis(each, options) for each in vocs.variables]
+    names = vocs.names
+    combinations = itertools.product(*values)
+    found: list[tuple[Any, ...]] = []
+
+    def of(number: int) -> Mapping[str, Any] | None:
+        found.extend(itertools.islice(combinations, max(0, number + 1 - len(found))))
+        if number >= len(found):
+            return None
+        return dict(zip(names, found[number], strict=True))
+
+    return _Numbered(of)
+
+
+def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:
+    if variable.steps:
+        return list(variable.steps)
+    count = options["points"]
+    if count == 1:
+        return [variable.at(0.5)]
+    return [variable.at(i / (count - 1)) for i in range(count - 1)] + [variable.high]
+
+
+def check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
+    """Check that the grid has no more points than can be kept."""
+    size = 1
+    for variable in vocs.variables:
+        size *= len(variable.steps) or options["points"]
+    if size > _MOST_POINTS:
+        raise EnsembleError(
+            f"the grid would have {size} points; at most {_MOST_POINTS}",
+            hint="take fewer values, or 'sobol'",
+            code="out-of-range",
+        )
+
+
+def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
+    """Each point is drawn by the seed and its number."""
+    seed, variables = options["seed"], vocs.variables
+    drawn = random.Random()
+
+    def of(number: int) -> Mapping[str, Any]:
+        drawn.seed(f"{seed}:{number}")
+        return {each.name: each.at(drawn.random()) for each in variables}
+
+    return _Numbered(of)
+
+
+#: Points of a sequence are worked out so many at once.
+_BLOCK = 256
+
+
+def sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
+    """A scrambled Sobol' sequence."""
+    from scipy.stats import qmc
+
+    sequence = qmc.Sobol(len(vocs.variables), scramble=options["scramble"], seed=options["seed"])
+    return _Numbered(_of_shares(vocs, lambda count: sequence.random(count)))
+
+
+def _of_shares(
+    vocs: Vocs, more: Callable[[int], np.ndarray[Any, Any]], most: int | None = None
+) -> Callable[[int], Mapping[str, Any] | None]:
+    shares: list[Any] = []
+
+    def of(number: int) -> Mapping[str, Any] | None:
+        if most is not None and number >= most:
+            return None
+        while number >= len(shares):
+            # By powers of two, as a Sobol' sequence is to be taken.
+            shares.extend(more(_BLOCK if most is None else most).tolist())
+        row = shares[number]
+        return {each.name: each.at(share) for each, share in zip(vocs.variables, row, strict=True)}
+
+    return of
+
+
+def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
+    """One point in each of ``points`` equal shares of every variable."""
+    from scipy.stats import qmc
+
+    sampler = qmc.LatinHypercube(len(vocs.variables), seed=options["seed"])
+    count = options["points"]
+    return _Numbered(_of_shares(vocs, lambda number: sampler.random(number), count))
