@@ -17,7 +17,7 @@ __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", 
 Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
     """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
 
@@ -37,7 +37,7 @@ class GroupReport(Record):
     mean_pending: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InstanceReport(Record):
     """One instance under ``use:``: whether its ``rules`` may fire, how often they ``fired`` all
     together, and when it was switched (seconds since the epoch, and whether on), the last times.
@@ -53,7 +53,7 @@ class InstanceReport(Record):
     switched: tuple[tuple[float, bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RuleReport(Record):
     """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
@@ -80,7 +80,7 @@ class RuleReport(Record):
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Progress(Record):
     """How far a run has come: ``done`` of ``planned`` jobs are over, each with its retries. Where
     ``open`` is true, rules may add more: how many is not known, nor the time ``to_go`` (seconds).
@@ -101,7 +101,7 @@ class Progress(Record):
     reached: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Report(Record):
     """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did;
     ``warnings`` are what went wrong beside the jobs: an observer that understood nothing."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +41,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
     lock = Lock(folder)
     if lock.controller() is None:
         raise _not_under_way(folder)
-    name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    name = f"{time.time_ns():020d}-{os.urandom(4).hex()}"
     question, answer = (folder / _FOLDER / f"{name}.{kind}" for kind in ("json", "answer"))
     try:
         question.parent.mkdir(mode=0o700, exist_ok=True)

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import socket
 import stat
 import time
@@ -77,7 +76,7 @@ def new_tag(name: str) -> str:
     runs are ordered, and some chance."""
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
-    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{secrets.token_hex(2)}"
+    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{os.urandom(2).hex()}"
 
 
 def new_folder(state: Path, tag: str) -> Path:

@@ -76,13 +76,42 @@ def _layout(cls: type[Any]) -> Layout:
 layout = cast(Callable[[type[Any]], Layout], cache(_layout))
 
 
+def _values_of(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    names = tuple(item.name for item in fields(cls))
+    return names, attrgetter(*names) if names else lambda record: ()
+
+
+#: The names of a class's fields, and their values of a record.
+_values = cast(
+    Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_values_of)
+)
+
+
 class Record:
-    """A frozen dataclass that goes to plain data and back; see the module."""
+    """A frozen dataclass that goes to plain data and back; see the module.
+
+    Those of the core leave what is the same for all of them to this class (``eq=False,
+    repr=False``): each that a dataclass writes for itself is compiled anew in every process.
+    """
 
     __slots__ = ()
     #: Of the base of several classes: each by its ``type``. (``slots=True`` makes every class a
     #: second time, so that of two subclasses of one ``type`` the later is meant.)
     kinds: ClassVar[Mapping[str, type[Any]]]
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in _values(type(self))[0])
+        return f"{type(self).__qualname__}({told})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        _, values = _values(type(self))
+        return bool(values(self) == values(other))
+
+    def __hash__(self) -> int:
+        _, values = _values(type(self))
+        return (values(self),).__hash__()
 
     def to_dict(self) -> dict[str, Any]:
         """Every field as plain data that JSON can hold; :meth:`from_dict` reads it back."""

@@ -37,7 +37,7 @@ __all__ = [
 WhenBusy = Literal["wait", "skip", "force"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
     """One instruction. ``rule`` decided it in firing number ``firing`` (0: no rule did)."""
 
@@ -46,7 +46,7 @@ class Decision(Record):
     firing: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fired(Decision):
     """A rule fired: the head of the decisions that carry the same ``firing``.
 
@@ -70,7 +70,7 @@ class Fired(Decision):
         return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Submit(Decision):
     """Submit these jobs, all of one group."""
 
@@ -79,7 +79,7 @@ class Submit(Decision):
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Retry(Decision):
     """Submit this job once more when it is over, ``wait`` seconds later, as the next attempt of its
     index, with these fields changed. ``resume``: its statistics go on where they stood. Nothing is
@@ -92,7 +92,7 @@ class Retry(Decision):
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Cancel(Decision):
     """Cancel these jobs (our ids)."""
 
@@ -100,7 +100,7 @@ class Cancel(Decision):
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Resize(Decision):
     """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes.
 
@@ -118,7 +118,7 @@ class Resize(Decision):
     when_busy: WhenBusy = "wait"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AddRule(Decision):
     """A rule joined the set; ``spec`` is the rule as plain data."""
 
@@ -127,7 +127,7 @@ class AddRule(Decision):
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class EnableRule(Decision):
     """These rules may fire from now on."""
 
@@ -135,7 +135,7 @@ class EnableRule(Decision):
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DisableRule(Decision):
     """These rules do not fire until they are enabled again."""
 
@@ -143,7 +143,7 @@ class DisableRule(Decision):
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
     """The rules of the instances ``off`` do not fire any more, those of ``on`` may; the latter
     start. ``keep``: what functions that the old ones called return is heeded. ``reset``: the rules
@@ -156,7 +156,7 @@ class Switch(Decision):
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
     """A group's fields changed for its later submits."""
 
@@ -165,7 +165,7 @@ class SetGroup(Decision):
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGenerator(Decision):
     """A generator pauses (``pause``) or goes on (``False``), or is asked for ``count`` further
     points beside those that are under way at once. ``learns``: it is told the points of these
@@ -178,7 +178,7 @@ class SetGenerator(Decision):
     learns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Call(Decision):
     """Call a function off the engine's thread; its outcome returns as an event.
 
@@ -201,7 +201,7 @@ class Call(Decision):
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Log(Decision):
     """Tell the user something."""
 
@@ -210,7 +210,7 @@ class Log(Decision):
     level: Literal["info", "warning", "error"] = "info"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
     """End the run. Nothing is submitted after it. ``cancel`` are the jobs to cancel first.
 

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Event(Record):
     """Something that happened at ``timestamp`` (seconds since the epoch)."""
 
@@ -41,7 +41,7 @@ class Event(Record):
     timestamp: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Event):
     """The run begins. ``resources`` are the queue's gauges at that moment (see Resources)."""
 
@@ -49,7 +49,7 @@ class Started(Event):
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resumed(Event):
     """A later controller has taken the run up again, and asked the queue what became of its jobs.
 
@@ -70,7 +70,7 @@ class Resumed(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class JobEvent(Event):
     """An event of one job in the words of Flux RFC 21 (``submit``, ``start``, ``finish`` …).
 
@@ -92,7 +92,7 @@ class JobEvent(Event):
 quick_to_make(JobEvent)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Observed(Event):
     """One row of values that an observer read in a job's output; ``clock`` is the row's own time
     or step, ``None`` where the output has none. ``anew`` says that the file was begun anew before
@@ -112,7 +112,7 @@ class Observed(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resources(Event):
     """Gauges of the queue that changed, by metric path (``nodes.up``, ``cores.free`` …)."""
 
@@ -120,7 +120,7 @@ class Resources(Event):
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerElapsed(Event):
     """A time that the engine asked to be told of has come.
 
@@ -133,7 +133,7 @@ class TimerElapsed(Event):
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ResizeOutcome(Event):
     """The outcome of a resize request.
 
@@ -148,7 +148,7 @@ class ResizeOutcome(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallReturned(Event):
     """A custom function, a plugin's slow action or a generator returned.
 
@@ -163,7 +163,7 @@ class CallReturned(Event):
     result: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallFailed(Event):
     """A custom function or a plugin's slow action raised, or returned what it must not."""
 
@@ -173,7 +173,7 @@ class CallFailed(Event):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StopRequested(Event):
     """Somebody wants the run to end or to stop: a signal, a command, the time given to it.
 
@@ -199,7 +199,7 @@ class StopRequested(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Requested(Event):
     """A user asks the run for an action beside its rules, from a shell or a program: ``action`` is
     one of ``submit``, ``cancel``, ``set``, ``enable``, ``disable`` as a rule of the file has it;
@@ -210,7 +210,7 @@ class Requested(Event):
     action: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExecutorLost(Event):
     """An executor's queue went away: no further event of its jobs will come."""
 
@@ -220,7 +220,7 @@ class ExecutorLost(Event):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
     """Something went wrong beside the jobs that the user must hear of: a file that cannot be
     followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1.
@@ -241,7 +241,7 @@ class Problem(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PluginEvent(Event):
     """An event of a plugin's own: ``name`` is the trigger it wakes, ``data`` the fields that its
     ``when`` may use; ``job`` is our id of the job it concerns, if it concerns one."""

@@ -12,7 +12,6 @@ import linecache
 import math
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -338,6 +337,8 @@ def _one_line(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     """The traceback without our own frames."""
+    import traceback
+
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

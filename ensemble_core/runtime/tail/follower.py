@@ -10,7 +10,6 @@ time to time as well, for what it leaves out. No file is held open, so thousands
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -18,12 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail.change_detection import ChangeDetector
 from ensemble_core.runtime.tail.file import File, Place
 from ensemble_core.runtime.tail.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    import logging
 
 __all__ = ["Follower"]
 
@@ -39,8 +42,6 @@ _SLICE = 0.02
 _BACKLOG_BEHIND, _BACKLOG = 500, 20_000
 #: How long what is far behind waits while there are more, in seconds.
 _BREATH = 0.005
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +106,7 @@ class Follower:
     ) -> None:
         self._emit = emit
         self._clock = clock
-        self._warn_user = warn or _log.warning
+        self._warn_user = warn or _log().warning
         self._fail_user = fail or self._warn_user
         self._miss_user = miss or (lambda message, job: self._warn_user(message))
         self._backlog = backlog
@@ -232,7 +233,7 @@ class Follower:
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._let_others_catch_up()
         except Exception as error:  # a rule that waits for rows must not wait without a word
-            _log.exception("the thread that follows files ended")
+            _log().exception("the thread that follows files ended")
             self._warn(
                 "what jobs write is read no more, and rules that wait for it will not fire: "
                 f"{type(error).__name__}: {error}"
@@ -370,4 +371,10 @@ def _logged(message: str, *args: object) -> Iterator[None]:
     try:
         yield
     except Exception:
-        _log.exception(message, *args)
+        _log().exception(message, *args)
+
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger(__name__)
