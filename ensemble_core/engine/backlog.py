@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ensemble_core.engine.gauges import draw
-from ensemble_core.engine.job_table import GroupState
+from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from ensemble_core.engine import demands
 from ensemble_core.engine.backlog import Order, taken_next
 from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.occasion import Origin
@@ -71,7 +72,7 @@ class EngineFiring:
         source = source_of(self._state, group, overrides or {})
         if not source.asked:
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
-        self._state.table.keep_results(group)
+        demands.keep_results(self._state.table, group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
             for each in self._state.calls.values()

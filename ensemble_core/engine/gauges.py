@@ -18,8 +18,8 @@ from ensemble_core.metrics.store import BACKLOG, MetricStore
 from ensemble_core.model.jobs import Job, JobState
 
 if TYPE_CHECKING:
+    from ensemble_core.engine.group_state import GroupState
     from ensemble_core.engine.job_record import JobRecord
-    from ensemble_core.engine.job_table import GroupState
 
 __all__ = ["OwnGauges", "draw"]
 

@@ -7,20 +7,18 @@ nothing is kept but the counts. Written by the engine alone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.gauges import OwnGauges
+from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
 from ensemble_core.engine.job_steps import STEPS
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.rule_index import RuleIndex, Watch
-from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
-from ensemble_core.engine.table_rows import DoneJobs
-from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.engine.rule_index import RuleIndex
+from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.metrics.store import (
     COMMITTED,
     COUNTS,
@@ -33,10 +31,8 @@ from ensemble_core.model.causes import said_cause
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.rules import BoundRule
-from ensemble_core.model.tables import Table
 
-__all__ = ["AT_ONCE", "GroupState", "JobTable"]
+__all__ = ["AT_ONCE", "JobTable"]
 
 #: What jobs are held by that is no limit.
 AT_ONCE = "at_once"
@@ -72,59 +68,6 @@ _OVER: dict[Outcome, _Changes] = {
 }
 _DONE: _Changes = (("open", -1), ("done", 1))
 _LOST: _Changes = (("open", -1), ("lost", 1))
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class GroupState:
-    """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
-    are the metric store's own, ``watches`` those of them that rules wait for. ``reads`` and
-    ``tables`` say what is kept of each index, and in which slices it is; ``columns`` are those that
-    its rows had, of a group with a ``result``."""
-
-    group: JobGroup
-    counts: dict[str, int]
-    watches: dict[str, Watch] = field(default_factory=dict)
-    next_index: int = 0
-    waiting: dict[str, JobRecord] = field(default_factory=dict)
-    running: int = 0
-    #: How many of its jobs failed by each cause.
-    causes: dict[str, int] = field(default_factory=dict)
-    reads: Reads = field(default_factory=dict)
-    tables: list[SliceTable] = field(default_factory=list)
-    #: Its jobs that are done, where a table is over them.
-    done_jobs: DoneJobs | None = None
-    #: The combinations that it has had, where a rule may ask for others.
-    had: set[bytes] | None = None
-    columns: set[str] = field(default_factory=set)
-    #: Names of its ``result`` of which it was told that they have no value.
-    without_value: list[str] = field(default_factory=list)
-    #: An observer understood nothing of what a job of it printed.
-    not_understood: bool = False
-    #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
-    #: that are held no more.
-    held: dict[str, HeldJob] = field(default_factory=dict)
-    line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Attempts that were handed over and have no ``clean`` yet.
-    handed_over: int = 0
-    #: How many elements of its sweep ``submit-next`` has taken, and which stand in the places of
-    #: others by now.
-    taken: int = 0
-    moved: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def scoped(self) -> bool:
-        """True if anything is kept of single indices, or of slices."""
-        return bool(self.reads or self.tables)
-
-    @property
-    def backlog(self) -> int:
-        """Elements of its sweep that ``submit-next`` has not taken yet."""
-        return max(0, self.group.size - self.taken)
-
-    def ages(self, now: float) -> Iterator[float]:
-        """How long each waiting job has waited so far, in seconds."""
-        for record in self.waiting.values():
-            yield max(0.0, now - record.submitted)
 
 
 class JobTable:
@@ -178,80 +121,6 @@ class JobTable:
         if index.gauges:
             self.gauges.keep()
 
-    def serve(self, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
-        """Keep what a rule names of single indices or of slices."""
-        groups = rule.groups or tuple(self.groups)
-        for action in rule.actions:
-            self.remember(group for each in action.flat() for group in each.varies)
-        if rule.each is None or rule.each == "job":
-            if rule.reads_of is None:
-                for group in groups:
-                    self.read(group, rule.reads, statistics)
-            return
-        key = SliceKey(rule.groups, rule.each)
-        table = self.tables.get(key)
-        if table is None:
-            table = self.tables[key] = SliceTable(key)
-            for group in groups:
-                self.groups[group].tables.append(table)
-            for record in self.records.values():  # a rule that joined, or a changed file
-                if record.job.group in groups:
-                    self._enter_slice(record.index, table)
-                    entered = record.index.slices and record.index.slices[-1]
-                    if entered and entered.key == key:
-                        entered.count("open")
-                        entered.count("submitted")
-                        entered.count("active", int(record.outcome is None))
-        for name in sorted(rule.reads):
-            add_read(table.reads, name, statistics)
-
-    def keep_done(self, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-        """Keep what tables are worked out of, and what functions are told that give parameters."""
-        for table in tables:
-            group = self.groups[table.of]
-            if group.done_jobs is None:
-                group.done_jobs = DoneJobs()
-                if group.counts["done"]:
-                    self.warnings.append(
-                        f"the table {table.name!r} is new: jobs of {table.of!r} that were done "
-                        f"before ({group.counts['done']}) are not in it"
-                    )
-        for name, group in self.groups.items():
-            if group.group.asked:
-                self.keep_results(name)
-        for rule in rules:
-            if isinstance(rule.each, tuple) and rule.asks_tables:
-                for group in self.groups.values():
-                    if group.done_jobs is not None:
-                        group.done_jobs.serve(rule.each)
-
-    def keep_results(self, name: str) -> None:
-        """Keep what functions are told that give parameters of a group."""
-        group = self.groups[name]
-        if group.done_jobs is not None:
-            return
-        group.done_jobs = DoneJobs()
-        if group.counts["done"]:
-            self.warnings.append(
-                f"a function gives parameters of {name!r} from now on: jobs that were done before "
-                f"({group.counts['done']}) are not among its results"
-            )
-
-    def remember(self, groups: Iterable[str]) -> None:
-        """Keep the combinations that these groups have had."""
-        for name in groups:
-            group = self.groups[name]
-            if group.had is None:
-                active = [each.job for each in self.records.values() if each.job.group == name]
-                group.had = {combination(job.parameters, job.replica) for job in active}
-
-    def read(
-        self, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
-    ) -> None:
-        """Keep these ``STAT.NAME`` of each index of a group."""
-        for name in sorted(names):
-            add_read(self.groups[group].reads, name, statistics)
-
     def add(
         self,
         job: Job,
@@ -283,11 +152,12 @@ class JobTable:
             if group.had is not None:
                 group.had.add(combination(job.parameters, job.replica))
             for table in group.tables:
-                self._enter_slice(record.index, table)
+                self.enter_slice(record.index, table)
         if group.watches or group.reads or group.tables or self.gauges.kept:
             self._counted(group, record, _FIRST if index is None else _AGAIN)
 
-    def _enter_slice(self, index: Index, table: SliceTable) -> None:
+    def enter_slice(self, index: Index, table: SliceTable) -> None:
+        """An index belongs to the slice of its parameters."""
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.engine import demands
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
@@ -200,7 +201,7 @@ class State:
 
     def serve(self, rule: BoundRule) -> None:
         """Keep what a rule speaks of, or waits for."""
-        self.table.serve(rule, self.ensemble.statistics)
+        demands.serve(self.table, rule, self.ensemble.statistics)
         if any(COMMITTED in path for path in rule.metrics):
             self.table.keep_budget(self.ensemble.limits)
         elif any(USED in path for path in rule.metrics):
@@ -231,17 +232,17 @@ class State:
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
-            self.table.read(group.name, group.reads, ensemble.statistics)
+            demands.read(self.table, group.name, group.reads, ensemble.statistics)
             self.heeds = self.heeds or bool(group.result)
             for text in () if group.retry is None else sorted(group.retry.metrics):
                 path = self.rules.path(text)
                 if path is not None:
                     self.metrics.keep(path)
-        self.table.keep_done(
-            ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
+        demands.keep_done(
+            self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
         if everything:
-            self.table.remember(ensemble.groups)
+            demands.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
     # -- what may be asked ---------------------------------------------------------------------

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.attempts import coming, next_attempt
+from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_record import Index, JobRecord
-from ensemble_core.engine.job_table import AT_ONCE, GroupState
+from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.state import State

@@ -25,6 +25,7 @@ from ensemble_core.engine import (
     budget,
     gauges,
     generator_state,
+    group_state,
     job_record,
     job_table,
     occasion,
@@ -53,7 +54,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 14
+FORMAT = 15
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -64,6 +65,7 @@ _CLASSES: dict[str, type[Any]] = {
             engine_state,
             gauges,
             generator_state,
+            group_state,
             job_record,
             job_table,
             occasion,

@@ -1,0 +1,70 @@
+"""Standing of one job group in the job table: its jobs that wait or are held, its counts, and what
+rules have the table keep of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.rule_index import Watch
+from ensemble_core.engine.scopes import Reads, SliceTable
+from ensemble_core.engine.table_rows import DoneJobs
+from ensemble_core.model.jobs import JobGroup
+
+__all__ = ["GroupState"]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class GroupState:
+    """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
+    are the metric store's own, ``watches`` those of them that rules wait for. ``reads`` and
+    ``tables`` say what is kept of each index, and in which slices it is; ``columns`` are those that
+    its rows had, of a group with a ``result``."""
+
+    group: JobGroup
+    counts: dict[str, int]
+    watches: dict[str, Watch] = field(default_factory=dict)
+    next_index: int = 0
+    waiting: dict[str, JobRecord] = field(default_factory=dict)
+    running: int = 0
+    #: How many of its jobs failed by each cause.
+    causes: dict[str, int] = field(default_factory=dict)
+    reads: Reads = field(default_factory=dict)
+    tables: list[SliceTable] = field(default_factory=list)
+    #: Its jobs that are done, where a table is over them.
+    done_jobs: DoneJobs | None = None
+    #: The combinations that it has had, where a rule may ask for others.
+    had: set[bytes] | None = None
+    columns: set[str] = field(default_factory=set)
+    #: Names of its ``result`` of which it was told that they have no value.
+    without_value: list[str] = field(default_factory=list)
+    #: An observer understood nothing of what a job of it printed.
+    not_understood: bool = False
+    #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
+    #: that are held no more.
+    held: dict[str, HeldJob] = field(default_factory=dict)
+    line: list[tuple[int, int, str]] = field(default_factory=list)
+    #: Attempts that were handed over and have no ``clean`` yet.
+    handed_over: int = 0
+    #: How many elements of its sweep ``submit-next`` has taken, and which stand in the places of
+    #: others by now.
+    taken: int = 0
+    moved: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def scoped(self) -> bool:
+        """True if anything is kept of single indices, or of slices."""
+        return bool(self.reads or self.tables)
+
+    @property
+    def backlog(self) -> int:
+        """Elements of its sweep that ``submit-next`` has not taken yet."""
+        return max(0, self.group.size - self.taken)
+
+    def ages(self, now: float) -> Iterator[float]:
+        """How long each waiting job has waited so far, in seconds."""
+        for record in self.waiting.values():
+            yield max(0.0, now - record.submitted)
