@@ -1,7 +1,7 @@
 """The simplex method of Nelder and Mead as a generator: downhill without derivatives.
 
-Imported once a file has it. It works in shares of the variables' ranges, from 0 to 1, so that ranges
-of different size, and logarithmic ones, count alike.
+Imported once a file has it. It works in shares of the variables' ranges, from 0 to 1, so that
+ranges of different size, and logarithmic ones, count alike.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _between(origin: _Place, place: _Place, part: float) -> _Place:
 
 
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check that there is one objective, and that the start lies within the ranges."""
+    """Check that there is one objective, that variables are ranges, and the start within them."""
     if len(vocs.objectives) > 1:
         raise EnsembleError(
             "the simplex goes downhill by one objective, and there are several",
