@@ -12,6 +12,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
+from ensemble_core.plugin.known import known_provider
 
 __all__ = ["NelderMead", "check_start"]
 
@@ -132,9 +133,10 @@ def _between(origin: _Place, place: _Place, part: float) -> _Place:
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
     """Check that there is one objective, that variables are ranges, and the start within them."""
     if len(vocs.objectives) > 1:
+        several = known_provider("generator", "optuna")
         raise EnsembleError(
             "the simplex goes downhill by one objective, and there are several",
-            hint="optuna takes several: pip install ensemble-optuna",
+            hint=f"optuna takes several: {several[1]}" if several else None,
             code="bad-value",
         )
     for each in vocs.variables:
