@@ -1,4 +1,4 @@
-"""What a ``switch`` goes over to: names of instances and generators, the checks of them.
+"""Names of instances and generators that a ``switch`` goes over to, and the checks of them.
 
 Called by ``actions`` for options that are annotated ``"x-ensemble": "phase"``.
 """

@@ -299,8 +299,8 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(eq=False)
 class _Shared:
-    """What the files that a process loads with one registry share: the schema, and the validators
-    of its parts. The first file is checked without it, as long as that is right."""
+    """Schema of one registry, and the validators of its parts, for the files that a process loads
+    with it. The first file is checked without them, as long as it is right."""
 
     schema: dict[str, Any] | None = None
     compiled: dict[str, Any] = field(default_factory=dict)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ensemble_core import Constraint, EnsembleError, Generator, Point, Variable, Vocs
-from ensemble_core.builtin.nelder_mead import NELDER_MEAD
+from ensemble_core.builtin.generators import ensemble_generators
 from ensemble_core.testing import PlayedGenerator
 
 OPTIONS = {"start": {}, "step": 0.25, "tolerance": 1e-4}
+(NELDER_MEAD,) = [each for each in ensemble_generators() if each.name == "nelder-mead"]
 X, Y = Variable(name="x", low=-2.0, high=2.0), Variable(name="y", low=-1.0, high=3.0)
 VALLEY = Vocs(variables=(X, Y), objectives={"E": "minimize"})
 
