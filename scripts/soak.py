@@ -101,7 +101,11 @@ class Soak:
                 self.counts[kind] += len(found[kind])
             if not found["good"]:
                 print(json.dumps(found, indent=1), flush=True)
-            if self.counts["rounds"] % 50 == 0:
+            if isinstance(found["round"], str):  # an example's: there are few, and they take long
+                how = "killed" if found["killed"] else "undisturbed"
+                seconds = time.monotonic() - self._began
+                print(f"{seconds:.0f} s: {found['round']}, {how}: {found['jobs']} jobs", flush=True)
+            elif self.counts["rounds"] % 50 == 0:
                 print(self, flush=True)
 
     def follow(self, command: list[str]) -> None:

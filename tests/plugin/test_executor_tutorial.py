@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from ensemble_core import Executor
-from ensemble_core.testing import ExecutorContract
+from ensemble_core.testing import ExecutorSuite
 
 PAGE = Path(__file__).parents[2] / "docs" / "executor-tutorial.md"
 CODE, TEST = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
@@ -22,12 +22,17 @@ exec(compile(CODE, "ensemble_tsp.py", "exec"), vars(tsp))  # noqa: S102  # what 
 
 
 def test_the_page_tests_the_executor_as_we_do() -> None:
-    assert "class TestTaskSpooler(ExecutorContract)" in TEST
-    assert "contains = False" in TEST
+    assert "class TestTaskSpooler(ExecutorSuite)" in TEST
+    for words in ('executor = "tsp"', "contains = False", "many = 10"):
+        assert words in TEST
 
 
 @pytest.mark.skipif(shutil.which("tsp") is None, reason="no tsp: apt install task-spooler")
-class TestTaskSpooler(ExecutorContract):
+@pytest.mark.timeout(300)
+class TestTaskSpooler(ExecutorSuite):
+    """Its contract, runs whose controllers are killed, and decisions as on this machine."""
+
+    executor = "tsp"
     (plugin,) = tsp.ensemble_executors()
     contains = False
     many = 10
@@ -38,6 +43,9 @@ class TestTaskSpooler(ExecutorContract):
         monkeypatch.setenv("TS_SOCKET", str(tmp_path / "socket"))
         monkeypatch.setenv("TS_SLOTS", "2")
         monkeypatch.setenv("TMPDIR", str(tmp_path))
+        file = tmp_path / "ensemble_tsp.py"
+        file.write_text(CODE)
+        self.options = ("--plugin", str(file), "-o", "poll=0.5")
         yield
         subprocess.run(["tsp", "-K"], check=False)
 
