@@ -122,7 +122,9 @@ class LeavingContract(ExecutorKnobs):
             return
         first = Session(self.make_executor(), tmp_path, self.timeout)
         over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
-        soon = first.job("sleep", "2")
+        goes_on, ended = tmp_path / "goes on", tmp_path / "ended"
+        wait = f"while [ ! -e '{goes_on}' ]; do sleep 0.1; done; : > '{ended}'"
+        soon = first.job(*(("sh", "-c", wait) if self.same_machine else ("sleep", "2")))
         waiting = [first.job(*self.lasting) for _ in range(self.many)]
         ids = [job.id for job in waiting]
         with first:
@@ -135,7 +137,12 @@ class LeavingContract(ExecutorKnobs):
         second = Session(self.make_executor(), tmp_path, self.timeout)
         second.tag = first.tag
         with second:
-            time.sleep(3)  # one of them ends before it is asked for
+            # One of them ends before it is asked for.
+            if self.same_machine:
+                goes_on.touch()
+                wait_until(ended.exists, self.timeout)
+            else:
+                time.sleep(3)
             newest = first.of(lasting)[-1].timestamp
             found = second.executor.reattach(
                 {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99999": 0.0}

@@ -4,12 +4,14 @@ with one bug, and fails the test that is meant for it. The executor without a bu
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from ensemble_core import (
     Emit,
     Event,
     Executor,
+    ExecutorError,
     ExecutorPlugin,
     Job,
     JobEvent,
@@ -26,6 +29,7 @@ from ensemble_core import (
     executor_record,
 )
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.model.events import ResizeOutcome
 from ensemble_core.testing import ExecutorContract, StatisticContract
 
 FAILED = (AssertionError, Exception, pytest.fail.Exception)
@@ -57,25 +61,54 @@ class Sound(LocalExecutor):
         super().submit([self.given(job) for job in jobs])
 
 
-class LosesFinishes(Sound):
-    def told(self, events: Sequence[Event]) -> Sequence[Event]:
-        return [
-            event
-            for event in events
-            if not (
-                isinstance(event, JobEvent) and event.name == "finish" and event.job.endswith("7")
-            )
-        ]
+def takes(change: Callable[[Job], Job]) -> type[Sound]:
+    """A mutant that makes something else of a job."""
+
+    class Mutant(Sound):
+        def given(self, job: Job) -> Job:
+            return change(job)
+
+    return Mutant
 
 
-class ForgetsTheStatus(Sound):
-    def told(self, events: Sequence[Event]) -> Sequence[Event]:
-        return [
-            replace(event, context={})
-            if isinstance(event, JobEvent) and event.name == "finish"
-            else event
-            for event in events
-        ]
+def tells(change: Callable[[JobEvent], Iterable[JobEvent]], of: str = "") -> type[Sound]:
+    """A mutant that tells something else than a job's event (of a name, or any)."""
+
+    class Mutant(Sound):
+        def told(self, events: Sequence[Event]) -> Sequence[Event]:
+            told: list[Event] = []
+            for event in events:
+                concerned = isinstance(event, JobEvent) and of in ("", event.name)
+                told += change(event) if concerned else [event]  # type: ignore[arg-type]  # a job's
+            return told
+
+    return Mutant
+
+
+def says(of: str, **context: Any) -> type[Sound]:
+    """A mutant that says something else in the context of these events; ``None``: nothing."""
+
+    def change(event: JobEvent) -> list[JobEvent]:
+        said = {**event.context, **context}
+        kept = {name: value for name, value in said.items() if value is not None}
+        return [replace(event, context=kept)]
+
+    return tells(change, of)
+
+
+def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
+    """Tells an event of this name after ``finish``, and not when it was."""
+
+    def change(event: JobEvent) -> list[JobEvent]:
+        late = replace(event, name=of, context={"type": "cancel", "severity": 0})
+        return {of: [], "finish": [event, late]}.get(event.name, [event])
+
+    return change
+
+
+def as_of(mark: str) -> Callable[[JobEvent], list[JobEvent]]:
+    """Takes a job for the one whose name is that before the mark."""
+    return lambda event: [replace(event, job=event.job.partition(mark)[0])]
 
 
 class FindsJobsOnlyAfterAClose(Sound):
@@ -93,6 +126,28 @@ class FindsJobsOnlyAfterAClose(Sound):
         super().close()
 
 
+class TellsOtherTimesAgain(Sound):
+    later = 0.0
+
+    def told(self, events: Sequence[Event]) -> Sequence[Event]:
+        return [replace(event, timestamp=event.timestamp + self.later) for event in events]
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        self.later = 0.001
+        return super().reattach(jobs)
+
+
+class TellsAgainWhatIsKnown(Sound):
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return super().reattach(dict.fromkeys(jobs, 0.0))
+
+
+class KnowsEverybody(Sound):
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        super().reattach(jobs)
+        return dict.fromkeys(jobs, True)
+
+
 class KillsWhatItClaimsToDetach(Sound):
     def close(self) -> None:
         self.cancel([job.id for job in self.seen])
@@ -103,6 +158,31 @@ class NeedsAStateFolder(Sound):
     def open(self, run: Run, emit: Emit) -> None:
         assert str(run.state / "jobs")  # type: ignore[operator]  # the bug
         super().open(run, emit)
+
+
+class LeavesAThreadBehind(Sound):
+    def open(self, run: Run, emit: Emit) -> None:
+        threading.Thread(target=threading.Event().wait, args=(300,), daemon=True).start()
+        super().open(run, emit)
+
+
+class LeavesADescriptorOpen(Sound):
+    def open(self, run: Run, emit: Emit) -> None:
+        os.open("/dev/null", os.O_RDONLY)
+        super().open(run, emit)
+
+
+class NeedsAJobToClose(Sound):
+    def close(self) -> None:
+        super().close()
+        assert self.seen, "nothing was submitted"
+
+
+class SpeaksAfterItsClose(Sound):
+    def close(self) -> None:
+        late = [JobEvent(time.time(), job.id, "finish", {"status": 0}) for job in self.seen[-1:]]
+        super().close()
+        threading.Timer(0.2, lambda: self.tell(late)).start()
 
 
 class SleepsForEachCall(Sound):
@@ -138,51 +218,83 @@ class WaitsForItsJobs(Sound):
         return events
 
 
-class SpeaksAfterItsClose(Sound):
-    def close(self) -> None:
-        late = [JobEvent(time.time(), job.id, "finish", {"status": 0}) for job in self.seen[-1:]]
-        super().close()
-        threading.Timer(0.8, lambda: self.tell(late)).start()
+class ForgetsTheLastOfABulk(Sound):
+    def submit(self, jobs: Sequence[Job]) -> None:
+        super().submit(jobs[: max(1, len(jobs) - 1)])
 
 
-class RunsOneTask(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, tasks=1)
+class RefusesAllForOne(Sound):
+    def submit(self, jobs: Sequence[Job]) -> None:
+        if any(job.command[0].startswith("there-is-no") for job in jobs):
+            raise ExecutorError("no such command")
+        super().submit(jobs)
 
 
-class HasNoIdeaOfCores(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, cores_per_task=1)
+class CancelsOnPaper(Sound):
+    def cancel(self, jobs: Sequence[str]) -> None:
+        now = time.time()
+        for job in jobs:
+            kill = {"type": "cancel", "severity": 0}
+            self.tell([JobEvent(now, job, "exception", kill), JobEvent(now, job, "clean")])
 
 
-class HasNoIdeaOfGpus(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, gpus_per_task=0)
+class HearsNoFirstCancel(Sound):
+    deaf = True
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        if not self.deaf:  # what a test leaves behind is to end
+            super().cancel(jobs)
+        self.deaf = False
 
 
-class ThrowsErrorsAway(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, stderr="/dev/null")
+class StumblesOverTheUnknown(Sound):
+    def cancel(self, jobs: Sequence[str]) -> None:
+        known = {job.id for job in self.seen}
+        super().cancel([job for job in jobs if job in known])
+        assert known.issuperset(jobs)
 
 
-class ThrowsErrorsAwayThatGoWithTheOutput(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, stderr="/dev/null") if job.stderr == job.stdout else job
+class CancelsWhatIsOver(Sound):
+    def cancel(self, jobs: Sequence[str]) -> None:
+        super().cancel(jobs)
+        self.tell([JobEvent(time.time(), job, "exception", {"type": "cancel"}) for job in jobs])
 
 
-class HoldsNothing(Sound):
-    def given(self, job: Job) -> Job:
-        return replace(job, urgency=job.urgency or 16)
+class AnnouncesWhatNobodyKnows(Sound):
+    capabilities = Sound.capabilities | {"teleport"}
 
 
-class TakesAnAttemptForTheFirst(Sound):
+class AnswersEachResizeTwice(Sound):
     def told(self, events: Sequence[Event]) -> Sequence[Event]:
-        return [
-            replace(event, job=event.job.partition("-")[0])
-            if isinstance(event, JobEvent)
-            else event
-            for event in events
-        ]
+        return [*events, *(event for event in events if isinstance(event, ResizeOutcome))]
+
+
+class AnswersNoResize(Sound):
+    def resize(self, request: str, delta: int, **how: Any) -> None: ...
+
+
+class ThinksAgainOfAResize(Sound):
+    asked: str = ""
+
+    def resize(self, request: str, delta: int, **how: Any) -> None:
+        outcome = "granted" if request == self.asked else "denied"
+        self.asked = request
+        self.tell([ResizeOutcome(time.time(), request, outcome, 3)])  # type: ignore[arg-type]  # of two
+
+
+class HasMoreFreeThanThereAre(Sound):
+    def resources(self) -> Mapping[str, float]:
+        return {"cores.up": 2.0, "cores.free": 3.0}
+
+
+class HasGaugesWithoutAPath(Sound):
+    def resources(self) -> Mapping[str, float]:
+        return {"slots": 2.0}
+
+
+def inherits(job: Job, *names: str) -> Job:
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    return replace(job, environment={**job.environment, **given})
 
 
 LOCAL = executor_record("local")
@@ -192,46 +304,139 @@ BAD_DEFAULT = {
 }
 NOT_DESCRIBED = {"type": "object", "properties": {"poll": {"type": "number"}}}
 
-#: The mutant, the test that is to notice, and further arguments of that test.
-MUTANTS: list[tuple[type[Sound], str, dict[str, Any]]] = [
-    (LosesFinishes, "test_jobs_submitted_in_bulk_each_end_exactly_once", {}),
-    (ForgetsTheStatus, "test_jobs_submitted_in_bulk_each_end_exactly_once", {}),
-    (
-        FindsJobsOnlyAfterAClose,
-        "test_jobs_are_found_again_after_their_controller_was_killed",
-        {},
-    ),
-    (
-        KillsWhatItClaimsToDetach,
-        "test_jobs_outlive_the_controller_where_the_executor_says_so",
-        {},
-    ),
-    (NeedsAStateFolder, "test_a_run_of_which_nothing_is_kept_works_as_well", {}),
-    (SleepsForEachCall, "test_the_cost_of_a_submit_does_not_grow_with_its_jobs", {}),
-    (SleepsForEachJob, "test_the_cost_of_a_submit_does_not_grow_with_its_jobs", {}),
-    (StartsACommandForEachJob, "test_the_cost_of_a_submit_does_not_grow_with_its_jobs", {}),
-    (WaitsForItsJobs, "test_cancelling_a_running_job_ends_it", {}),
-    (SpeaksAfterItsClose, "test_nothing_is_emitted_after_close", {}),
-    (RunsOneTask, "test_each_task_of_a_job_runs", {}),
-    (
-        HasNoIdeaOfCores,
-        "test_a_job_that_asks_for_what_nobody_has_does_not_run",
-        {"what": "cores_per_task"},
-    ),
-    (
-        HasNoIdeaOfGpus,
-        "test_a_job_that_asks_for_what_nobody_has_does_not_run",
-        {"what": "gpus_per_task"},
-    ),
-    (ThrowsErrorsAway, "test_output_and_errors_go_where_they_are_to", {"same": False}),
-    (
-        ThrowsErrorsAwayThatGoWithTheOutput,
-        "test_output_and_errors_go_where_they_are_to",
-        {"same": True},
-    ),
-    (HoldsNothing, "test_a_job_of_urgency_0_is_held", {}),
-    (TakesAnAttemptForTheFirst, "test_another_attempt_is_a_job_of_its_own", {}),
-]
+#: For each test of the suite the mutants that it is to notice, by their names.
+MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
+    "it_says_what_it_can_do": {"AnnouncesWhatNobodyKnows": AnnouncesWhatNobodyKnows},
+    "a_job_that_succeeds_passes_through_its_life_in_order": {
+        "SaysNoSubmit": tells(lambda event: [], "submit"),
+        "TellsTheEndTwice": tells(lambda event: [event, event], "clean"),
+        "TellsTheStartAfterTheEnd": tells(after_its_end("start")),
+        "TellsWhatNobodyKnows": tells(lambda event: [replace(event, name="begun")], "start"),
+        "GoesBackInTime": tells(lambda event: [replace(event, timestamp=5.0)], "finish"),
+    },
+    "a_job_that_fails_reports_its_exit_code": {
+        "TellsAnExitCodeForAStatus": says("finish", status=3),
+        "TakesEachEndForASuccess": says("finish", status=0),
+    },
+    "a_missing_command_is_that_jobs_failure_only": {"RefusesAllForOne": RefusesAllForOne},
+    "exceptions_say_type_severity_and_note": {
+        "SaysNoSeverity": says("exception", severity=None),
+        "SaysNoType": says("exception", type=None),
+        "SaysANumberForANote": says("exception", note=7),
+    },
+    "jobs_submitted_in_bulk_each_end_exactly_once": {
+        "LosesOneFinishInTen": tells(
+            lambda event: [] if event.job.endswith("7") else [event], "finish"
+        ),
+        "ForgetsTheStatus": says("finish", status=None),
+        "StartsTwice": tells(lambda event: [event, event], "start"),
+        "ForgetsTheLastOfABulk": ForgetsTheLastOfABulk,
+    },
+    "the_cost_of_a_submit_does_not_grow_with_its_jobs": {
+        "SleepsForEachCall": SleepsForEachCall,
+        "SleepsForEachJob": SleepsForEachJob,
+        "StartsACommandForEachJob": StartsACommandForEachJob,
+    },
+    "cancelling_a_running_job_ends_it": {
+        "WaitsForItsJobs": WaitsForItsJobs,
+        "HearsNoFirstCancel": HearsNoFirstCancel,
+        "SaysNothingOfACancel": tells(lambda event: [], "exception"),
+        "TellsWhyAfterTheEnd": tells(after_its_end("exception")),
+        "TakesACancelForASuccess": says("finish", status=0),
+    },
+    "cancelling_waiting_jobs_ends_them_without_a_start": {
+        "CallsACancelAnError": says("exception", type="exec"),
+    },
+    "cancelling_twice_or_too_late_or_the_unknown_does_nothing": {
+        "StumblesOverTheUnknown": StumblesOverTheUnknown,
+        "CancelsWhatIsOver": CancelsWhatIsOver,
+    },
+    "cancelling_leaves_no_process_behind": {"CancelsOnPaper": CancelsOnPaper},
+    "a_time_limit_ends_a_job": {
+        "KnowsNoTimeLimit": takes(lambda job: replace(job, duration=0.0)),
+        "CallsATimeLimitACancel": says("exception", type="cancel"),
+    },
+    "why_a_job_ended_is_told[signal]": {"CallsASignalAnExitCode": says("finish", status=1 << 8)},
+    "a_resize_is_answered_once": {
+        "AnswersEachResizeTwice": AnswersEachResizeTwice,
+        "AnswersNoResize": AnswersNoResize,
+    },
+    "a_resize_that_is_asked_again_is_answered_again_and_not_carried_out_twice": {
+        "ThinksAgainOfAResize": ThinksAgainOfAResize,
+    },
+    "gauges_are_numbers_by_metric_path": {
+        "HasMoreFreeThanThereAre": HasMoreFreeThanThereAre,
+        "HasGaugesWithoutAPath": HasGaugesWithoutAPath,
+    },
+    "nothing_is_emitted_after_close": {"SpeaksAfterItsClose": SpeaksAfterItsClose},
+    "jobs_outlive_the_controller_where_the_executor_says_so": {
+        "KillsWhatItClaimsToDetach": KillsWhatItClaimsToDetach,
+    },
+    "a_run_of_which_nothing_is_kept_works_as_well": {"NeedsAStateFolder": NeedsAStateFolder},
+    "jobs_are_found_again_after_their_controller_was_killed": {
+        "FindsJobsOnlyAfterAClose": FindsJobsOnlyAfterAClose,
+        "KnowsEverybody": KnowsEverybody,
+    },
+    "jobs_are_found_again_after_the_executor_was_closed": {
+        "TellsOtherTimesAgain": TellsOtherTimesAgain,
+        "TellsAgainWhatIsKnown": TellsAgainWhatIsKnown,
+    },
+    "close_gives_back_threads_and_descriptors": {
+        "LeavesAThreadBehind": LeavesAThreadBehind,
+        "LeavesADescriptorOpen": LeavesADescriptorOpen,
+    },
+    "events_of_a_job_are_told_apart_by_their_times": {
+        "KnowsNoFractions": tells(
+            lambda event: [replace(event, timestamp=float(int(event.timestamp)))]
+        ),
+    },
+    "an_executor_can_be_closed_at_once": {"NeedsAJobToClose": NeedsAJobToClose},
+    "each_task_of_a_job_runs": {"RunsOneTask": takes(lambda job: replace(job, tasks=1))},
+    "a_job_that_asks_for_what_nobody_has_does_not_run[cores_per_task]": {
+        "HasNoIdeaOfCores": takes(lambda job: replace(job, cores_per_task=1)),
+    },
+    "a_job_that_asks_for_what_nobody_has_does_not_run[gpus_per_task]": {
+        "HasNoIdeaOfGpus": takes(lambda job: replace(job, gpus_per_task=0)),
+    },
+    "output_and_errors_go_where_they_are_to[False]": {
+        "ThrowsErrorsAway": takes(lambda job: replace(job, stderr="/dev/null")),
+    },
+    "output_and_errors_go_where_they_are_to[True]": {
+        "ThrowsErrorsAwayThatGoWithTheOutput": takes(
+            lambda job: replace(job, stderr="/dev/null") if job.stderr == job.stdout else job
+        ),
+    },
+    "a_job_of_urgency_0_is_held": {
+        "HoldsNothing": takes(lambda job: replace(job, urgency=job.urgency or 16)),
+    },
+    "another_attempt_is_a_job_of_its_own": {"TakesAnAttemptForTheFirst": tells(as_of("-"))},
+    "jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own": {
+        "TakesAJobOfAResumeForTheFirst": tells(as_of("~")),
+    },
+    "the_environment_and_folder_of_a_job_are_as_asked": {
+        "KnowsNoFolder": takes(lambda job: replace(job, workdir=None)),
+        "KnowsNoEnvironment": takes(lambda job: replace(job, environment={})),
+    },
+    "a_job_does_not_inherit_the_token_of_the_service": {
+        "GivesTheTokenAway": takes(lambda job: inherits(job, "ENSEMBLE_TOKEN")),
+    },
+    "a_job_inherits_the_environment_that_the_run_was_started_in": {
+        "StartsFromNothing": takes(lambda job: replace(job, command=("env", "-i", *job.command))),
+    },
+}
+ARGUMENTS: Mapping[str, Any] = {
+    "[signal]": {"cause": "signal"},
+    "[cores_per_task]": {"what": "cores_per_task"},
+    "[gpus_per_task]": {"what": "gpus_per_task"},
+    "[False]": {"same": False},
+    "[True]": {"same": True},
+}
+#: They are found out when the time is up, which may be soon: the sound one never waits so long.
+WAITED_FOR = (
+    "WaitsForItsJobs", "HearsNoFirstCancel", "TakesAnAttemptForTheFirst", "KnowsNoTimeLimit",
+    "TakesAJobOfAResumeForTheFirst", "KillsWhatItClaimsToDetach", "ForgetsTheLastOfABulk",
+    "AnswersNoResize",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -242,7 +447,6 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
     def examine(
         make: Callable[[], Executor],
         test: str,
-        arguments: Mapping[str, Any] = {},
         **knobs: Any,
     ) -> BaseException | None:
         nonlocal count
@@ -251,12 +455,18 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
         folder.mkdir()
         suite = type("Suite", (ExecutorContract,), {"many": 20, **knobs})()
         suite.make_executor = make
-        method = getattr(suite, test)
+        name, bracket, value = test.partition("[")
+        method = getattr(suite, f"test_{name}")
         wanted = inspect.signature(method).parameters
-        given = {**arguments, "tmp_path": folder, "monkeypatch": monkeypatch}
+        given = {
+            "tmp_path": folder,
+            "monkeypatch": monkeypatch,
+            **ARGUMENTS.get(bracket + value, {}),
+        }
         try:
-            if "session" in wanted:
+            if {"session", "request"} & set(wanted):
                 with suite.new_session(folder, tidy=True) as given["session"]:
+                    given["request"] = SimpleNamespace(getfixturevalue=given.get)
                     method(**{name: given[name] for name in wanted})
             else:
                 method(**{name: given[name] for name in wanted})
@@ -268,27 +478,25 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
 
 
 @pytest.mark.parametrize(
-    ("mutant", "test", "arguments"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS]
+    ("test", "mutant"), [(test, name) for test, mutants in MUTANTS.items() for name in mutants]
 )
 def test_a_mutant_is_found_out(
     examine: Callable[..., BaseException | None],
-    mutant: type[Sound],
+    monkeypatch: pytest.MonkeyPatch,
     test: str,
-    arguments: dict[str, Any],
+    mutant: str,
 ) -> None:
-    # These are found out when the time is up, which may be soon: the sound one never waits so long.
-    waits = (WaitsForItsJobs, TakesAnAttemptForTheFirst, KillsWhatItClaimsToDetach)
-    short = {"timeout": 3.0} if mutant in waits else {}
-    assert examine(mutant, test, arguments, **short) is not None
+    sleep = time.sleep  # what is asked for is counted, and need not be slept
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
+    short = {"timeout": 1.5} if mutant in WAITED_FOR else {}
+    assert examine(MUTANTS[test][mutant], test, **short) is not None
 
 
-@pytest.mark.parametrize(
-    ("test", "arguments"), [(test, arguments) for _, test, arguments in MUTANTS]
-)
+@pytest.mark.parametrize("test", MUTANTS)
 def test_the_executor_without_a_bug_passes(
-    examine: Callable[..., BaseException | None], test: str, arguments: dict[str, Any]
+    examine: Callable[..., BaseException | None], test: str
 ) -> None:
-    assert examine(Sound, test, arguments) is None
+    assert examine(Sound, test) is None
 
 
 @pytest.mark.parametrize(
@@ -304,7 +512,7 @@ def test_the_executor_without_a_bug_passes(
 def test_a_record_that_does_not_fit_its_executor_is_found_out(
     examine: Callable[..., BaseException | None], record: ExecutorPlugin
 ) -> None:
-    test = "test_record_says_what_the_executor_can_do"
+    test = "record_says_what_the_executor_can_do"
     assert examine(Sound, test, plugin=LOCAL) is None
     assert isinstance(examine(Sound, test, plugin=record), Exception)
 
