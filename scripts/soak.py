@@ -53,11 +53,13 @@ PROGRAMS = {
     "stops-slurm": CRASH / "stops.py",
     "stops-flux": CRASH / "stops.py",
     "algorithms": CRASH / "algorithms.py",
+    "generators": CRASH / "generators.py",
     "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
-         "algorithms": 5, "operator": 2, "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
+         "algorithms": 5, "generators": 10, "operator": 2, "studies": 1, "use-cases": 1,
+         "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
 #: Use cases that ask for nothing that is only on this machine.
@@ -228,7 +230,8 @@ def main() -> int:
         "right; stops: runs that are stopped by signals and resumed, on this machine or on a Slurm "
         "or Flux; studies: each study of examples/, in full and killed, against its figure; "
         "use-cases: the use cases likewise; algorithms: runs with algorithms, of a plugin that is "
-        "replaced meanwhile; operator: Ensembles in the stand-in for Kubernetes, whose operator, "
+        "replaced meanwhile; generators: runs with generators, 10 kills of each; "
+        "operator: Ensembles in the stand-in for Kubernetes, whose operator, "
         "service and first pod are killed, ten times in each round",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")

@@ -35,6 +35,7 @@ from ensemble_plot.output_file import (
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ensemble_plot.parallel_picture import ParallelPicture
     from ensemble_plot.picture import Axis, Picture
     from ensemble_plot.run_history import RunHistory
     from ensemble_plot.table_picture import TablePicture
@@ -82,6 +83,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.argument("run", metavar="[RUN]", default="last", shell_complete=complete_runs)
 @click.argument("table", metavar="[TABLE]", required=False)
 @click.option("--timeline", is_flag=True, help="Draw the jobs over time, and where rules fired.")
+@click.option("--parallel", is_flag=True, help="Draw a generator's points as parallel coordinates.")
 @click.option(
     "--variable",
     metavar="NAME,…",
@@ -129,6 +131,7 @@ def plot(
     run: str,
     table: str | None,
     timeline: bool,
+    parallel: bool,
     variable: tuple[str, ...],
     group: tuple[str, ...],
     job: tuple[str, ...],
@@ -144,7 +147,8 @@ def plot(
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last', the default; it
     may be under way. With TABLE, one of the ensemble file's tables of results is drawn as its
     'plot:' says, as a figure for a paper, or the points of one of its generators: each objective
-    with the best so far, of two objectives the Pareto front. Without it, each variable that
+    with the best so far, of two objectives the Pareto front; with --parallel each point as a line
+    over its parameters and results. Without it, each variable that
     observers read in the jobs' output is a panel, each job a curve; marks show where rules fired
     and jobs were cancelled or failed. With --json the same is printed as data, and a picture is
     made only where -o says so.
@@ -158,6 +162,8 @@ def plot(
         wrong = [name for name, value in beside if value and (table is not None or timeline)]
         wrong += ["--group"] if group and table is not None else []
         wrong += ["--timeline"] if timeline and table is not None else []
+        if parallel and table is None:
+            raise click.UsageError("--parallel needs the name of a generator")
         if wrong:
             said = "a table of results" if table is not None else "--timeline"
             raise click.UsageError(f"{wrong[0]} does not go with {said}")
@@ -168,7 +174,11 @@ def plot(
             need_matplotlib()
         if table is not None or timeline:
             with KeptRun(state, run) as kept:
-                other = _of_table(kept, table, title) if table else _over_time(kept, group, title)
+                other = (
+                    _of_table(kept, table, title, parallel)
+                    if table
+                    else _over_time(kept, group, title)
+                )
                 tag, standing = kept.tag, kept.state
             path = Path(output or f"{table or tag}.png") if draws else None
             if path is not None:
@@ -205,7 +215,9 @@ def plot(
     return 0
 
 
-def _of_table(kept: KeptRun, name: str, title: str | None) -> TablePicture:
+def _of_table(
+    kept: KeptRun, name: str, title: str | None, parallel: bool
+) -> TablePicture | ParallelPicture:
     from difflib import get_close_matches
 
     from ensemble_plot.table_picture import table_picture
@@ -214,8 +226,11 @@ def _of_table(kept: KeptRun, name: str, title: str | None) -> TablePicture:
     tables, generators = engine.state.ensemble.tables, engine.state.ensemble.generators
     if name in generators and name in engine.state.generators:
         from ensemble_plot.generator_picture import generator_picture
+        from ensemble_plot.parallel_picture import parallel_picture
 
         standing = engine.state.generators[name]
+        if parallel:
+            return parallel_picture(name, generators[name].vocs, standing, title)
         return generator_picture(name, generators[name].vocs, standing, title)
     if name not in tables:
         known = [*tables, *generators]
@@ -226,6 +241,8 @@ def _of_table(kept: KeptRun, name: str, title: str | None) -> TablePicture:
             hint=f"did you mean {near[0]!r}?" if near else listed,
             code="no-such-table",
         )
+    if parallel:
+        raise click.UsageError("--parallel is for a generator's points, and this is a table")
     return table_picture(name, tables[name], engine.tables()[name], title)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ensemble_core import EnsembleError, UsageError
 
 if TYPE_CHECKING:
+    from ensemble_plot.parallel_picture import ParallelPicture
     from ensemble_plot.picture import Picture
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
@@ -67,18 +68,23 @@ def need_matplotlib() -> None:
 
 
 def drawn(
-    picture: Picture | TablePicture | Timeline, form: str, size: tuple[float, float] | None
+    picture: Picture | TablePicture | ParallelPicture | Timeline,
+    form: str,
+    size: tuple[float, float] | None,
 ) -> bytes:
     """The picture as a file. Raises :class:`UsageError` where matplotlib cannot be used."""
     try:
         from ensemble_plot.drawing import draw
     except ImportError as error:
         raise _no_matplotlib(str(error)) from error
+    from ensemble_plot.parallel_picture import ParallelPicture, draw_parallel
     from ensemble_plot.table_picture import TablePicture, draw_table
     from ensemble_plot.timeline import Timeline, draw_timeline
 
     if isinstance(picture, TablePicture):
         return draw_table(picture, form, size)
+    if isinstance(picture, ParallelPicture):
+        return draw_parallel(picture, form, size)
     if isinstance(picture, Timeline):
         return draw_timeline(picture, form, size)
     return draw(picture, form, size)

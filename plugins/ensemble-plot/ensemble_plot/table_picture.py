@@ -16,7 +16,16 @@ from ensemble_core import UsageError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Curve", "Drawn", "TablePicture", "draw_table", "table_picture"]
+__all__ = [
+    "ABOVE",
+    "PAPER",
+    "Curve",
+    "Drawn",
+    "TablePicture",
+    "draw_table",
+    "plain",
+    "table_picture",
+]
 
 #: Inches of a figure: the width of a column, and the height of one panel.
 _WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
@@ -25,7 +34,8 @@ _MOST = 24
 #: How the points of a curve are drawn: with a line between them, alone, or as steps without marks.
 Drawn = Literal["line", "dots", "steps-post", "steps-pre"]
 _SHAPES = ("o", "s", "^", "D", "v", "P")
-_PAPER = {
+#: Matplotlib's settings for figures of papers.
+PAPER = {
     "font.size": 8.0,
     "axes.grid": False,
     "axes.edgecolor": "#222222",
@@ -42,6 +52,12 @@ _PAPER = {
     # Text in a PDF stays text.
     "pdf.fonttype": 42,
 }
+
+#: A legend above the axes, narrow enough for three entries over a column.
+ABOVE = {
+    "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "borderaxespad": 0.2,
+    "columnspacing": 0.9, "handletextpad": 0.3, "handlelength": 1.5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +166,12 @@ def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | Non
         grid = figure.subplots(len(drawn), 1, squeeze=False, sharex=True)
         for (ax,), y in zip(grid, drawn, strict=True):
             _panel(ax, [c for c in picture.curves if c.y == y], y, legend=y == drawn[0])
-        _plain(grid[-1][0].set_xlabel(picture.x))
+        plain(grid[-1][0].set_xlabel(picture.x))
         if picture.title is not None:
-            _plain(figure.suptitle(picture.title, fontsize=9))
+            plain(figure.suptitle(picture.title, fontsize=9))
         return figure
 
-    return figure_bytes(draw, form, _PAPER)
+    return figure_bytes(draw, form, PAPER)
 
 
 def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
@@ -176,15 +192,15 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
             elinewidth=0.8,
             label=curve.label or None,
         )
-    _plain(ax.set_ylabel(y))
+    plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
         # Among dots an entry of the legend would be taken for one of them.
         above = any(curve.drawn == "dots" for curve in curves)
-        place_of = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3} if above else {}
+        place_of: dict[str, Any] = ABOVE if above else {}
         for text in ax.legend(**place_of).get_texts():
-            _plain(text)
+            plain(text)
 
 
-def _plain(text: Any) -> None:
+def plain(text: Any) -> None:
     """A name is what it says: no formulas in it."""
     text.set_parse_math(False)

@@ -66,7 +66,7 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
     (folder / "draw.py").write_text(PLUGIN.replace("SEED", str(seed)))
     words = [*COMMAND, "run", "ensemble.yaml", "--executor", "local", "--slots", "4"]
     words += ["--plugin", "draw.py", "--tag", f"drawn-{seed}", "--or-resume", "--state", "state"]
-    killed, code, other = 0, 0, list[str]()
+    killed, code, other = list[str](), 0, list[str]()
     for number in range(30):
         with (folder / f"said-{number}").open("wb") as said:
             process = subprocess.Popen(words, cwd=folder, stdout=said, stderr=said)
@@ -77,10 +77,10 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = process.wait()
-                killed += 1
+                killed.append(f"controller {number}")
         if code != -9:
             break
-        if (folder / "state").exists() and killed == 1:
+        if (folder / "state").exists() and len(killed) == 1:
             # Another version, whose rules the run must never see.
             changed = PLUGIN.replace("SEED", "0").replace(
                 '"count": options["at_once"]', '"count": 30'
@@ -88,7 +88,7 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
             (folder / "draw.py").write_text(changed)
     if code:
         other.append(f"the last controller ended with {code}")
-    other += _wrong(folder, begun_late=killed > 0)
+    other += _wrong(folder, begun_late=bool(killed))
     again = [*COMMAND, "replay", "last", "--state", "state"]
     replay = subprocess.run(again, cwd=folder, capture_output=True, text=True, check=False)
     differences = [replay.stdout + replay.stderr] if replay.returncode else []
@@ -96,7 +96,7 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
     if good:
         shutil.rmtree(folder)
     return {
-        "seed": seed, "good": good, "killed": killed, "jobs": 20, "lost": [], "doubled": [],
+        "round": seed, "good": good, "killed": killed, "jobs": 20, "lost": [], "doubled": [],
         "fired_again": [], "replay_differences": differences, "other": other,
     }  # fmt: skip
 
