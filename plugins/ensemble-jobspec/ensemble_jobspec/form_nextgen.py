@@ -114,7 +114,7 @@ class _Reader:
     def _tasks(
         self, path: Path, given: list[Mapping[str, Any]], outer: Attributes, limit: float | None
     ) -> tuple[Task, ...]:
-        taken = {str(each["name"]) for each in given if "name" in each}
+        taken = {*self._groups, *(str(each["name"]) for each in given if "name" in each)}
         tasks = []
         for number, each in enumerate(given):
             name = each.get("name")

@@ -245,6 +245,64 @@ def test_an_example_does_what_it_ought_to(queue: Queue, name: str) -> None:
     assert not list(Path().rglob("X"))
 
 
+SMALL = "{type: node, count: 1, with: [{type: core, count: 1}]}"
+#: The larger examples of jobspec 0.1, with the words that come into a file of their own, those of
+#: one line in any order. They are moved into a served folder together, as its receive-job does it.
+RECEIVED = {
+    "hello-world": (
+        (f"resources: {{one: {SMALL[:-1]}, requires: [{{name: system, field: cpu.target, value: amd64}}]}}}}\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, {{name: task-2, resources: one, command: [{NOTE}, two]}}]"),
+        ["one two"],
+    ),
+    "depends-on": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, "
+        f"{{name: task-2, depends_on: [task-1], resources: one, command: [{NOTE}, two]}}]"),
+        ["one", "two"],
+    ),
+    "task-with-group": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"groups: [{{name: task-2, resources: one, tasks: [{{command: [{NOTE}, inner]}}]}}]\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, {{group: task-2}}]"),
+        ["one inner"],
+    ),
+    "group-with-group": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"groups: [{{name: group-1, resources: one, tasks: [{{command: [{NOTE}, one]}}, {{group: group-2}}]}}, "
+        f"{{name: group-2, resources: one, tasks: [{{command: [{NOTE}, two]}}]}}]"),
+        ["one two"],
+    ),
+    "machine-learning": (
+        (f"resources: {{cpu: {SMALL}, gpu: {{type: node, count: 1, with: [{{type: gpu, count: 4096}}, {{type: core, count: 1}}]}}}}\n"
+        f"groups: [{{name: mini-mummi, resources: cpu, tasks: [{{group: train}}, {{name: test, replicas: 3, resources: cpu, command: [{NOTE}, test]}}]}}, "
+        f"{{name: train, resources: gpu|cpu, tasks: [{{name: train, command: [{NOTE}, train]}}]}}]"),
+        ["train test test test"],
+    ),
+}  # fmt: skip
+
+
+def test_jobspecs_that_are_received_do_what_they_ought_to_in_one_ensemble(queue: Queue) -> None:
+    Path("served/new").mkdir(parents=True)
+    for name, (text, _) in RECEIVED.items():
+        own = text.replace(">>notes", f">>notes.{name}")
+        Path(f"served/new/{name}.yaml").write_text(f"version: 1\n{own}\n")
+    words = ["jobspec", "serve", "served", "--once", "--every", "0.2", "--state", "state"]
+    done = subprocess.run(
+        [*MAIN, *words, *queue.words], env=queue.environment, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert len(list(Path("served/done").glob("*.yaml"))) == len(RECEIVED), done.stdout
+    for name, (_, wanted) in RECEIVED.items():
+        found = Path(f"notes.{name}").read_text().split()
+        for line in wanted:
+            here, found = found[: len(line.split())], found[len(line.split()) :]
+            assert sorted(here) == sorted(line.split()), name
+        assert found == [], name
+    # Beside it there are those of nested groups, which have its name and a job's.
+    assert len([each for each in Path("state/runs").iterdir() if "." not in each.name]) == 1
+
+
 def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Queue) -> None:
     chance = random.Random(3)
     count = 40 if queue.name == "gridengine" else 200

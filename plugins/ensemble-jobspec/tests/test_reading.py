@@ -106,6 +106,12 @@ def test_tasks_have_what_their_resources_groups_and_the_whole_say() -> None:
     assert test.where.line == 11
 
 
+def test_a_task_without_a_name_never_takes_that_of_a_group() -> None:
+    text = "version: 1\ntasks: [{command: x}, {group: task-2}]\n"
+    found = read(f"{text}groups: [{{name: task-2, tasks: [{{command: y}}]}}]\n")
+    assert [task.name for task in found.tasks] == ["task-1", "task-2-"]
+
+
 def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(NEXTGEN)
