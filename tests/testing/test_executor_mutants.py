@@ -453,6 +453,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
         count += 1
         folder = tmp_path / str(count)
         folder.mkdir()
+        monkeypatch.chdir(folder)  # what a mutant writes beside its job's folder is no one's
         suite = type("Suite", (ExecutorContract,), {"many": 20, **knobs})()
         suite.make_executor = make
         name, bracket, value = test.partition("[")
