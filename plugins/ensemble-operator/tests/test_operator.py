@@ -243,6 +243,24 @@ def test_a_conflict_is_over_though_watches_told_nothing_of_it(
     stand.until(lambda: stand.ready("study"))
 
 
+def test_without_the_flux_operator_that_is_said_until_it_is_installed(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
+    kinds, flux = stand.cluster.store.kinds, ("flux-framework.org", "miniclusters")
+    definition = kinds.pop(flux)
+    running = stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "NoFluxOperator"))
+    assert stand.names("Deployment") == []
+    kinds[flux] = definition
+    # The process ends, and is begun anew by its Deployment.
+    stand.until(lambda: not running.alive)
+    assert running.error is None
+    stand.start()
+    stand.until(lambda: stand.ready("study"))
+
+
 def test_what_the_api_server_refuses_is_told_and_not_asked_again(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(spec={"tasks": "many"})))

@@ -62,6 +62,7 @@ def test_a_wrong_file_is_told_and_nothing_is_made(place: Place) -> None:
         ({"members": [member(name="a"), member(name="a")]}, "same name"),
         ({"members": [member()], "ensemble": FILE}, "exactly one"),
         ({"members": [member()], "sidecar": {"port": 70_000}}, "65535"),
+        ({"members": [member(ensemble=FILE + "#" * (1 << 20))]}, "spec.members[0].ensemble"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_or_told(place: Place, spec: Any, words: str) -> None:
