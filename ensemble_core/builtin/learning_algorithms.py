@@ -98,8 +98,19 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
+    gone = [
+        {
+            "id": f"away-{group}",
+            "trigger": "metric",
+            "name": f"away.{group}",
+            "when": "> 0",
+            "repetitions": "unlimited",
+            "action": action,
+        }
+        for group in groups
+    ]
     around = _around(groups, action)
-    return replace(around, rules=[*around.rules, *begun])
+    return replace(around, rules=[*around.rules, *begun, *gone])
 
 
 def _runtime_options() -> dict[str, Any]:
@@ -198,8 +209,8 @@ LEARNING = (
                     },
                 },
                 "at_once": {
-                    "description": "Jobs at a time in all. A member whose jobs wait, because it is "
-                    "away or full, is passed over while another's do not.",
+                    "description": "Jobs at a time in all. A member whose jobs wait is passed over "
+                    "while another's do not; those of a member that is away do not count.",
                     "type": "integer",
                     "minimum": 1,
                     "default": 1,

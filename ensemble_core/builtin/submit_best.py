@@ -34,10 +34,12 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
         )
     total = options.get("total", math.inf)
     submitted = sum(_count(firing, group, "submitted") for group in groups)
-    active = sum(_count(firing, group, "active") for group in groups)
+    # What a member that is away has under way holds no other's place.
+    away = {group for group in groups if firing.metric(f"away.{group}")}
+    active = sum(_count(firing, group, "active") for group in groups if group not in away)
     waits = _waits(firing, groups, options)
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
-        group = _best(firing, groups, options, waits)
+        group = _best(firing, groups, options, waits, away)
         if group is None:
             return
         if options.get("grow"):
@@ -52,13 +54,17 @@ def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set
 
 
 def _best(
-    firing: Firing, groups: list[str], options: Mapping[str, Any], waits: set[str]
+    firing: Firing,
+    groups: list[str],
+    options: Mapping[str, Any],
+    waits: set[str],
+    away: set[str],
 ) -> str | None:
     """The group whose next job is to be submitted; ``None`` where there is none."""
     left = [
         (number, group)
         for number, group in enumerate(groups)
-        if (firing.metric(f"backlog.{group}") or 0) > 0
+        if group not in away and (firing.metric(f"backlog.{group}") or 0) > 0
     ]
     left = [each for each in left if each[1] not in waits] or left
     if not left:

@@ -17,7 +17,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
 from ensemble_core.config.woken import Woken
 from ensemble_core.errors import EnsembleError
-from ensemble_core.metrics.store import BACKLOG, FIRINGS, MetricPath
+from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition
@@ -27,7 +27,7 @@ from ensemble_core.model.slips import always, never
 __all__ = ["bind_condition"]
 
 #: Gauges that are whole numbers from 0.
-_COUNTED = ("queue.", "waiting.", BACKLOG, FIRINGS)
+_COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 
 
 def bind_condition(

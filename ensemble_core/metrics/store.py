@@ -17,6 +17,7 @@ from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
+    "AWAY",
     "BACKLOG",
     "COMMITTED",
     "COUNTS",
@@ -80,9 +81,10 @@ GAUGES = (
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
 )
-#: Gauges of one group each (jobs that ``submit-next`` has not taken yet), and of one rule each (how
-#: often it fired).
+#: Gauges of one group each (jobs that ``submit-next`` has not taken yet; 1 while a member that has
+#: jobs of it is away), and of one rule each (how often it fired).
 BACKLOG = "backlog."
+AWAY = "away."
 FIRINGS = "count.rule."
 #: Gauges of one generator each: GENERATOR + NAME + one of these, or ``best.OBJECTIVE``.
 GENERATOR = "generator."
@@ -133,8 +135,8 @@ def parse_path(
 
 def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
     """True if this is the path of a gauge."""
-    if text.startswith(BACKLOG):
-        return text.removeprefix(BACKLOG) in groups
+    if text.startswith((BACKLOG, AWAY)):
+        return text.partition(".")[2] in groups
     if text.startswith(FIRINGS):
         rule = text.removeprefix(FIRINGS)
         return bool(rule) if rules is None else rule in rules
@@ -177,7 +179,8 @@ USUAL_STATISTICS = {
 def _unknown(
     text: str, groups: Collection[str], statistics: Collection[str], rules: Collection[str]
 ) -> EnsembleError:
-    gauges = [*GAUGES, *(BACKLOG + group for group in groups), *(FIRINGS + rule for rule in rules)]
+    gauges = [*GAUGES, *(FIRINGS + rule for rule in rules)]
+    gauges += [of_each + group for of_each in (BACKLOG, AWAY) for group in groups]
     candidates = [*gauges]
     candidates += [f"count.{group}.{counter}" for group in groups for counter in COUNTS]
     candidates += [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.builtin.algorithms import ensemble_algorithms
-from ensemble_core.model.events import ResizeOutcome
+from ensemble_core.model.events import ResizeOutcome, Resources
 from ensemble_core.testing import AlgorithmContract, Story
 
 ALGORITHMS = {record.name: record for record in ensemble_algorithms()}
@@ -163,6 +163,29 @@ def test_a_member_whose_job_waits_is_passed_over() -> None:
     assert told.submitted() == ["dear.0", "free.0"]
     told.play("dear.0")  # free is away: its job waits
     assert told.submitted()[-1] == "dear.1"
+
+
+def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
+    told = story(
+        "{name: dear, command: x, count: 9}, {name: free, command: x, count: 9}",
+        "cheapest-member",
+        "members: [{group: dear, price: 4}, {group: free, price: 0}], samples: 1, at_once: 2",
+    )
+    told.start()
+    told.play("dear.0")
+    told.play("free.0")
+    told.end("dear.1")
+    for job in ("free.1", "free.2"):
+        told.begin(job)
+    assert {*told.engine.state.active()} == {"free.1", "free.2"}
+    assert told.submitted(told.tell(Resources(told.now, {"away.free": 1}))) == ["dear.2", "dear.3"]
+    told.tell(Resources(told.now, {"away.dear": 1}))
+    told.play("dear.2")  # all are away: nothing is sent where nobody is
+    assert told.submitted()[-1] == "dear.3"
+    told.tell(Resources(told.now, {"away.dear": 0, "away.free": 0}))
+    told.end("free.1")
+    told.end("free.2")
+    assert told.submitted()[-1].startswith("free.")
 
 
 def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:

@@ -11,7 +11,7 @@ and what has vanished is reported as lost. Only then does what waited go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -118,6 +118,8 @@ class MemberProxy:
         self._again: float | None = None
         self._away_since: float | None = None
         self._told_away = False
+        #: The job groups that it has jobs of, while it is told to be away.
+        self._away_groups: set[str] = set()
 
     @property
     def open(self) -> bool:
@@ -147,6 +149,8 @@ class MemberProxy:
             for job, data in zip(ids, part, strict=True):
                 self.jobs[job] = MemberJob(data)
             self._put("submit", ids)
+        if self._told_away:
+            self._tell_away(names)
         self._pump()
 
     def cancel(self, jobs: Iterable[str]) -> None:
@@ -255,6 +259,8 @@ class MemberProxy:
         if self._told_away:
             self._told_away = False
             self._warn(f"member {self.name} is back")
+            groups, self._away_groups = self._away_groups, set()
+            self._tell_gauges(groups, 0)
         self.ask_to_open()
 
     def went(self, now: float) -> None:
@@ -295,6 +301,18 @@ class MemberProxy:
                 f"member {self.name} is away: what it has to do goes on there, and the rest waits "
                 "until it is back"
             )
+            self._tell_away(self.jobs)
+
+    def _tell_away(self, jobs: Iterable[str]) -> None:
+        """The gauges ``away.GROUP`` of these jobs' groups are 1 from now on."""
+        found = {job.rpartition(".")[0] for job in jobs} - self._away_groups
+        self._away_groups |= found
+        self._tell_gauges(found, 1)
+
+    def _tell_gauges(self, groups: Collection[str], away: int) -> None:
+        if groups:
+            values = {f"away.{group}": away for group in sorted(groups)}
+            self._run.tell([Resources(self._run.clock(), values)])
 
     def _warn(self, message: str) -> None:
         self._run.tell([Problem(self._run.clock(), message)])

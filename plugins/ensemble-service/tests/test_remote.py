@@ -563,6 +563,27 @@ def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
     assert second == "member default/a is back"
 
 
+def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+
+    def told() -> list[float]:
+        found = [event for event in controller.events if isinstance(event, Resources)]
+        return [event.values["away.t"] for event in found if "away.t" in event.values]
+
+    world.agent("a")
+    controller = world.run("run-away-gauge")
+    world.leave("a")
+    controller.wait(controller.problems, "the word")
+    assert told() == []  # none of its jobs is there
+    controller.executor.submit(jobs(1, 2))
+    controller.executor.submit(jobs(3))
+    controller.wait(told, "the gauge")
+    world.agent("a")
+    controller.over("t.3")
+    controller.wait(lambda: len(told()) == 2, "the other value")
+    assert told() == [1, 0]
+
+
 def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World) -> None:
     world.agent("a")
     first = world.run("run-patient")
