@@ -36,9 +36,13 @@ class Span:
         """Add one verdict, of the event with this number."""
         self.verdict, self.last, self.count = verdict, seq, self.count + 1
         value = verdict.value
-        if value is not None:
-            self.lowest = value if self.lowest is None else min(self.lowest, value)
-            self.highest = value if self.highest is None else max(self.highest, value)
+        if value is None:
+            return
+        # Compared here: this is done for each look, and a call costs twice as much.
+        if self.lowest is None or value < self.lowest:
+            self.lowest = value
+        if self.highest is None or value > self.highest:
+            self.highest = value
 
     def to_dict(self, began: float) -> dict[str, Any]:
         verdict = self.verdict

@@ -106,7 +106,8 @@ class RuleTracer:
         state = self.state.rules.states.get(self.traced)
         if state is None or state.watch is not watch or not state.live:
             return
-        self._conclude_update()
+        if self._update is not None:
+            self._conclude_update(*self._update)
         # The evaluation itself does not read what is out of every rule's reach.
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
         self._update = value, len(self._said)
@@ -142,7 +143,8 @@ class RuleTracer:
         )
 
     def handled(self, event: Event) -> None:
-        self._conclude_update()
+        if self._update is not None:
+            self._conclude_update(*self._update)
         state, ended = self._rule, self.state.ended is not None
         if state is not None and not self._said and (self._asleep or ended):
             after = self._metric()
@@ -158,11 +160,9 @@ class RuleTracer:
 
     # -- why -------------------------------------------------------------------------------------
 
-    def _conclude_update(self) -> None:
+    def _conclude_update(self, value: float | None, said: int) -> None:
         """Say what an update of the rule's metric led to, if the rule was not considered."""
-        if self._update is None:
-            return
-        (value, said), self._update = self._update, None
+        self._update = None
         state = self.state.rules.states[self.traced]
         if len(self._said) > said:
             return
