@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ensemble_core.cli.remains import check_not_lost
-from ensemble_core.errors import UsageError
+from ensemble_core.config.source import read
+from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.run_store import Lock, is_own, look, state_folder
 
@@ -71,10 +73,24 @@ def go_on(
         reason = f": {info.reason}" if info.reason else ""
         if not display.as_json:
             click.echo(f"run {tag} is over, with exit code {info.exit_code}{reason}", err=True)
+            if _has_changed(folder / NAME, file):
+                click.echo(
+                    f"warning: {file} has changed since run {tag} read it\n"
+                    f"  hint: 'ensemble resume {tag} --accept-changes' opens it again where the "
+                    "change gives it something to do; another --tag begins another",
+                    err=True,
+                )
         return info.exit_code or 0
     from ensemble_core.cli.commands.resume import take_up
 
     return take_up(str(folder), state, display, wall=wall)
+
+
+def _has_changed(journal: Path, file: str) -> bool:
+    """True if a run's file says something else by now; it need not be there any more."""
+    with suppress(EnsembleError), Journal(journal) as kept:
+        return any(text.text != read(file) for text in kept.texts()[-1:])
+    return False
 
 
 def never_began(folder: Path) -> bool:

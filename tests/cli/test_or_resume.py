@@ -98,6 +98,13 @@ def test_a_run_that_is_over_is_not_run_again_and_its_exit_code_is_told(folder: P
     again = run(folder)
     assert again.exit_code == 7
     assert "run study is over, with exit code 7" in again.output
+    assert "has changed" not in again.output
+    assert submitted() == {"a.0": 1}
+    Path("e.yaml").write_text(Path("e.yaml").read_text() + "# more to do\n")
+    changed = run(folder)
+    assert changed.exit_code == 7
+    assert "e.yaml has changed since run study read it" in changed.output
+    assert "'ensemble resume study --accept-changes' opens it again" in changed.output
     assert submitted() == {"a.0": 1}
 
 
