@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from ensemble_core.cli.toolkit import (
     print_error,
     print_line,
     print_warning,
-    printable,
     read_file,
     read_options,
     resume_instead,
@@ -189,6 +189,7 @@ def run(
         )
         if code is not None:
             return code
+    from ensemble_jobspec.follow import Follower
     from ensemble_jobspec.writing import as_yaml
 
     registry = load_plugins(plugins)
@@ -209,37 +210,27 @@ def run(
     watched = [] if display.quiet or display.as_json or dry_run else converted.watched
     if watched and tag is None:
         tag = f"{converted.name[:60]}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-    code = run_text(
-        as_yaml(converted.document),
-        file,
-        registry,
-        choice,
-        display,
-        tag=tag,
-        state=state,
-        folder=folder,
-        wall=wall,
-        keep=not no_journal,
-        dry_run=dry_run,
-        made=True,
-        overrides=overrides,
-        plugins=plugins,
-    )
-    if watched:
-        kept = Path(folder) if folder else state_folder(state) / "runs" / str(tag) / "output"
-        _show_output(kept / str(tag) if folder else kept, watched)
-    return code
-
-
-def _show_output(folder: Path, groups: Sequence[str]) -> None:
-    """Print what the jobs of these groups wrote, once the run is over."""
-    for group in groups:
-        for file in sorted(folder.glob(f"{group}.*.out")) + sorted(folder.glob(f"{group}.*.err")):
-            text = file.read_text("utf-8", "replace")
-            if text:
-                print_line(f"== {file.name}")
-                for line in text.splitlines():
-                    print_line(printable(line))
+    late = bool(display.progress)
+    if watched and not late:
+        display = display._replace(progress=False)  # these lines have the terminal
+    kept = Path(folder) / str(tag) if folder else state_folder(state) / "runs" / str(tag) / "output"
+    with Follower(kept, watched, late=late) if watched else nullcontext():
+        return run_text(
+            as_yaml(converted.document),
+            file,
+            registry,
+            choice,
+            display,
+            tag=tag,
+            state=state,
+            folder=folder,
+            wall=wall,
+            keep=not no_journal,
+            dry_run=dry_run,
+            made=True,
+            overrides=overrides,
+            plugins=plugins,
+        )
 
 
 @jobspec.command()

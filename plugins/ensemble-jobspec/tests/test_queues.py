@@ -120,7 +120,7 @@ task:
   slot: one
   count: {{per_slot: 1}}
   scripts:
-  - {{name: hello.sh, content: "#!/bin/bash\\necho $(basename $PWD) >>$HERE/notes"}}
+  - {{name: hello.sh, content: "#!/bin/bash\\necho $(basename $PWD) >>$HERE/notes; echo it-said"}}
   - {{name: bye.sh, content: "echo bye >>$HERE/notes\\n"}}
   transform:
   - {{step: write, filename: hello.sh, executable: true}}
@@ -136,7 +136,8 @@ attributes: {{system: {{duration: 5m, environment: {{HERE: "@HERE@"}}}}}}
 )
 def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
     text = HELLO.replace("STEP", step).replace("WAIT", wait).replace("@HERE@", os.getcwd())
-    run(queue, text)
+    said = run(queue, text)
+    assert ("\nit-said\n" in said) == (wait == "watch")
     assert len(notes()) == 2
     assert notes()[0].startswith("jobspec-hello-")  # in the staging folder
     assert notes()[1] == "bye"
@@ -144,7 +145,7 @@ def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
 
 def test_hello_world_that_fails_says_so(queue: Queue) -> None:
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
-    run(queue, text.replace("echo $(basename $PWD) >>$HERE/notes", "exit 7"), code=1)
+    run(queue, text.replace("echo $(basename $PWD) >>$HERE/notes; echo it-said", "exit 7"), code=1)
     assert notes() == []
 
 

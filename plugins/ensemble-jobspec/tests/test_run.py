@@ -367,15 +367,29 @@ def test_what_was_killed_with_its_controller_is_told_of_and_not_run_again() -> N
     assert notes() == ["once"]
 
 
-def test_what_watched_jobs_wrote_is_printed_when_the_run_is_over() -> None:
-    result = run(
-        tasks(
-            {"name": "a", "command": "echo said a", "attributes": {"watch": True}},
-            {"name": "b", "command": "echo said b"},
-        )
-    )
+def test_what_watched_jobs_write_is_printed_while_they_run() -> None:
+    script = "echo said a; until test -e go; do sleep 0.05; done; printf 'and more'"
+    watched = {"name": "a", "command": ["sh", "-c", script], "attributes": {"watch": True}}
+    Path("work.yaml").write_text(json.dumps(tasks(watched, {"name": "b", "command": "echo not b"})))
+    words = ["jobspec", "run", "work.yaml", "--state", "state", *RUN]
+    process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    before = []
+    while "said a\n" not in before:  # it may not end before
+        before.append(process.stdout.readline())
+        assert before[-1], before
+    assert "== a.0.out\n" in before
+    Path("go").touch()
+    rest, _ = process.communicate()
+    assert process.returncode == 0
+    assert "and more\n" in rest
+    assert "\nnot b" not in rest
+
+
+def test_what_watched_jobs_wrote_comes_after_a_live_table() -> None:
+    watched = {"name": "a", "command": "echo said a", "attributes": {"watch": True}}
+    result = run(tasks(watched), "--progress")
     assert "== a.0.out\nsaid a\n" in result.output
-    assert "\nsaid b" not in result.output
 
 
 # -- what the queue can hold -----------------------------------------------------------------------
