@@ -40,7 +40,7 @@ from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 __all__ = ["Machine", "Simulator"]
 
 #: What happens to a job: the queue has it, it may wait for nodes, it starts, prints, is over.
-_Kind = Literal["arrive", "eligible", "start", "row", "killed", "end"]
+_Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ class _Running(Entry):
     coming: bool = False
     dying: bool = False
     over: bool = False
+    #: The events of its end, where they are heard of later.
+    ending: tuple[Event, ...] = ()
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
 
@@ -141,9 +143,9 @@ class Simulator(VirtualExecutor):
             life = self._model.life(job)
             seconds = job.duration or life.seconds
             running = self._jobs[name] = _Running(job, demand, seconds, life=life)
-            if life.arrival > 0:
+            if life.delays.arrival > 0:
                 running.coming = True
-                self._at(now + life.arrival, "arrive", running)
+                self._at(now + life.delays.arrival, "arrive", running)
                 continue
             events += arrived(now, name, priority)
             held = 0.0 if wait is None else wait.number({}, partial(chance, name, "wait"))
@@ -169,9 +171,9 @@ class Simulator(VirtualExecutor):
             if job.dying:
                 continue
             self._emit([JobEvent(now, name, "exception", CANCELLED)])
-            if job.began and job.life.dying > 0:
+            if job.began and job.life.delays.dying > 0:
                 job.dying = True
-                self._at(now + job.life.dying, "killed", job)
+                self._at(now + job.life.delays.dying, "killed", job)
             elif job.began:
                 self._killed(now, job)
             elif job.nodes:  # it has its nodes, and has not started
@@ -184,8 +186,7 @@ class Simulator(VirtualExecutor):
                 self._emit([JobEvent(now, name, "clean")])
 
     def _killed(self, now: float, job: _Running) -> None:
-        self._emit([JobEvent(now, job.job.id, "finish", {"status": 15})])
-        self._gone(now, job)
+        self._gone(now, job, JobEvent(now, job.job.id, "finish", {"status": 15}))
 
     def would_succeed(self, name: str) -> bool:
         """True if this job is in the queue and would end well, were it left alone."""
@@ -246,6 +247,8 @@ class Simulator(VirtualExecutor):
             if kind == "end":
                 self._account(now)
                 self._end(now, job, job.life)
+            elif kind == "heard":
+                self._emit(job.ending)
             elif kind == "killed":
                 self._account(now)
                 self._killed(now, job)
@@ -293,9 +296,9 @@ class Simulator(VirtualExecutor):
             return
         running.waiting = False
         placed = {"cores": job.cores, "nodes": running.nodes}
-        if life.launch > 0:
+        if life.delays.launch > 0:
             self._emit((JobEvent(now, job.id, "alloc", placed),))
-            self._at(now + life.launch, "start", running)
+            self._at(now + life.delays.launch, "start", running)
             return
         running.began = now
         self._emit((JobEvent(now, job.id, "alloc", placed), JobEvent(now, job.id, "start")))
@@ -333,27 +336,34 @@ class Simulator(VirtualExecutor):
 
     def _end(self, now: float, running: _Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
+        events: list[Event] = []
         if cause in EXCEPTIONS:
             context = {"type": EXCEPTIONS[cause], "severity": 0, "note": f"simulated: {cause}"}
-            self._emit([JobEvent(now, name, "exception", context)])
+            events.append(JobEvent(now, name, "exception", context))
         if running.began and cause != "lost":
             status = SUCCESS if life.status == 0 else {"status": life.status}
-            self._emit([JobEvent(now, name, "finish", status)])
-        self._gone(now, running)
+            events.append(JobEvent(now, name, "finish", status))
+        self._gone(now, running, *events)
 
-    def _gone(self, now: float, running: _Running) -> None:
+    def _gone(self, now: float, running: _Running, *before: Event) -> None:
+        """A job gives its nodes back; of its end is heard now, or later."""
         name = running.job.id
         self._queue.end(running)
         running.over = True
         del self._jobs[name]
         self._look = True
-        self._emit(
-            (
-                JobEvent(now, name, "release", RELEASE),
-                JobEvent(now, name, "free"),
-                JobEvent(now, name, "clean"),
-            )
+        events = (
+            *before,
+            JobEvent(now, name, "release", RELEASE),
+            JobEvent(now, name, "free"),
+            JobEvent(now, name, "clean"),
         )
+        late = running.life.delays.hearing
+        if late > 0 and running.began:
+            heard = _Running(running.job, running.demand, 0.0, ending=events)
+            self._at(now + late, "heard", heard)
+        else:
+            self._emit(events)
 
     # -- gauges and accounts -------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ensemble_core import Job
 from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
 from ensemble_simulate.calls import Called, key_of_call
 from ensemble_simulate.draws import parse
-from ensemble_simulate.models import GroupModel, Model, Recorded, ReplayedRows, keys_of
+from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
 
 __all__ = ["Learned", "learn"]
 
@@ -43,6 +43,8 @@ class _Seen:
     began: float | None = None
     cancelled: float | None = None
     ended: float | None = None
+    #: When its end was heard of.
+    heard: float = 0.0
     cause: str | None = None
     status: int = 0
     rows: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
@@ -78,6 +80,11 @@ class _Seen:
         if self.began is None or self.placed is None:
             return 0.0
         return max(0.0, self.began - self.placed)
+
+    def delays(self, dying: float) -> Delays:
+        """Its delays; ``dying`` where it was not cancelled."""
+        own, late = self.dying, 0.0 if self.ended is None else self.heard - self.ended
+        return Delays(self.arrival, self.launch, dying if own is None else own, max(0.0, late))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +131,15 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """The model of this run's jobs, for the groups that the ensemble has too."""
     seen: dict[str, _Seen] = {}
+    #: The controller's time: no event is heard of before it.
+    now = 0.0
     calls: dict[str, tuple[tuple[str, str], float]] = {}
     made: dict[tuple[str, str], list[Called]] = {}
     took: dict[str, list[float]] = {}
     for row in kept.journal.rows(0):
+        now = max(now, row.time)
         if row.type == "job" and row.job in seen:
-            _take(seen[row.job], row.time, row.name or "", row.data or {})
+            _take(seen[row.job], row.time, row.name or "", row.data or {}, now)
         elif row.type == "observed" and row.job in seen:
             one = seen[row.job]
             if one.began is not None and len(one.rows) < _MOST_ROWS:
@@ -145,13 +155,13 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
         for decision in json.loads(row.decisions) if row.decisions else ():
             if decision["type"] == Submit.type:
                 for each in map(Job.from_dict, decision["jobs"]):
-                    seen[each.id] = _Seen(each, row.time)
+                    seen[each.id] = _Seen(each, now)
             elif decision["type"] == Call.type:
                 key = key_of_call(decision["name"], decision.get("job"))
-                calls[decision["call"]] = key, row.time
+                calls[decision["call"]] = key, now
             for name in _cancelled(decision):
                 if name in seen and seen[name].cancelled is None:
-                    seen[name].cancelled = row.time
+                    seen[name].cancelled = now
     groups: dict[str, GroupModel] = {}
     for name in ensemble.groups:
         own = [each for each in seen.values() if each.job.group == name]
@@ -167,7 +177,7 @@ def _cancelled(decision: Mapping[str, Any]) -> Sequence[str]:
     return jobs
 
 
-def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
+def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any], now: float) -> None:
     if name == "submit":
         each.came = time
     elif name == "alloc":
@@ -175,7 +185,7 @@ def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
     elif name == "start":
         each.began = time
     elif name == "finish":
-        each.ended, each.status = time, int(data.get("status", 0))
+        each.ended, each.heard, each.status = time, now, int(data.get("status", 0))
         if each.status and each.cause is None:
             each.cause = "signal" if each.status & 0x7F else "exit"
     elif name == "exception" and data.get("severity", 0) == 0 and each.cause is None:
@@ -196,26 +206,17 @@ _CAUSES = {
 def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     ran = [each for each in own if each.began is not None and each.ended is not None]
     whole = [each for each in ran if each.cause is None] or ran
-    usual = sorted(each.seconds for each in whole)[len(whole) // 2]
+    usual = _usual([each.seconds for each in whole])
     recorded: dict[tuple[str, str], Recorded] = {}
-    deaths = sorted(each.dying for each in own if each.dying is not None)
-    dying = deaths[len(deaths) // 2] if deaths else 0.0
+    dying = _usual([each.dying for each in own if each.dying is not None])
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
             # What cancelled it may do so again, by its rows; else it goes on as the others do.
             longer = max(usual, each.seconds + 1.0)
-            own_dying = dying if each.dying is None else each.dying
-            life = Recorded(longer, None, 0, each.printed, each.arrival, each.launch, own_dying)
+            life = Recorded(longer, None, 0, each.printed, each.delays(dying))
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
-            life = Recorded(
-                each.seconds,
-                each.cause,
-                each.status,
-                each.printed,
-                each.arrival,
-                each.launch,
-                dying,
-            )
+            failed = each.cause, each.status
+            life = Recorded(each.seconds, *failed, each.printed, each.delays(dying))
         else:
             continue
         for key in keys_of(each.job):
@@ -232,11 +233,15 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
         fails[cause] = _Share(f"{count} of {len(own)}", count / left)
         left -= count
     duration: Any = _durations(whole)
-    arrival = sorted(each.arrival for each in ran)[len(ran) // 2]
-    launch = sorted(each.launch for each in ran)[len(ran) // 2]
+    delays = Delays(*map(_usual, zip(*(each.delays(dying) for each in ran), strict=True)))
     source = f"run {tag}, {len(ran)} jobs"
     rows = _replayed(whole)
-    return GroupModel(duration, fails, statuses, rows, recorded, source, arrival, launch, dying)
+    return GroupModel(duration, fails, statuses, rows, recorded, source, delays)
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The median; 0 of none."""
+    return sorted(seconds)[len(seconds) // 2] if seconds else 0.0
 
 
 def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:

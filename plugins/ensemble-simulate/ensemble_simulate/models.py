@@ -20,6 +20,7 @@ from ensemble_simulate.chance import Randomness, Stream
 from ensemble_simulate.draws import Chance, Draw
 
 __all__ = [
+    "Delays",
     "GroupModel",
     "Life",
     "Model",
@@ -53,6 +54,21 @@ class Number(Protocol):
 _NO_NAMES: Mapping[str, Any] = {}
 
 
+class Delays(NamedTuple):
+    """The delays of one attempt, in seconds: until the queue has it (``arrival``), from the time
+    that it has its nodes to its start (``launch``), from its cancelling to its end (``dying``), and
+    from its end to the controller's hearing of it (``hearing``)."""
+
+    arrival: float = 0.0
+    launch: float = 0.0
+    dying: float = 0.0
+    hearing: float = 0.0
+
+
+#: Those of a queue that does everything at once.
+NONE = Delays()
+
+
 class Life(NamedTuple):
     """The course of one attempt once it runs: how long it takes in seconds, why it fails (``None``:
     it does not) with which wait status, and what it prints."""
@@ -62,11 +78,7 @@ class Life(NamedTuple):
     status: int = 0
     rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
     observer: str = ""
-    #: Seconds until the queue has it, and from the time that it has its nodes to its start.
-    arrival: float = 0.0
-    launch: float = 0.0
-    #: Seconds from its cancelling to its end, while it runs.
-    dying: float = 0.0
+    delays: Delays = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +89,7 @@ class Recorded:
     cause: str | None
     status: int
     rows: Sequence[tuple[float, Mapping[str, float]]] = ()
-    arrival: float = 0.0
-    launch: float = 0.0
-    dying: float = 0.0
+    delays: Delays = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +164,7 @@ class ReplayedRows:
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
     ``recorded`` lives of jobs by their keys (:func:`keys_of`), which come before all else;
-    ``source`` says for people where it is from; ``arrival``, ``launch`` and ``dying`` are those of
-    each life.
+    ``source`` says for people where it is from; ``delays`` are those of each life.
     """
 
     duration: Number | None = None
@@ -164,9 +173,7 @@ class GroupModel:
     rows: Rows | RecordedRows | ReplayedRows | None = None
     recorded: Mapping[tuple[str, str], Recorded] = field(default_factory=dict)
     source: str = "the file"
-    arrival: float = 0.0
-    launch: float = 0.0
-    dying: float = 0.0
+    delays: Delays = NONE
     #: Whether any of it speaks of the job's names.
     speaks: bool = field(init=False)
 
@@ -210,10 +217,8 @@ class Model:
         known = _recorded(model.recorded, job) if model.recorded else None
         if known is not None:
             rows = iter(known.rows) if known.rows else None
-            return Life(
-                known.seconds, known.cause, known.status, rows, observer,
-                known.arrival, known.launch, known.dying,
-            )  # fmt: skip
+            failed = known.cause, known.status
+            return Life(known.seconds, *failed, rows, observer, known.delays)
         names = names_of(job) if model.speaks else _NO_NAMES
         made: list[Stream] = []
 
@@ -232,8 +237,7 @@ class Model:
                 code="bad-draw",
             )
         if not model.fails and model.rows is None:
-            late = model.arrival, model.launch, model.dying
-            return Life(seconds, None, 0, None, observer, *late)
+            return Life(seconds, None, 0, None, observer, model.delays)
         cause = _failing(model.fails, names, chance)
         if cause == "timeout":
             seconds = job.duration or seconds
@@ -253,8 +257,7 @@ class Model:
                 )
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
         status = model.statuses.get(cause or "", 0)
-        late = model.arrival, model.launch, model.dying
-        return Life(seconds, cause, status, rows, observer, *late)
+        return Life(seconds, cause, status, rows, observer, model.delays)
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
