@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,10 +77,27 @@ SPECIAL = {
     "retrain/ensemble.yaml": Example(needs="sklearn"),
     "parameters/optimise.yaml": Example(needs="sklearn"),
 }
+#: Those that need LAMMPS.
+LAMMPS = frozenset(
+    {"potential/ensemble.yaml", *(each.name for each in EXAMPLES.glob("lammps-*.yaml"))}
+)
 #: Those that need another queue than this machine.
 ELSEWHERE = frozenset({"minicluster.yaml", "workload-demand.yaml", "two-members.yaml"})
 
 
+@cache
+def studies() -> Mapping[str, Sequence[str]]:
+    """The settings that shorten each study, as their own tests have it."""
+    spec = importlib.util.spec_from_file_location("studies", ROOT / "tests/project/studies.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["studies"] = module  # its dataclasses look for it there
+    spec.loader.exec_module(module)
+    return {name: study.shorter for name, study in module.STUDIES.items()}
+
+
+@cache
 def local() -> dict[str, Example]:
     """Every example that runs on this machine, by its file."""
     found = {}
@@ -86,7 +105,8 @@ def local() -> dict[str, Example]:
         name = file.relative_to(EXAMPLES).as_posix()
         if name in ELSEWHERE or name.endswith(".ensemble-test.yaml"):
             continue
-        usual = Example(needs="lmp" if name.startswith("lammps-") else "")
+        study = name.removeprefix("studies/").removesuffix("/ensemble.yaml")
+        usual = _shorter(*studies().get(study, ()), needs="lmp" if name in LAMMPS else "")
         found[name] = SPECIAL.get(name, usual)
     return found
 
@@ -183,36 +203,47 @@ def _racing(decided: Decided) -> tuple[str, ...]:
     return kind, rest[0], rest[1].rpartition(".")[0]
 
 
+class Judged(NamedTuple):
+    """All rounds of one example: the lines that say how they went, and whether all is well."""
+
+    lines: Sequence[str]
+    good: bool
+
+
+def judged(example: str, rounds: int) -> Judged:
+    """Play an example so often, and compare."""
+    if lacking(local()[example]):
+        return Judged([f"{example}: not played, there is no {local()[example].needs}"], True)
+    found = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found.append(compare(example, Path(folder)))
+            except RuntimeError as error:
+                found.append(Compared(str(error), math.nan, math.nan))
+    ratio = statistics.median(each.simulated / each.real for each in found)
+    differ = [each.difference for each in found if each.difference]
+    good = not differ and abs(ratio - 1) <= LONGER
+    told = (
+        f"{example}: {rounds - len(differ)} of {rounds} decided the same, length {ratio - 1:+.1%}"
+    )
+    length = statistics.median(each.real for each in found)
+    lines = [f"{told} of {length:.1f} s{'' if good else '  WRONG'}"]
+    return Judged(lines + [f"  {text}" for text in differ[:1]], good)
+
+
 def main() -> int:
     """Compare them all; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, default=2, help="examples that run side by side (2)")
     given = parser.parse_args()
-    bad = 0
-    began = time.monotonic()
-    for example in given.examples or local():
-        if lacking(local()[example]):
-            print(f"{example}: not played, there is no {local()[example].needs}", flush=True)
-            continue
-        found = []
-        for _ in range(given.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    found.append(compare(example, Path(folder)))
-                except RuntimeError as error:
-                    found.append(Compared(str(error), math.nan, math.nan))
-        ratio = statistics.median(each.simulated / each.real for each in found)
-        differ = [each.difference for each in found if each.difference]
-        wrong = bool(differ) or not abs(ratio - 1) <= LONGER
-        bad += wrong
-        print(
-            f"{example}: {len(found) - len(differ)} of {len(found)} decided the same, length "
-            f"{ratio - 1:+.1%} of {found[0].real:.1f} s{'  WRONG' if wrong else ''}",
-            flush=True,
-        )
-        for text in differ[:1]:
-            print(f"  {text}")
+    began, bad = time.monotonic(), 0
+    with ThreadPoolExecutor(given.at_once) as pool:
+        for found in pool.map(lambda name: judged(name, given.rounds), given.examples or local()):
+            print(*found.lines, sep="\n", flush=True)
+            bad += not found.good
     print(f"{time.monotonic() - began:.0f} s in all; {bad} wrong")
     return int(bad > 0)
 
