@@ -1,0 +1,59 @@
+"""The images, as far as they can be looked at without building them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FILE = Path(__file__).parents[1] / "deploy" / "Containerfile"
+
+
+def steps() -> list[str]:
+    """The instructions, each on one line."""
+    text = re.sub(r"^\s*#.*\n", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def uv() -> str | None:
+    own = [str(each) for each in (ROOT / ".uv" / "bin" / "uv", ROOT / ".uv" / "uv")]
+    return next((each for each in own if Path(each).is_file()), None) or shutil.which("uv")
+
+
+def version(program: str) -> tuple[int, ...]:
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return tuple(map(int, re.findall(r"\d+", done.stdout)[:3]))
+
+
+@pytest.mark.checkout
+def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(tmp_path: Path) -> None:
+    (line,) = [each for each in steps() if each.startswith("RUN uv export")]
+    (pinned,) = re.findall(r"uv==([0-9.]+)", FILE.read_text(encoding="utf-8"))
+    program = uv()
+    if program is None or version(program) < tuple(map(int, pinned.split("."))):
+        pytest.skip(f"no uv {pinned} or newer here")
+    words = shlex.split(line.removeprefix("RUN uv "))
+    words[words.index("-o") + 1] = str(tmp_path / "requirements.txt")
+    done = subprocess.run(
+        [program, *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "requirements.txt").read_text(encoding="utf-8")
+    named = set(re.findall(r"^([a-z0-9._-]+)==", text, re.MULTILINE))
+    assert {"kopf", "kubernetes", "grpcio", "cryptography", "ply", "scipy"} <= named
+    assert not [each for each in named if each.startswith("ensemble-")], "those are built"
+
+
+@pytest.mark.checkout
+def test_the_folders_that_are_built_are_there_and_are_those_that_are_needed() -> None:
+    (line,) = [each for each in steps() if each.startswith("RUN pip wheel")]
+    folders = [each for each in shlex.split(line) if each.startswith(".")]
+    assert all((ROOT / each / "pyproject.toml").is_file() for each in folders)
+    named = {Path(each).name for each in folders if each != "."}
+    wanted = {"ensemble-flux", "ensemble-minicluster", "ensemble-operator", "ensemble-service"}
+    assert named == wanted
