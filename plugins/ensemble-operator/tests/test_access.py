@@ -147,6 +147,33 @@ def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
     assert granted - asked == HELD
 
 
+def test_with_a_cluster_role_it_works_in_every_namespace(stand: Stand) -> None:
+    store, group = stand.cluster.store, "rbac.authorization.k8s.io"
+    (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
+    name = {"metadata": {"name": "ensemble-operator"}}
+    store.create(store.kinds[(group, "clusterroles")], "", {**name, "rules": role["rules"]})
+    subject = {"kind": "ServiceAccount", "name": "ensemble-operator", "namespace": "default"}
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": "ensemble-operator"}
+    binding = {**name, "roleRef": reference, "subjects": [subject]}
+    store.create(store.kinds[(group, "clusterrolebindings")], "", binding)
+    store.create(store.kinds[("", "namespaces")], "", {"metadata": {"name": "other"}})
+    stand.start(token=stand.cluster.access.token(USER), lease="default", namespaces=())
+    for namespace in ("default", "other"):
+        found = ensemble()
+        found["metadata"]["namespace"] = namespace
+        stand.apply(found)
+    for namespace in ("default", "other"):
+        stand.until(
+            lambda: (
+                {"Ready": "True"}.items()
+                <= {
+                    each["type"]: each["status"]
+                    for each in stand.status("study", namespace).get("conditions", ())  # noqa: B023
+                }.items()
+            )
+        )
+
+
 def test_the_operator_holds_what_it_grants_to_services() -> None:
     """Else the API server lets it make no such Role."""
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
