@@ -247,12 +247,26 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
         elif isinstance(rule, dict):
             said = f"{kept['whose']}, instance {name!r}, rule {rule.get('id')!r},"
             context.made[place] = said
+            for key, option in _as_given(rule, entry.get("with") or {}):
+                where = document.at((*path, "with", option))
+                if where is not None and not kept["places"]:  # a file says where its own parts are
+                    part: Path = (*place, key)
+                    document.overrides[part], context.made[part] = where, ""
     context.instances[name] = Instance(
         name=name,
         algorithm=str(entry.get("algorithm", "")),
         version=kept["version"],
         enabled=entry.get("enabled") is not False,
     )
+
+
+def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of a rule with a text that is one of the options as the file has it, and which: what
+    is wrong with that is the file's doing."""
+    texts = {text: option for option, text in options.items() if isinstance(text, str)}
+    for key, text in rule.items():
+        if key != "id" and isinstance(text, str) and text in texts:
+            yield key, texts[text]
 
 
 def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:

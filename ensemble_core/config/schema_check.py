@@ -141,7 +141,7 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
 def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
     """Report a value of the right type that breaks another keyword of the schema."""
     document, kind = context.document, error.kind.name
-    name, found = _named(path, document), shown(value)
+    name, found, at = _named(path, document), shown(value), error.instance_path
     hint = where = None
     code = "bad-value"
     if kind in _LIMITS:
@@ -171,10 +171,15 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
     else:
         branches = [branch for branch in getattr(error.kind, "context", ()) if branch]
         if branches:  # of anyOf or oneOf
+            words = next((e for branch in branches for e in branch if e.kind.name == "enum"), None)
+            if isinstance(value, str) and words is not None and words.instance_path == at:
+                _not_one_of(context, path, value, list(words.kind.options))
+                return
             deepest = max(branches, key=lambda branch: max(len(e.instance_path) for e in branch))
-            words = "; or ".join(str(branch[0].message) for branch in branches[:3])
-            what = f"{name} fits none of what it may be: {words}"
-            where = document.at(tuple(deepest[0].instance_path))
+            why = "; or ".join(str(branch[0].message) for branch in branches[:3])
+            what = f"{name} fits none of what it may be: {why}"
+            above = path[: len(path) - len(at)]
+            where = document.at((*above, *deepest[0].instance_path))
         else:
             message = str(error.message)
             what = f"{name}: {message if len(message) < 300 else message[:299] + '…'}"

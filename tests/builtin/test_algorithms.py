@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.builtin.algorithms import ensemble_algorithms
+from ensemble_core.errors import FileErrors
 from ensemble_core.model.events import ResizeOutcome, Resources
 from ensemble_core.testing import AlgorithmContract, Story
 
@@ -191,3 +192,30 @@ def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
 def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
     with pytest.raises(Exception, match="has 'count', and this algorithm submits it job by job"):
         story("{name: s, command: x, count: 2}", "workload-success", "group: s, successes: 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "word", "told"),
+    [
+        (
+            "workload-success",
+            "group: s, successes: 2, valid: 'last.E <'",
+            "'last",
+            "does not parse",
+        ),
+        ("workload-success", "group: s, successes: 2, valid: nosuch > 2", "nosuch", "is not known"),
+        ("workload-demand", "groups: [s], grow_by: nxt", "nxt", "did you mean 'next'"),
+        ("cheapest-member", "members: [{group: ss, price: 1}]", "ss,", "did you mean 's'"),
+    ],
+)
+def test_what_is_wrong_in_an_option_is_told_where_it_stands(
+    name: str, options: str, word: str, told: str
+) -> None:
+    with pytest.raises(FileErrors) as caught:
+        story("{name: s, command: x}", name, options)
+    (error,) = caught.value.errors
+    assert told in f"{error.what} {error.hint}"
+    assert "made what is wrong" not in error.what
+    line = f"use: [{{algorithm: {name}, as: a, with: {{{options}}}}}]"
+    assert error.where is not None
+    assert error.where.column == line.index(word) + 1
