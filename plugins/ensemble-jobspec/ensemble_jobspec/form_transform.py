@@ -37,7 +37,7 @@ def read_transform(faults: Faults, name: str) -> Workload:
     if "command" in given:
         words, script = command(faults, ("task", "command"), name)
     steps = _steps(faults, scripts, "command" in given)
-    if not steps and "command" not in given:
+    if not given.get("transform") and "command" not in given:
         what = "the task has neither a command nor steps that submit something"
         hint = "add 'command', or a 'transform' with a step 'submit'"
         faults.report(("task",), what, hint=hint, code="nothing-to-run")

@@ -229,6 +229,11 @@ def test_all_mistakes_of_a_file_are_told_at_once() -> None:
     ]  # fmt: skip
 
 
+def test_a_mistake_in_every_step_is_not_told_of_as_a_task_without_steps() -> None:
+    text = TRANSFORM.replace("hello.sh", "../hello.sh")
+    assert {code for code, *_ in errors(text)} == {"path-outside"}
+
+
 def test_what_is_passed_over_is_warned_of() -> None:
     text = NEXTGEN.replace("replicas: 4}", "replicas: 4, schedule: true}").replace(
         "{environment: {B: mine}}", "{environment: {B: mine}, priority: 3}"
