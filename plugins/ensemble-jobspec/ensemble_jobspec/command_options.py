@@ -110,6 +110,7 @@ def options_of(
         site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
         strict=how["strict"],
         file=os.path.abspath(file),
+        contents=read_file,
     )
 
 
@@ -131,7 +132,6 @@ def run_options(
         program=(own_program(),),
         state=os.path.abspath(state) if state else "",
         shared=name not in ("flux", "slurm") or shared_storage(os.getcwd()) is not None,
-        contents=read_file,
         gauges=gauges_of(registry, choice, workload) if asks_for_much(workload) else None,
     )
 

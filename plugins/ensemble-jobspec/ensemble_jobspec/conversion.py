@@ -7,25 +7,23 @@ it. So a task whose dependency fails is never begun, and the summary names the r
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core import UsageError
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
+from ensemble_jobspec.queue_options import queue_options
 from ensemble_jobspec.scripts import literal, script_words
 from ensemble_jobspec.shapes import Shape, chosen, gauges_of_shape
+from ensemble_jobspec.staging import stage_files
 from ensemble_jobspec.workload import Attributes, Group, Task, Workload
 
 __all__ = ["Converted", "Options", "convert"]
 
 #: Executors whose jobs run where the controller does.
 _HERE = ("local",)
-#: Copies files from a job's first node to the others, and starts the job.
-_CAST = (
-    'n=$1; shift; while [ "$n" -gt 0 ]; do sbcast --force "$1" "$1" || exit 1; shift; '
-    'n=$((n - 1)); done; exec "$@"'
-)
 
 
 def convert(workload: Workload, options: Options | None = None) -> Converted:
@@ -217,7 +215,7 @@ class _Conversion:
         job["command"] = [self._text(word) for word in command]
         shared = self._options.shared if unit.shared is None else unit.shared
         if unit.staged and not shared:
-            self._stage_files(unit, shape, job)
+            stage_files(job, unit, shape, self._options.executor, self._options.contents)
         if workdir:
             # A staging folder of our own has placeholders, a user's is taken as it stands.
             own = bool(unit.steps) and unit.stage is None
@@ -228,48 +226,6 @@ class _Conversion:
         for step in unit.steps:
             if step.options.get("watch"):
                 self._watched.append(unit.name)
-
-    def _stage_files(self, unit: Unit, shape: Shape, job: dict[str, Any]) -> None:
-        """Have the queue bring files to the job's nodes, which do not see the staging folder."""
-        executor = self._options.executor
-        if executor == "flux":
-            files = {name: self._content(unit, name) for name in unit.staged}
-            flux = job.setdefault("options", {}).setdefault("flux", {})
-            flux.setdefault("attributes", {})["system.files"] = {
-                name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
-                for name, text in files.items()
-            }
-            # Where Flux's shell puts them, on each node; doubled, as these braces are its own.
-            job["command"] = [
-                "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
-            ]
-        elif executor == "slurm" and shape.nodes > 1:
-            slurm = job.setdefault("options", {}).setdefault("slurm", {})
-            slurm["launch"] = "none"
-            job["command"] = [
-                "sh", "-c", _CAST, "sbcast", str(len(unit.staged)), *unit.staged, "srun",
-                "--input=none", f"--cpus-per-task={shape.cores}", *job["command"],
-            ]  # fmt: skip
-
-    def _content(self, unit: Unit, name: str) -> str:
-        """The content of a file that is staged."""
-        task = unit.task
-        assert task is not None
-        for script in task.scripts:
-            if script.name == name:
-                return script.text
-        source = next(
-            (s.options["source"] for s in task.steps if s.options.get("filename") == name
-             and s.name == "copy"), name,
-        )  # fmt: skip
-        if self._options.contents is None:
-            raise UsageError(
-                f"{source!r} is to be staged, and files beside the jobspec are not read here",
-                where=task.where,
-                hint="write it as one of the 'scripts', or run the jobspec itself",
-                code="cannot-stage",
-            )
-        return self._options.contents(source)
 
     def _parameters(self, job: dict[str, Any]) -> None:
         """Give a job group the parameters that it speaks of."""
@@ -322,8 +278,8 @@ class _Conversion:
         members: list[Task | Group] = [*group.tasks, *group.groups]
         for each in members:
             inner, _ = chosen(each.request, self._options.copies, gauges, holder)
-            if isinstance(each, Group):
-                self._check_inside(each, inner)
+            if isinstance(each, Group):  # one that names no resources has those around it
+                self._check_inside(each, inner if each.request is not None else shape)
 
     def _group(
         self, unit: Unit, shape: Shape, required: Sequence[str], attributes: Attributes
@@ -345,20 +301,12 @@ class _Conversion:
             job["environment"] = {k: self._text(v) for k, v in attributes.environment.items()}
         if attributes.watch:
             self._watched.append(unit.name)
-        options: dict[str, dict[str, Any]] = {}
-        if shape.anywhere and (shape.tasks > 1):
-            options["flux"] = {"any_nodes": True}
-            options["slurm"] = {"any_nodes": True}
-        if shape.whole:
-            for name in ("flux", "slurm"):
-                options.setdefault(name, {})["exclusive"] = True
-        _merge(options, {"flux": _of_flux(attributes.extra)})
+        site = self._options.site
         for requirement in required:
-            met = self._options.site.get(requirement)
-            if met is None:
+            if requirement not in site:
                 self._unmet(unit, requirement)
-            else:
-                _merge(options, met)
+        met = [site[requirement] for requirement in required if requirement in site]
+        options = queue_options(shape, attributes.extra, met)
         self._selectors[unit.name] = options.pop("kubernetes", {})
         known = {k: v for k, v in options.items() if v and k in self._options.executors}
         if known:
@@ -385,34 +333,4 @@ class _Conversion:
 
 
 def _split(command: str | Sequence[Any]) -> list[str]:
-    import shlex
-
     return shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-
-
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif isinstance(value, Mapping):
-            into[key] = dict(value)
-        else:
-            into[key] = value
-
-
-def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that only Flux knows, as options of its executor."""
-    options: dict[str, Any] = {}
-    attributes: dict[str, Any] = {}
-    for key, value in extra.items():
-        if key in ("queue", "bank"):
-            options[key] = value
-        elif key == "shell" and isinstance(value, Mapping):
-            options["shell"] = dict(value.get("options", {}))
-        elif key == "user" and isinstance(value, Mapping):
-            attributes.update({f"user.{name}": inner for name, inner in value.items()})
-        elif key != "job":
-            attributes[key if key.startswith("system.") else f"system.{key}"] = value
-    if attributes:
-        options["attributes"] = attributes
-    return options

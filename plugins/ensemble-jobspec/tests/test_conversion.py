@@ -253,6 +253,56 @@ def test_requirements_are_met_by_the_sites_table_or_told() -> None:
     assert raised.value.code == "not-met"
 
 
+STAGED = """\
+version: 1
+resources: [{type: node, count: 2, with: [{type: slot, count: 1, with: [{type: core}]}]}]
+task:
+  scripts: [{name: a.sh, content: "cat data"}]
+  transform:
+  - {step: set, key: sharedfs, value: false}
+  - {step: write, filename: a.sh}
+  - {step: copy, source: far/away, filename: data}
+  - {step: stage, filename: a.sh}
+  - {step: stage, filename: data}
+  - {step: submit, filename: a.sh}
+"""
+
+
+def test_files_that_are_staged_are_read_where_they_are_copied_from() -> None:
+    options = Options(executor="flux", executors=frozenset({"flux"}), contents=lambda name: name)
+    (job,) = convert(read(STAGED), options).jobs
+    files = job["options"]["flux"]["attributes"]["system.files"]
+    assert {name: file["data"] for name, file in files.items()} == {
+        "a.sh": "cat data",
+        "data": "far/away",
+    }
+    with pytest.raises(UsageError, match="not read here"):
+        convert(read(STAGED), Options(executor="flux"))
+
+
+def test_a_queue_that_brings_no_files_to_its_nodes_says_so() -> None:
+    with pytest.raises(UsageError) as raised:
+        convert(read(STAGED), Options(executor="gridengine"))
+    assert raised.value.code == "cannot-stage"
+    assert raised.value.where is not None
+    assert raised.value.where.line == 11
+    assert convert(read(STAGED), Options(executor="local")).jobs
+    assert convert(read(STAGED), Options(executor="gridengine", skip=frozenset({"stage"}))).jobs
+
+
+def test_a_group_without_resources_has_those_around_it() -> None:
+    text = STUDY.replace(
+        "{name: post, resources: one, tasks: [",
+        "{name: post, resources: two, groups: [{name: inner, tasks: [{command: x, resources: two}]}], tasks: [",
+    )
+    options = Options(executor="flux", executors=frozenset({"flux"}))
+    assert convert(read(text), options).jobs
+    with pytest.raises(UsageError) as raised:
+        convert(read(text.replace("post, resources: two", "post, resources: one")), options)
+    assert raised.value.code == "cannot-hold"
+    assert "the group 'inner' can never hold" in str(raised.value)
+
+
 def test_a_chain_of_many_dependencies_is_not_cut() -> None:
     lines = ["version: 1", "tasks:", *(f"- {{name: t{n}, command: x}}" for n in range(150))]
     lines.append(

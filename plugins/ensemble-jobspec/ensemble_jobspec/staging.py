@@ -1,0 +1,78 @@
+"""Staging: how a queue brings files to the nodes of a job that do not see the staging folder.
+
+Flux has them in the jobspec, Slurm sends them with ``sbcast``. Called by ``conversion``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ensemble_core import UsageError
+from ensemble_jobspec.plan import Unit
+from ensemble_jobspec.shapes import Shape
+
+__all__ = ["stage_files"]
+
+#: Copies files from a job's first node to the others, and starts the job.
+_CAST = (
+    'n=$1; shift; while [ "$n" -gt 0 ]; do sbcast --force "$1" "$1" || exit 1; shift; '
+    'n=$((n - 1)); done; exec "$@"'
+)
+
+
+def stage_files(
+    job: dict[str, Any],
+    unit: Unit,
+    shape: Shape,
+    executor: str | None,
+    contents: Callable[[str], str] | None,
+) -> None:
+    """Have the queue bring the unit's staged files to the nodes of its job. ``contents`` reads what
+    is copied. Raises :class:`UsageError` for what cannot be brought there."""
+    if executor == "flux":
+        files = {name: _content(unit, name, contents) for name in unit.staged}
+        flux = job.setdefault("options", {}).setdefault("flux", {})
+        flux.setdefault("attributes", {})["system.files"] = {
+            name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
+            for name, text in files.items()
+        }
+        # Where Flux's shell puts them, on each node; doubled, as these braces are its own.
+        job["command"] = [
+            "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
+        ]
+    elif executor == "slurm":
+        if shape.nodes > 1:
+            job.setdefault("options", {}).setdefault("slurm", {})["launch"] = "none"
+            job["command"] = [
+                "sh", "-c", _CAST, "sbcast", str(len(unit.staged)), *unit.staged, "srun",
+                "--input=none", f"--cpus-per-task={shape.cores}", *job["command"],
+            ]  # fmt: skip
+    elif executor not in (None, "local"):
+        task = unit.task
+        assert task is not None
+        raise UsageError(
+            f"{unit.name!r} stages files, and {executor} brings none to nodes that share no folder",
+            where=unit.steps[0].where if unit.steps else task.where,
+            hint="set sharedfs to true where they do, leave it out with --skip stage, or run it on "
+            "Flux or Slurm",
+            code="cannot-stage",
+        )
+
+
+def _content(unit: Unit, name: str, contents: Callable[[str], str] | None) -> str:
+    task = unit.task
+    assert task is not None
+    for script in task.scripts:
+        if script.name == name:
+            return script.text
+    copies = [step.options for step in task.steps if step.name == "copy"]
+    source = next((each["source"] for each in copies if each["filename"] == name), name)
+    if contents is None:
+        raise UsageError(
+            f"{source!r} is to be staged, and files beside the jobspec are not read here",
+            where=task.where,
+            hint="write it as one of the 'scripts', or run the jobspec itself",
+            code="cannot-stage",
+        )
+    return contents(source)
