@@ -99,6 +99,27 @@ def test_in_a_pod_its_service_account_is_used(in_pod: Path) -> None:
     resizer.close()
 
 
+def test_a_token_that_the_kubelet_replaces_is_read_again(
+    secure: Cluster, in_pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubernetes.config.incluster_config import InClusterConfigLoader
+
+    begin = InClusterConfigLoader.__init__
+
+    def begin_soon(self: Any, *given: Any, **more: Any) -> None:
+        begin(self, *given, **more)
+        self._token_refresh_period = dt.timedelta(0)  # not a minute
+
+    monkeypatch.setattr(InClusterConfigLoader, "__init__", begin_soon)
+    resizer = RECORD.build({})
+    assert resizer.size(MEMBER) == 2
+    in_pod.write_text(secure.access.token("system:admin"), encoding="utf-8")
+    secure.access.revoke(secure.token)
+    assert resizer.resize(MEMBER, 1).outcome == "granted"
+    assert resizer.size(MEMBER) == 3
+    resizer.close()
+
+
 def test_a_pod_without_a_token_says_what_to_do(in_pod: Path) -> None:
     in_pod.unlink()
     with pytest.raises(UsageError) as raised:
