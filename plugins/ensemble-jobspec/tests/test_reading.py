@@ -106,6 +106,23 @@ def test_tasks_have_what_their_resources_groups_and_the_whole_say() -> None:
     assert test.where.line == 11
 
 
+def test_resources_may_stand_in_the_task() -> None:
+    inline = "{type: node, count: 2, with: [{type: cores, count: 3}]}"
+    (task,) = read(f"version: 1\ntasks: [{{command: x, resources: {inline}}}]\n").tasks
+    assert task.request is not None
+    (node,) = task.request.alternatives
+    assert (node.type, node.count, node.within[0].type, node.within[0].count) == (
+        "node", 2, "core", 3,
+    )  # fmt: skip
+
+
+def test_the_command_alone_shows_what_there_is_and_has_a_version() -> None:
+    result = CliRunner().invoke(main, ["jobspec"])
+    assert (result.exit_code, "validate" in result.output) == (2, True)
+    result = CliRunner().invoke(main, ["jobspec", "--version"])
+    assert (result.exit_code, "version" in result.output) == (0, True)
+
+
 def test_a_task_without_a_name_never_takes_that_of_a_group() -> None:
     text = "version: 1\ntasks: [{command: x}, {group: task-2}]\n"
     found = read(f"{text}groups: [{{name: task-2, tasks: [{{command: y}}]}}]\n")

@@ -68,6 +68,17 @@ def test_the_tasks_of_a_jobspec_are_job_groups_of_a_file_and_rules_speak_of_them
     assert notes() == ["build {T} {index}", "use", "after"]
 
 
+def test_a_program_runs_the_jobspecs_that_it_receives() -> None:
+    from ensemble_core import run as run_mapping
+
+    for number, code in enumerate((0, 1)):
+        Path("work.yaml").write_text(WORK if not code else WORK.replace("echo use", "exit 3; "))
+        run = run_mapping({"jobs": [{"jobspec": "work.yaml"}], "rules": []}, executor="local", state="state")  # fmt: skip
+        assert run.exit_code == code
+        assert len(run.jobs()) == 2
+        assert len(notes()) == 2 + number
+
+
 def test_parameters_fill_the_commands_of_a_jobspec() -> None:
     Path("work.yaml").write_text(WORK)
     run("study.yaml", FILE.replace("prefix: study-", "prefix: study-, parameters: {T: 3}"))
