@@ -22,17 +22,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.codec import event_text, list_text
+from ensemble_core.journal.database import PERFORMED, JournalError, connect, storable, words
 from ensemble_core.journal.job_rows import HAS_ROWS, TABLES, JobRow, JobRowWriter, Layout
-from ensemble_core.journal.reader import (
-    PERFORMED,
-    JournalError,
-    Snapshot,
-    Text,
-    connect,
-    digest,
-    storable,
-    words,
-)
+from ensemble_core.journal.reader import Snapshot, Text, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 

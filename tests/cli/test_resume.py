@@ -25,8 +25,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
-from ensemble_core.journal import reader as journal_module
-from ensemble_core.journal.reader import MIGRATIONS, NAME, PERFORMED, Journal
+from ensemble_core.journal import database as journal_module
+from ensemble_core.journal.database import MIGRATIONS, NAME, PERFORMED
+from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.run_store import Lock, folders
 
 CRASH = Path(__file__).parents[1] / "journal" / "crash"

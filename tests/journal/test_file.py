@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.journal import reader as journal_module
+from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.codec import decisions_text, event_text, listed
-from ensemble_core.journal.reader import MIGRATIONS, NAME, Journal, JournalError, connect, migrate
+from ensemble_core.journal.database import MIGRATIONS, NAME, JournalError, connect, migrate
+from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import JobEvent, PluginEvent, Started

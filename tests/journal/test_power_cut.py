@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal import reader as journal_module
+from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.testing.crash import read_rounds

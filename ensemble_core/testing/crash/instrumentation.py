@@ -15,8 +15,7 @@ from typing import Any
 
 from ensemble_core.cli import run_control
 from ensemble_core.cli.commands import resume
-from ensemble_core.journal import reader as journal
-from ensemble_core.journal import writer
+from ensemble_core.journal import database, writer
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
@@ -116,7 +115,7 @@ def instrument(chance: random.Random) -> None:
     snapshots._SNAPSHOT_SHARE = 0
     runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
     if chance.random() < 0.3:
-        _replace(journal, "shared_storage", lambda original: lambda path: "nfs4")
+        _replace(database, "shared_storage", lambda original: lambda path: "nfs4")
     _replace(writer, "connect", _connecting)
     _replace(writer.JournalWriter, "append", _appending)
     _replace(writer.JournalWriter, "_write", _pausing(pause))

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from ensemble_core.journal import reader as journal
+from ensemble_core.journal import database as journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import PluginEvent

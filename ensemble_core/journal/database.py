@@ -1,0 +1,216 @@
+"""The journal's file: one SQLite database per run, its tables, how it is opened, and what SQLite's
+errors mean to the run's owner.
+
+Used by ``reader`` and ``writer``, which say what is in the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.filesystem import shared_storage
+
+__all__ = [
+    "DAMAGED",
+    "LISTED",
+    "MIGRATIONS",
+    "NAME",
+    "PERFORMED",
+    "JournalError",
+    "connect",
+    "migrate",
+    "storable",
+    "words",
+]
+
+#: The file's name in the run's folder.
+NAME = "journal.db"
+
+#: Beside it: the newest event of which something was performed, as text. Not synced, so it may be
+#: behind after a power cut, but it is never ahead of what is on disk.
+PERFORMED = "performed"
+
+#: "Ense" in a database's header: that this is a journal and no other program's file.
+_APPLICATION = 0x456E7365
+
+#: What brings a journal from each version to the next; the first makes it. Never changed, only
+#: added to: ``PRAGMA user_version`` says how many of these a file has seen.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE texts (seq INTEGER PRIMARY KEY, file TEXT, text TEXT NOT NULL,
+        overrides TEXT NOT NULL);
+    CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
+        host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
+        outcome TEXT);
+    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL);
+    CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
+        state BLOB NOT NULL);
+    """,
+)
+
+#: What to do with a journal that is damaged, and where there is none.
+DAMAGED = (
+    "'ensemble events' shows what can still be read of it; the jobs' own output and the queue's "
+    "records are not touched by this"
+)
+LISTED = "'ensemble runs' lists the runs that there are"
+
+
+class JournalError(EnsembleError):
+    """A journal that cannot be opened, read or written, in words for the run's owner."""
+
+    exit_code = 2
+
+
+def storable(name: str) -> str | bytes:
+    """A file's name as a column may have it: as it is, or its bytes where it is no text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
+
+
+def words(error: BaseException, path: Path) -> JournalError:
+    """An error of SQLite or of the system about a journal, with what to do."""
+    text = str(error)
+    name = getattr(error, "sqlite_errorname", "")
+    if isinstance(error, OSError):
+        text = error.strerror or text
+    if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
+        hint = "free some space, or name another folder with --state"
+        return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
+    unreadable = (
+        isinstance(error, (ValueError, TypeError, AttributeError))
+        or "malformed" in text
+        or "decode" in text
+    )
+    if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
+        return JournalError(
+            f"the journal is damaged: {path}",
+            cause=text,
+            hint=DAMAGED,
+            code="corrupt",
+        )
+    if "READONLY" in name or "CANTOPEN" in name or "readonly" in text or isinstance(error, OSError):
+        return JournalError(
+            f"the journal cannot be opened or written: {path}",
+            cause=text,
+            hint="name a folder that can be written with --state or ENSEMBLE_STATE, or run "
+            "without a record with --no-journal",
+            code="unwritable",
+        )
+    return JournalError(
+        f"the journal cannot be used: {path}",
+        cause=text,
+        hint="'ensemble status' and 'ensemble events' show what of it can be read",
+        code="journal",
+    )
+
+
+def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
+    """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
+    raises."""
+    try:
+        return _open(path, "rwc" if write else "ro", salvage)
+    except UnicodeDecodeError as error:  # of SQLite's own words about a schema that is damaged
+        raise sqlite3.DatabaseError("malformed: its schema is no text") from error
+    except sqlite3.OperationalError as error:
+        refused = "readonly" in str(error) or "unable to open" in str(error)
+        if write or not refused:
+            raise
+        if _in_use(path):
+            if not os.access(path, os.W_OK):
+                raise
+            # A write that was cut off: whoever opens it next undoes what is half of it.
+            return _open(path, "rw", salvage)
+        # Whoever reads writes beside it, which others' folders and read-only media do not let.
+        return _open(path, "ro&immutable=1", salvage)
+
+
+def _in_use(path: Path) -> bool:
+    """True if what was written last may not be in the file itself yet, or only half of it."""
+    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
+    return any(file.exists() and file.stat().st_size for file in beside)
+
+
+def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
+    write = mode == "rwc"
+    # Made in one thread and used by another, one after the other: never by two at once.
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=30.0,
+        check_same_thread=False,
+    )
+    try:
+        if salvage and not write:
+            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
+            connection.execute("PRAGMA writable_schema=ON")
+        # Before anything is set: what is not ours, or is from a newer version, is not touched.
+        version = _version(connection, path, write=write)
+        if write:
+            shared = shared_storage(path.parent)
+            connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
+            # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
+            connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
+        for number in range(version, len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
+                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def migrate(path: Path) -> None:
+    """Bring a journal of an older format up to date. Raises :class:`JournalError`."""
+    try:
+        connect(path, write=True).close()
+    except (sqlite3.Error, OSError) as error:
+        raise words(error, path) from error
+
+
+def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
+    """The version of a journal's format. Refuses what is no journal, one that this version does not
+    know, and to read one that must be brought up to date first."""
+    version: int
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != _APPLICATION:
+        raise JournalError(
+            f"this is no journal of a run: {path}",
+            cause="another program's database",
+            hint=LISTED,
+            code="no-journal",
+        )
+    if not tables and not write:
+        raise JournalError(
+            f"nothing is on record of run {path.parent.name}: {path}",
+            cause="its controller was killed while it began, or the journal was lost",
+            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            code="never-began",
+        )
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"the journal was written by a newer Ensemble: {path}",
+            cause=f"its format is {version}, this version knows {len(MIGRATIONS)}",
+            hint="use the version that wrote it, or a later one",
+            code="newer-journal",
+        )
+    if version < len(MIGRATIONS) and not write:
+        raise JournalError(
+            f"the journal is of an older format ({version}): {path}",
+            hint="'ensemble resume' brings it up to date; the version that wrote it can "
+            "look at it as it is",
+            code="older-journal",
+        )
+    return version
