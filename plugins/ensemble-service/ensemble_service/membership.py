@@ -7,26 +7,112 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core import ExecutorError, Run
 
 __all__ = [
+    "Membership",
     "away",
     "listed",
     "no_such_member",
-    "read_state",
     "taken_over",
-    "write_state",
 ]
 
 #: What is kept to find a run's members again.
 _FILE = "remote.json"
 
 
-def read_state(run: Run) -> dict[str, Any] | None:
+class Membership:
+    """The members of a run that are on record, with what its later controllers must know of them.
+
+    Raises :class:`ExecutorError` where that cannot be read or written down.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        kept = _read(run)
+        #: Whether an earlier controller had the run.
+        self.resumed = kept is not None
+        self._state: dict[str, Any] = {"groups": {}} if kept is None else kept
+        #: Later controllers have larger ones, whatever became of the clock.
+        self.epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
+        self._state["epoch"] = self.epoch
+        _write(run, self._state)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members that jobs may have been submitted to."""
+        return tuple(self._state.get("members", ()))
+
+    @property
+    def default(self) -> str | None:
+        """The member for jobs that name none, where one was chosen. Kept with what comes next."""
+        found = self._state.get("default")
+        return None if found is None else str(found)
+
+    @default.setter
+    def default(self, name: str) -> None:
+        self._state["default"] = name
+
+    def know(self, name: str) -> None:
+        """Put a member on record. Where that cannot be written down, it stays unknown, so that the
+        next tries again."""
+        known = self._state.setdefault("members", [])
+        if name in known:
+            return
+        known.append(name)
+        try:
+            _write(self._run, self._state)
+        except BaseException:
+            known.remove(name)
+            raise
+
+    def clock(self, name: str) -> tuple[int, int]:
+        """How far a member's clock was ahead when that was last told (see ``MemberProxy``)."""
+        least, offset = self._state.get("clocks", {}).get(name, (0, 0))
+        return least, offset
+
+    def set_clock(self, name: str, least: int, now: int) -> None:
+        """Put that on record."""
+        self._state.setdefault("clocks", {})[name] = (least, now)
+        _write(self._run, self._state)
+
+    def assign(self, name: str, jobs: Iterable[str]) -> None:
+        """Put on record, before they are submitted, that jobs of these groups are this member's:
+        nothing that another one says of them is believed after a resume."""
+        groups = self._state.get("groups")
+        if groups is None:
+            return  # a run that began before this was kept: all its members are asked
+        added = {group for group in map(_group, jobs) if name not in groups.get(group, ())}
+        if not added:
+            return
+        for group in added:
+            groups.setdefault(group, []).append(name)
+        try:
+            _write(self._run, self._state)
+        except BaseException:
+            for group in added:
+                groups[group].remove(name)
+            raise
+
+    def assigned(self, name: str, jobs: Mapping[str, float]) -> dict[str, float]:
+        """The jobs among these that may have been submitted to this member."""
+        groups = self._state.get("groups")
+        if groups is None:
+            return dict(jobs)
+        return {job: when for job, when in jobs.items() if name in groups.get(_group(job), ())}
+
+
+def _group(job: str) -> str:
+    """The group of a job, by its id (``GROUP.INDEX``)."""
+    return job.rpartition(".")[0]
+
+
+def _read(run: Run) -> dict[str, Any] | None:
     """The membership that was kept; ``None`` where there is none. Raises :class:`ExecutorError`."""
     if run.state is None:
         return None
@@ -43,9 +129,9 @@ def read_state(run: Run) -> dict[str, Any] | None:
     return state
 
 
-def write_state(run: Run | None, state: Mapping[str, Any]) -> None:
+def _write(run: Run, state: Mapping[str, Any]) -> None:
     """Keep it, beyond a crash of the machine. Raises :class:`ExecutorError`."""
-    if run is None or run.state is None:
+    if run.state is None:
         return
     path = run.state / _FILE
     draft = path.with_suffix(".new")

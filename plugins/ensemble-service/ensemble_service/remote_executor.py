@@ -37,14 +37,7 @@ from ensemble_core import (
 from ensemble_service.access import member_name, namespace_name
 from ensemble_service.call_errors import MISMATCHED, why_away
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
-from ensemble_service.membership import (
-    away,
-    listed,
-    no_such_member,
-    read_state,
-    taken_over,
-    write_state,
-)
+from ensemble_service.membership import Membership, away, listed, no_such_member, taken_over
 from ensemble_service.plugin import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -124,10 +117,8 @@ class RemoteExecutor(Executor):
         self._present: set[str] = set()
         self._run: Run | None = None
         self._emit: Emit | None = None
-        self._state: dict[str, Any] = {}
-        self._resumed = False
+        self._membership: Membership
         self._started = False
-        self._epoch = 0
         self._numbers = itertools.count(1)
         self._welcome = False
         self._trouble: EnsembleError | None = None
@@ -154,28 +145,21 @@ class RemoteExecutor(Executor):
 
         if self._run is not None:
             raise ExecutorError("the executor is open already", code="already-open")
-        kept = read_state(run)
-        if kept is not None:
-            self._state, self._resumed = kept, True
-        else:
-            self._state["groups"] = {}
-        # Later controllers have larger epochs, whatever became of the clock.
-        self._epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
-        self._state["epoch"] = self._epoch
+        self._membership = Membership(run)
+        epoch = self._membership.epoch
         self._run, self._emit = run, emit
-        write_state(self._run, self._state)
         self._connection = Connection(
             self._channel,
             "Steer",
             self._target,
-            first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=self._epoch)),
+            first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=epoch)),
             heard=self._heard,
             down=self._down,
             away=self._why_away,
         )
         self._context = RunContext(
             run=run.tag,
-            epoch=self._epoch,
+            epoch=epoch,
             number=lambda: next(self._numbers),
             send=self._connection.send,
             tell=self._tell,
@@ -208,22 +192,22 @@ class RemoteExecutor(Executor):
         self._news.wait_for(known, _WELCOME)
         if not self._welcome:
             raise self._unreachable()
-        if not self._resumed:
+        if not self._membership.resumed:
             self._wait_for_members()
         if self._default is None:
             self._default = self._choose_default()
         names = set(self._wanted)
         if self._default is not None:
             names.add(self._default)
-        if not self._resumed:
+        if not self._membership.resumed:
             absent = sorted(names - self._present)
             if absent and not self._welcome:
                 raise self._unreachable()  # it was there, and has gone while they were waited for
             if absent:
                 raise no_such_member(absent, self._present, self._target, self._namespace)
-        names.update(self._state.get("members", ()))
+        names.update(self._membership.names)
         proxies = [self._proxy(name) for name in sorted(names)]
-        if self._resumed:
+        if self._membership.resumed:
             return  # they are waited for when their jobs are asked for
         self._wait_open(proxies, _OPENING)
 
@@ -251,12 +235,11 @@ class RemoteExecutor(Executor):
 
     def _choose_default(self) -> str | None:
         """The member for jobs that name none, where that was not said."""
-        earlier = self._state.get("default")
-        if earlier is not None:
-            return str(earlier)
+        if self._membership.default is not None:
+            return self._membership.default
         there = sorted(name for name in self._present if name.startswith(f"{self._namespace}/"))
         if len(there) == 1 and (self._need_default or not self._wanted):
-            self._state["default"] = there[0]
+            self._membership.default = there[0]
             return there[0]
         if self._need_default or not self._wanted:
             if not there and not self._welcome:
@@ -317,18 +300,10 @@ class RemoteExecutor(Executor):
 
         proxy = self._members.get(name)
         if proxy is None:
-            known = self._state.setdefault("members", [])
-            if name not in known:
-                # Before anything is submitted there: a later controller must ask it. Where that
-                # cannot be written down, the member stays unknown, so that the next tries again.
-                known.append(name)
-                try:
-                    write_state(self._run, self._state)
-                except BaseException:
-                    known.remove(name)
-                    raise
-            least, offset = self._state.get("clocks", {}).get(name, (0, 0))
-            proxy = self._members[name] = MemberProxy(name, self._context, (least, offset))
+            # Before anything is submitted there: a later controller must ask it.
+            self._membership.know(name)
+            clock = self._membership.clock(name)
+            proxy = self._members[name] = MemberProxy(name, self._context, clock)
             if name in self._present:
                 proxy.came()
             else:
@@ -370,41 +345,15 @@ class RemoteExecutor(Executor):
                             code="too-large",
                         )
                 proxy = self._proxy(name)
-                self._assign(name, [job.id for job in some])
+                self._membership.assign(name, [job.id for job in some])
                 proxy.submit(messages, [job.id for job in some])
-
-    def _assign(self, member: str, jobs: Iterable[str]) -> None:
-        """Put on record, before they are submitted, that jobs of these groups are this member's:
-        nothing that another one says of them is believed after a resume."""
-        groups = self._state.get("groups")
-        if groups is None:
-            return  # a run that began before this was kept: all its members are asked
-        added = {group for group in map(_group, jobs) if member not in groups.get(group, ())}
-        if not added:
-            return
-        for group in added:
-            groups.setdefault(group, []).append(member)
-        try:
-            write_state(self._run, self._state)
-        except BaseException:
-            for group in added:
-                groups[group].remove(member)
-            raise
-
-    def _assigned(self, member: str, jobs: Mapping[str, float]) -> dict[str, float]:
-        """The jobs among these that may have been submitted to this member."""
-        groups = self._state.get("groups")
-        if groups is None:
-            return dict(jobs)
-        return {job: when for job, when in jobs.items() if member in groups.get(_group(job), ())}
 
     def _elsewhere(self, member: str, job: str) -> bool:
         return any(job in proxy.jobs for name, proxy in self._members.items() if name != member)
 
     def _ahead(self, member: str, least: int, now: int) -> None:
-        self._state.setdefault("clocks", {})[member] = (least, now)
         try:
-            write_state(self._run, self._state)
+            self._membership.set_clock(member, least, now)
         except ExecutorError as error:
             self._warn(str(error))
 
@@ -474,7 +423,7 @@ class RemoteExecutor(Executor):
             self._opened()
             members = list(self._members.values())
             for proxy in members:
-                proxy.reattach(self._assigned(proxy.name, jobs))
+                proxy.reattach(self._membership.assigned(proxy.name, jobs))
 
             def waiting() -> list[MemberProxy]:
                 return [each for each in members if each.waits("reattach")]
@@ -635,8 +584,3 @@ def _shared_folder(path: str) -> str:
             code="bad-option",
         )
     return whole
-
-
-def _group(job: str) -> str:
-    """The group of a job, by its id (``GROUP.INDEX``)."""
-    return job.rpartition(".")[0]
