@@ -3,8 +3,10 @@
 Measures ``ensemble --help`` against the bare program's ``--help``, and ``ensemble validate
 hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command, and
 ``ensemble_core.run`` of the same against the command line's; with ``--against`` also those of
-another tree. All take turns, round by round; on a loaded machine minima and the time
-of processors say more than medians of wall time.
+another tree. ``floor`` is a process that imports click, PyYAML and jsonschema_rs, and does nothing:
+what no ``validate`` that reads YAML and checks it by a schema goes below. All take turns, round by
+round; on a loaded machine minima and the time of processors say more than medians of wall time, and
+``perf stat -e instructions:u COMMAND`` says the same each time.
 
     python benchmarks/startup.py [--rounds N] [--against PROGRAM]
 """
@@ -102,6 +104,7 @@ def main() -> None:
         commands = {
             "bare --help": [sys.executable, str(file), "--help"],
             "bare validate": [sys.executable, str(file), "validate", "x"],
+            "floor validate": [sys.executable, "-c", "import click, yaml, jsonschema_rs"],
         }
         trees = {"ensemble": str(Path(sys.executable).with_name("ensemble"))}
         if given.against:
@@ -129,6 +132,8 @@ def main() -> None:
     for way in ways:
         bare = "bare --help" if way == "--help" else "bare validate"
         pairs = [(f"ensemble {way}", bare)]
+        if way == "validate":
+            pairs += [("floor validate", bare), ("ensemble validate", "floor validate")]
         if given.against:
             pairs += [(f"other {way}", bare), (f"ensemble {way}", f"other {way}")]
         if way == "run":

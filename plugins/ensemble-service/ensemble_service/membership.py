@@ -72,7 +72,7 @@ class Membership:
             raise
 
     def clock(self, name: str) -> tuple[int, int]:
-        """How far a member's clock was ahead when that was last told (see ``MemberProxy``)."""
+        """Seconds that a member's clock is ahead: at least, and when it was last heard of."""
         least, offset = self._state.get("clocks", {}).get(name, (0, 0))
         return least, offset
 
