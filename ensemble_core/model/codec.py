@@ -107,7 +107,7 @@ class Record:
         if type(other) is not type(self):
             return NotImplemented
         _, values = _values(type(self))
-        return bool(values(self) == values(other))
+        return (values(self),) == (values(other),)
 
     def __hash__(self) -> int:
         _, values = _values(type(self))
