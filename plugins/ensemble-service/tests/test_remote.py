@@ -391,7 +391,9 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     wait_until(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
-    call = pb.Call(run="run-epoch", member="default/a", epoch=first.executor._membership.epoch, id=7)
+    call = pb.Call(
+        run="run-epoch", member="default/a", epoch=first.executor._membership.epoch, id=7
+    )
     call.open.SetInParent()
     agent._heard(pb.ToMember(call=call))
     wait_until(lambda: answers)
@@ -409,7 +411,10 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
     answers: list[pb.Answer] = []
     monkeypatch.setattr(hosted, "_answer", answers.append)
     call = pb.Call(
-        run="run-twice", member="default/a", epoch=controller.executor._membership.epoch, id=1_000_001
+        run="run-twice",
+        member="default/a",
+        epoch=controller.executor._membership.epoch,
+        id=1_000_001,
     )
     call.resize.request, call.resize.delta = "r", 1
     # As if the run had asked for it: an outcome of anything else is none of the member's.
@@ -420,7 +425,10 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
     assert answers[0] == answers[1]
     controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
     submit = pb.Call(
-        run="run-twice", member="default/a", epoch=controller.executor._membership.epoch, id=1_000_002
+        run="run-twice",
+        member="default/a",
+        epoch=controller.executor._membership.epoch,
+        id=1_000_002,
     )
     submit.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
     again = pb.Call()
