@@ -63,7 +63,10 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
 #: Use cases that ask for nothing that is only on this machine.
-PORTABLE = ("ams", "branches", "parameters/bisect", "parameters/function", "parameters/optimise")
+PORTABLE = (
+    *("ams", "branches", "parameters/bisect", "parameters/function", "parameters/optimise"),
+    *("phases", "phases/plain", "potential", "retrain", "retrain/online"),
+)
 #: The exit code where a queue is not there.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
