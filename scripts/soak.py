@@ -106,7 +106,8 @@ class Soak:
                 self.counts[kind] += len(found[kind])
             if not found["good"]:
                 print(json.dumps(found, indent=1), flush=True)
-            if isinstance(found["round"], str):  # an example's: there are few, and they take long
+            # An example's name: there are few, and they take long.
+            if isinstance(found.get("round"), str):
                 how = "killed" if found["killed"] else "undisturbed"
                 seconds = time.monotonic() - self._began
                 print(f"{seconds:.0f} s: {found['round']}, {how}: {found['jobs']} jobs", flush=True)
@@ -114,7 +115,16 @@ class Soak:
                 print(self, flush=True)
 
     def follow(self, command: list[str]) -> None:
-        """Run a process that prints a line for each round."""
+        """Run a process that prints a line for each round; rounds that cannot be taken in are
+        found wrong."""
+        try:
+            self._follow(command)
+        except BaseException:
+            with self._lock:
+                self.counts["other"] += 1
+            raise
+
+    def _follow(self, command: list[str]) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             good = True

@@ -118,7 +118,9 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     where: Condition | None = None
     place = (*path, "where")
     if "where" in spec and context.intact(place):
-        where = _parsed(context, place, lambda: conditions.parse(spec["where"], has_value=False))
+        where = _parsed(
+            context, place, lambda: conditions.parse(spec["where"], has_value=False, key="where")
+        )
         if where is not None and not checked(place, where):
             where = None
     if table.order is not None and table.order not in table.row_names:

@@ -32,6 +32,8 @@ _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"
 )
+#: The same where columns of a row are compared.
+_COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
 _LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
@@ -99,44 +101,49 @@ class Condition(Formula):
         return None if result is None else bool(result)
 
 
-def parse(when: object, *, has_value: bool = True) -> Condition:
+def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
     """Parse and check a ``when``; ``has_value`` says whether there is a metric for ``value`` to
-    mean. Which fields there are is the caller's to check. Raises :class:`EnsembleError` with the
-    reason and a hint.
+    mean. Under another ``key`` (``where``) it is over the columns of a table's rows. Which fields
+    there are is the caller's to check. Raises :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         found = _SPOKEN.get(type(when), f"a {type(when).__name__}")
         raise refused(
-            f"'when' is {found}, expected a number, a comparison or an expression",
+            f"{key!r} is {found}, expected a number, a comparison or an expression",
             'write for example 3, "> 0.5" or "value > 5 and value < 10"',
         )
     if isinstance(when, (int, float)):
         if math.isnan(when):
             raise refused(
-                "'when' is not a number (nan), which equals nothing",
+                f"{key!r} is not a number (nan), which equals nothing",
                 "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
             )
-        _needs_value(str(when), has_value)
+        _needs_value(str(when), has_value, key)
         return Condition(str(when), comparison=("==", when))
     text = when.strip()
+    hint = _CONDITION_HINT if key == "when" else _COLUMNS_HINT
     if not text:
-        raise refused("'when' is empty", "leave it out, or write a condition")
+        raise refused(f"{key!r} is empty", "leave it out, or write a condition")
     if len(text) > LONGEST:
-        raise refused(f"'when' is longer than {LONGEST} characters", "move it to a custom function")
+        raise refused(
+            f"{key!r} is longer than {LONGEST} characters", "move it to a custom function"
+        )
     if re.fullmatch(_NUMBER, text):
-        _needs_value(text, has_value)
+        _needs_value(text, has_value, key)
         return Condition(text, comparison=("==", float(text)))
     single = _COMPARISON.match(text)
     if single:
-        _needs_value(text, has_value)
+        _needs_value(text, has_value, key)
         return Condition(text, comparison=(single[1], float(single[2])))
-    tree, fields, metrics = expressions.parse(_with_value(text), text, "'when'", _CONDITION_HINT)
+    tree, fields, metrics = expressions.parse(_with_value(text, key), text, repr(key), hint)
     if "value" in fields:
-        _needs_value(text, has_value)
+        _needs_value(text, has_value, key)
     return Condition(text, tree, fields, metrics)
 
 
-def _needs_value(text: str, has_value: bool) -> None:
+def _needs_value(text: str, has_value: bool, key: str) -> None:
+    if not has_value and key != "when":
+        raise refused(f"{key!r} does not say what {text!r} compares", _COLUMNS_HINT)
     if not has_value:
         raise refused(
             f"{text!r} compares a metric's value, and this trigger has no metric",
@@ -145,8 +152,8 @@ def _needs_value(text: str, has_value: bool) -> None:
         )
 
 
-def _with_value(text: str) -> str:
+def _with_value(text: str, key: str) -> str:
     """``> 5 and < 10`` as Python has it."""
     if re.match(r"=[^=]", text):
-        raise refused(f"'when' does not parse: {text!r}", f'write "=={text[1:]}"')
+        raise refused(f"{key!r} does not parse: {text!r}", f'write "=={text[1:]}"')
     return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

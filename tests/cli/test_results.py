@@ -136,7 +136,7 @@ def test_metrics_are_all_or_those_that_are_asked_for(kept: Path) -> None:
         ("results", ["-o", "/no/such/x.csv"], "cannot be written"),
         ("jobs", ["--group", "smi"], "no job group 'smi'"),
         ("jobs", ["--where", "TT > 2"], "did you mean 'T'?"),
-        ("jobs", ["--where", "T >"], "does not parse"),
+        ("jobs", ["--where", "T >"], "'where' does not parse"),
         ("metrics", ["count.sim.sucess"], "did you mean 'count.sim.success'?"),
     ],
 )

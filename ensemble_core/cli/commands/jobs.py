@@ -56,7 +56,9 @@ def jobs(
     """
     with errors_as_json(form == "json"), KeptRun(state, run) as kept:
         with usage_errors():
-            condition = None if where is None else conditions.parse(where, has_value=False)
+            condition = (
+                None if where is None else conditions.parse(where, has_value=False, key="where")
+            )
         with closing(kept.jobs()) as history:
             if group is not None and group not in history.groups:
                 raise UsageError(
