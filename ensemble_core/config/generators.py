@@ -7,7 +7,7 @@ before all checks it lets groups have the variables of their generators as param
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -119,11 +119,14 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         constraints=_constraints(context, (*path, "constraints"), spec, group),
         prunes=prune is not None,
     )
+    given = {*spec["objectives"], *(spec.get("constraints") or {})}
+    if given - {*vocs.outputs}:
+        return None  # of results with errors
     until, reads = _until(context, (*path, "until"), spec, group)
     failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
-    place = (*path, "with")
-    given = spec.get("with") or {}
-    options = OptionCheck(context, record.options, Occasion()).options(place, given)
+    options = OptionCheck(context, record.options, Occasion()).options(
+        (*path, "with"), spec.get("with") or {}
+    )
     timeout = context.duration((*path, "timeout"), spec.get("timeout", 600), above=0)
     if len(context.errors) > before:
         return None
@@ -224,11 +227,24 @@ def _result_names(group: JobGroup) -> list[str]:
     return [name for entry in (group, *group.more) for name in entry.result]
 
 
+def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str, Any]]:
+    """The results of a group as the file has them, those with errors among them."""
+    data = context.document.data
+    jobs = data.get("jobs") if isinstance(data, dict) else None
+    for entry in jobs if isinstance(jobs, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == group.name:
+            written = entry.get("result")
+            if isinstance(written, dict):
+                yield written
+
+
 def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool:
     """True if the group has a result of this name; reported if not."""
     names = _result_names(group)
     if name in names:
         return True
+    if any(name in written for written in _written_results(context, group)):
+        return False  # what is wrong with it was reported where it stands
     near = nearest(name, names)
     if near:
         hint = f"did you mean {near!r}?"

@@ -211,3 +211,10 @@ def test_set_changes_a_generator_by_its_name() -> None:
     assert load_text(STUDY, REGISTRY, overrides=["generators.0.at_once=9"])
     with pytest.raises(FileErrors, match="there is no generator 'serch'"):
         load_text(STUDY, REGISTRY, overrides=["generators.serch.at_once=9"])
+
+
+def test_a_result_that_is_wrong_where_it_stands_is_not_told_a_second_time() -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(STUDY.replace("E: last.energy", "E: last.enrgy"), REGISTRY)
+    (error,) = caught.value.errors
+    assert "'last.enrgy' can have no value" in str(error)

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ensemble_generators", "found_class"]
 
+_PATH = "write the path that Python imports it by: libensemble.gen_classes.UniformSample"
+
 
 def found_class(path: str) -> Any:
     """The class at an import path. Raises :class:`EnsembleError` with what to install."""
     module, _, name = path.rpartition(".")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise EnsembleError(
+            f"{path!r} is not the import path of a class", hint=_PATH, code="no-such-class"
+        )
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
@@ -30,7 +36,7 @@ def found_class(path: str) -> Any:
     except AttributeError:
         raise EnsembleError(
             f"the module {module!r} has no class {name!r}",
-            hint="write the path that Python imports it by: libensemble.gen_classes.UniformSample",
+            hint=_PATH,
             code="no-such-class",
         ) from None
 
@@ -60,7 +66,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
                 "class": {
                     "description": "Its import path: libensemble.gen_classes.UniformSample.",
                     "type": "string",
-                    "pattern": r"^\w+(\.\w+)+$",
+                    "minLength": 1,
                 },
                 "options": {
                     "description": "Arguments of the class beside the problem.",

@@ -190,6 +190,9 @@ def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
     several = Vocs(variables=PROBLEM.variables, objectives={"E": "minimize", "F": "minimize"})
     with pytest.raises(EnsembleError, match="one objective, please"):
         GEST.check(several, options("of_the_standard.Uniform"))
+    for path in ("UniformSample", "a..b", ".a", "a b.C"):
+        with pytest.raises(EnsembleError, match="is not the import path of a class"):
+            GEST.check(PROBLEM, {"class": path, "options": {}})
     with pytest.raises(EnsembleError, match="cannot be built"):
         GEST.check(PROBLEM, options("of_the_standard.Uniform", no_such=1))
 
