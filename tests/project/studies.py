@@ -404,8 +404,9 @@ def judged(
         tables = [each.table(study.timed, study.groups) for each in (ran, undisturbed)]
         now, before = tables
         if study.racing:
+            # By chance, two jobs of one run may have the same parameters.
             both = now.keys() & before.keys()
-            now, before = ({key: one[key] for key in both} for one in (now, before))
+            now, before = ({key: sorted(set(map(str, one[key]))) for key in both} for one in tables)
         other += [
             f"{key}: {now.get(key)} was {before.get(key)}"
             for key in sorted(now.keys() | before.keys())

@@ -1,7 +1,9 @@
 """Rules mean the same on each queue: examples with figures have them on Slurm, Grid Engine and Flux.
 
-Those of ``examples/*.yaml`` are compared decision by decision in the plugins' ``test_decisions``;
-``make soak`` runs all that have figures, undisturbed and killed.
+A sample, since all of them take many minutes: one that branches on results, one that chooses
+parameters by them, and a study that mends what failed by its output. ``make soak`` runs all on
+each queue, undisturbed and killed. Those of ``examples/*.yaml`` are compared decision by decision in
+the plugins' suites of decisions, all that need neither LAMMPS nor a cluster that grows.
 """
 
 from __future__ import annotations

@@ -78,8 +78,10 @@ def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster:
 def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_count(
     session: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
-    once = 'echo life >> lives; [ "$(wc -l < lives)" = 2 ] || exec sleep 1000'
-    job = session.job("bash", "-c", once, options={"slurm": {"requeue": True}})
+    # Each life lasts, so that it is not over before anybody has looked.
+    job = session.job(
+        "bash", "-c", "echo life >> lives; exec sleep 1000", options={"slurm": {"requeue": True}}
+    )
     session.submit(job)
     session.wait_for(job, "start")
     wait_until((tmp_path / "lives").exists)
