@@ -34,6 +34,7 @@ pytest.register_assert_rewrite(
             "generator",
             "observer",
             "options",
+            "readme",
             "running",
             "session",
             "statistic",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.faults import FaultSuite
     from ensemble_core.testing.generator import GeneratorContract, PlayedGenerator
     from ensemble_core.testing.observer import ObserverContract
+    from ensemble_core.testing.readme import ReadmeContract
     from ensemble_core.testing.running import Running
     from ensemble_core.testing.session import Session, wait_until
     from ensemble_core.testing.statistic import StatisticContract
@@ -74,6 +76,7 @@ else:
         "GeneratorContract": "generator",
         "ObserverContract": "observer",
         "PlayedGenerator": "generator",
+        "ReadmeContract": "readme",
         "Running": "running",
         "Session": "session",
         "StatisticContract": "statistic",
@@ -103,6 +106,7 @@ __all__ = [
     "GeneratorContract",
     "ObserverContract",
     "PlayedGenerator",
+    "ReadmeContract",
     "Running",
     "Session",
     "StatisticContract",
