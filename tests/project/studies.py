@@ -250,7 +250,7 @@ def simplex(ran: Ran, short: bool) -> None:
     jobs = ran.of("atom")
     best = min(job["E"] for job in jobs)
     # Nothing is below the best three functions, but for the last digits of the arithmetic.
-    assert -0.49697926 < best < -0.4960 + (0.0 if short else -0.0009791), best
+    assert -0.49697926 < best < (-0.494 if short else -0.4969791), best
     assert len(jobs) < (60 if short else 140)
     switches = [line for line in ran.lines if line.get("learns") == ["explore"]]
     assert len(switches) == 1, switches
@@ -308,7 +308,7 @@ STUDIES: Mapping[str, Study] = {
         ["jobs.resample.parameters.rounds=16", "jobs.segment.parameters.T=0.3"],
     ),
     "replica-exchange": Study(replica_exchange, ["jobs.walk.parameters.rounds=20"]),
-    "simplex": Study(simplex, ["generators.downhill.with.tolerance=0.1"]),
+    "simplex": Study(simplex, ["generators.downhill.with.tolerance=0.2"]),
     "bayes": Study(
         bayes,
         [
