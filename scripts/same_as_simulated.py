@@ -2,10 +2,10 @@
 
     python scripts/same_as_simulated.py [--rounds 5] [EXAMPLE …]
 
-Each is run ``--rounds`` times; the decisions of each run and of its simulation are compared in
-order, those that fell within 50 ms of one another as sets, since which of these comes first is
-chance. The length of the simulated run is that of the real one within 15 % in the median. The exit
-code is 1 where any differs. Part of ``make soak``, where EXAMPLE is left out: all of them.
+Each is run ``--rounds`` times; the decisions of each run and of its simulation are the same, in the
+same order but for those that fell within 50 ms of one another: which of these comes first is chance.
+The length of the simulated run is that of the real one within 15 % in the median. The exit code is
+1 where any differs. Part of ``make soak``, where EXAMPLE is left out: all that run on this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -160,9 +160,15 @@ def _call(folder: Path, *words: str) -> str:
 
 
 def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
-    """The decisions of a run in order: kind, rule, job and the jobs that they are about. The last
-    entry is the run's end."""
+    """The decisions of a run in order: kind, rule, and the job that each is about: one for each of
+    its jobs. The last entry is the run's end.
+
+    Jobs are named by their groups and parameters, since which of two that raced has which id is
+    chance; and of a firing only the rule is told, since so is which event brought it.
+    """
     found: list[Decided] = []
+    names: dict[str, str] = {}
+    alike: Counter[str] = Counter()
     began = last = None
     for line in _call(folder, "events", tag, "--json", *state).splitlines():
         data = json.loads(line)
@@ -170,37 +176,45 @@ def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
             continue
         began = data["timestamp"] if began is None else began
         last = data["timestamp"] - began
-        if data["kind"] == "decision":
-            jobs = [each["id"] if isinstance(each, dict) else each for each in data.get("jobs", ())]
-            about = (data["type"], data.get("rule"), data.get("job"), *sorted(map(str, jobs)))
-            found.append(Decided(last, tuple(map(str, about))))
+        if data["kind"] != "decision":
+            continue
+        jobs = [] if data.get("job") is None or data["type"] == "fired" else [str(data["job"])]
+        for each in data.get("jobs", ()):
+            if isinstance(each, dict):
+                parts = (each["parameters"], each.get("replica", 0), each.get("attempt", 0))
+                name = f"{each['group']} {' '.join(map(str, parts))}"
+                alike[name] += 1
+                names.setdefault(each["id"], f"{name} {alike[name]}")
+            jobs.append(each["id"] if isinstance(each, dict) else str(each))
+        about = data["type"], str(data.get("rule"))
+        told = [(names.get(job, job),) for job in jobs] or [()]
+        found += [Decided(last, (*about, *job)) for job in told]
     return [*found, Decided(last or 0.0, ("end",))]
 
 
 def difference(real: Sequence[Decided], simulated: Sequence[Decided]) -> str:
-    """The first place where they differ, in words; empty where they do not."""
-    place = 0
-    while place < len(real):
-        end = place + 1
-        while end < len(real) and real[end].at - real[end - 1].at <= RACING:
-            end += 1
-        was = Counter(map(_racing, real[place:end]))
-        now = Counter(map(_racing, simulated[place:end]))
-        if was != now:
-            only = f"only in the run: {list(was - now)}, not in it: {list(now - was)}"
-            return f"at {real[place].at:.3f} s {only}"
-        place = end
-    extra = simulated[len(real) :]
-    return f"and then, not in the run: {extra[0].what}" if extra else ""
-
-
-def _racing(decided: Decided) -> tuple[str, ...]:
-    """A decision; of a firing, the group of the job that came first among those that raced. What
-    the rule did to which job is in the decisions that follow."""
-    kind, *rest = decided.what
-    if kind != "fired" or len(rest) < 2:
-        return decided.what
-    return kind, rest[0], rest[1].rpartition(".")[0]
+    """The first place where they differ, in words; empty where they do not. Each must have been
+    taken as often; and of two that were not, the same came first in both, unless they raced."""
+    was, now = (Counter(each.what for each in one) for one in (real, simulated))
+    if was != now:
+        missing, more = was - now, now - was
+        where = next((each for each in real if each.what in missing), None)
+        extra = next((each for each in simulated if each.what in more), None)
+        if where is None:
+            return f"and then, not in the run: {extra and extra.what}"
+        return f"at {where.at:.3f} s only in the run: {where.what}, not in it: {extra}"
+    places: dict[tuple[str, ...], deque[int]] = {}
+    for place, each in enumerate(simulated):
+        places.setdefault(each.what, deque()).append(place)
+    order = [places[each.what].popleft() for each in real]
+    for later, place in enumerate(order):
+        for earlier in range(later):
+            pair = real[earlier], real[later]
+            if order[earlier] > place and pair[1].at - pair[0].at > RACING:
+                after = simulated[order[earlier]].at - simulated[place].at
+                if after > RACING:
+                    return f"at {pair[0].at:.3f} s {pair[0].what} came before {pair[1].what}"
+    return ""
 
 
 class Judged(NamedTuple):
