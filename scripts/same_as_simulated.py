@@ -3,7 +3,7 @@
     python scripts/same_as_simulated.py [--rounds 5] [EXAMPLE …]
 
 Each is run ``--rounds`` times; the decisions of each run and of its simulation are the same, in the
-same order but for those that fell within 50 ms of one another: which of these comes first is chance.
+same order but for those within 50 ms of one another: which of these comes first is chance.
 The length of the simulated run is that of the real one within 15 % in the median. The exit code is
 1 where any differs. Part of ``make soak``, where EXAMPLE is left out: all that run on this machine.
 """
@@ -73,14 +73,18 @@ SPECIAL = {
     # Their functions read what jobs wrote.
     "branches/ensemble.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
     "retrain/online.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
+    "potential/ensemble.yaml": _shorter(
+        "generators.fit.until=generator.fit.suggested >= 8", needs="lmp"
+    ),
+    "studies/replica-exchange/ensemble.yaml": _shorter("jobs.walk.parameters.rounds=8"),
+    "studies/simplex/ensemble.yaml": _shorter("generators.downhill.with.tolerance=0.4"),
+    "studies/weighted-ensemble/ensemble.yaml": _shorter(
+        "jobs.resample.parameters.rounds=6", "jobs.segment.parameters.T=0.3"
+    ),
     "ams/ensemble.yaml": Example(needs="sklearn"),
     "retrain/ensemble.yaml": Example(needs="sklearn"),
     "parameters/optimise.yaml": Example(needs="sklearn"),
 }
-#: Those that need LAMMPS.
-LAMMPS = frozenset(
-    {"potential/ensemble.yaml", *(each.name for each in EXAMPLES.glob("lammps-*.yaml"))}
-)
 #: Those that need another queue than this machine.
 ELSEWHERE = frozenset({"minicluster.yaml", "workload-demand.yaml", "two-members.yaml"})
 
@@ -106,7 +110,8 @@ def local() -> dict[str, Example]:
         if name in ELSEWHERE or name.endswith(".ensemble-test.yaml"):
             continue
         study = name.removeprefix("studies/").removesuffix("/ensemble.yaml")
-        usual = _shorter(*studies().get(study, ()), needs="lmp" if name in LAMMPS else "")
+        needs = "lmp" if name.startswith("lammps-") else ""
+        usual = _shorter(*studies().get(study, ()), needs=needs)
         found[name] = SPECIAL.get(name, usual)
     return found
 
