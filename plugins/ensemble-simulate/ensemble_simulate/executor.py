@@ -25,7 +25,7 @@ from ensemble_core import (
     WhenBusy,
 )
 from ensemble_simulate.draws import Draw
-from ensemble_simulate.models import Life, Model
+from ensemble_simulate.models import NONE, Life, Model
 from ensemble_simulate.nodes import Nodes, demand_of
 from ensemble_simulate.queue_events import (
     CANCELLED,
@@ -143,7 +143,7 @@ class Simulator(VirtualExecutor):
             life = self._model.life(job)
             seconds = job.duration or life.seconds
             running = self._jobs[name] = _Running(job, demand, seconds, life=life)
-            if life.delays.arrival > 0:
+            if life.delays is not NONE and life.delays.arrival > 0:
                 running.coming = True
                 self._at(now + life.delays.arrival, "arrive", running)
                 continue
@@ -296,7 +296,7 @@ class Simulator(VirtualExecutor):
             return
         running.waiting = False
         placed = {"cores": job.cores, "nodes": running.nodes}
-        if life.delays.launch > 0:
+        if life.delays is not NONE and life.delays.launch > 0:
             self._emit((JobEvent(now, job.id, "alloc", placed),))
             self._at(now + life.delays.launch, "start", running)
             return
@@ -336,6 +336,9 @@ class Simulator(VirtualExecutor):
 
     def _end(self, now: float, running: _Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
+        if cause is None and running.began:  # nearly all of them
+            self._gone(now, running, JobEvent(now, name, "finish", SUCCESS))
+            return
         events: list[Event] = []
         if cause in EXCEPTIONS:
             context = {"type": EXCEPTIONS[cause], "severity": 0, "note": f"simulated: {cause}"}
@@ -358,10 +361,10 @@ class Simulator(VirtualExecutor):
             JobEvent(now, name, "free"),
             JobEvent(now, name, "clean"),
         )
-        late = running.life.delays.hearing
-        if late > 0 and running.began:
+        delays = running.life.delays
+        if delays is not NONE and delays.hearing > 0 and running.began:
             heard = _Running(running.job, running.demand, 0.0, ending=events)
-            self._at(now + late, "heard", heard)
+            self._at(now + delays.hearing, "heard", heard)
         else:
             self._emit(events)
 

@@ -20,6 +20,7 @@ from ensemble_simulate.chance import Randomness, Stream
 from ensemble_simulate.draws import Chance, Draw
 
 __all__ = [
+    "NONE",
     "Delays",
     "GroupModel",
     "Life",
