@@ -186,14 +186,8 @@ def test_a_sign_on_a_folder_that_is_set_and_unset_and_a_copy_do_what_they_say(
 NOTE = """sh, -c, 'echo "$0" >>notes'"""
 #: Each with the words that come into the file, those of one line in any order, and the exit code.
 EXAMPLES: dict[str, tuple[str, list[str], int]] = {
-    "hello-world": (f"tasks: [{{command: [{NOTE}, hello]}}]", ["hello"], 0),
     "a script": ("tasks:\n- command: |\n    #!/bin/bash\n    for n in 1 2; do echo $n >>notes; done", ["1", "2"], 0),
     "replicas": (f"tasks: [{{name: a, replicas: 3, command: [{NOTE}, a]}}]", ["a a a"], 0),
-    "dependencies": (
-        (f"tasks:\n- {{name: second, depends_on: [first], command: [{NOTE}, second]}}\n"
-        f"- {{name: first, command: [{NOTE}, first]}}"),
-        ["first", "second"], 0,
-    ),
     "a failed dependency": (
         (f"tasks:\n- {{name: first, command: 'false'}}\n"
         f"- {{name: second, depends_on: [first], command: [{NOTE}, second]}}\n"
@@ -210,10 +204,6 @@ EXAMPLES: dict[str, tuple[str, list[str], int]] = {
         f"tasks: [{{resources: two, command: [{NOTE}, once]}}]"),
         ["once"], 0,
     ),
-    "a group": (
-        f"groups: [{{name: g, tasks: [{{name: a, command: [{NOTE}, a]}}, {{command: [{NOTE}, b], depends_on: [a]}}]}}]",
-        ["a", "b"], 0,
-    ),
     "a group between tasks": (
         (f"tasks:\n- {{name: before, command: [{NOTE}, before]}}\n- {{name: g, group: inner, depends_on: [before]}}\n"
         f"- {{name: after, depends_on: [g], command: [{NOTE}, after]}}\n"
@@ -221,7 +211,8 @@ EXAMPLES: dict[str, tuple[str, list[str], int]] = {
         ["before", "in", "after"], 0,
     ),
     "a group that fails": (
-        ("groups: [{name: g, tasks: [{command: 'false'}]}, "
+        ("resources: {one: {type: slot, count: 1, with: [{type: core, count: 1}]}}\n"
+        "groups: [{name: g, resources: one, tasks: [{command: 'false'}]}, "
         f"{{name: h, depends_on: [g], tasks: [{{command: [{NOTE}, h]}}]}}]"),
         [], 1,
     ),
