@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from ensemble_core import Resizer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--kubeconfig",
-        metavar="FILE",
-        help="run the conformance list against the cluster of this file, as one who may do all",
-    )
+    with suppress(ValueError):  # the operator's stories have it too
+        parser.addoption(
+            "--kubeconfig",
+            metavar="FILE",
+            help="run the conformance list against the cluster of this file, as one who may do all",
+        )
 
 
 @pytest.fixture(scope="module")
