@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "what-is-held.md"
 
 
+@pytest.mark.checkout
 def test_every_promise_names_tests_that_there_are() -> None:
     text = PAGE.read_text(encoding="utf-8")
     code = "\n".join(each.read_text(encoding="utf-8") for each in TESTS.rglob("*.py"))

@@ -17,6 +17,7 @@ pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed
 from kills import WHAT, played
 
 
+@pytest.mark.checkout  # the service needs the Kubernetes client, which the operator does not
 def test_a_run_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) -> None:
     found = played(tmp_path / "round", 1, len(WHAT))
     assert sorted(found["killed"]) == sorted(WHAT)

@@ -94,6 +94,7 @@ def entry(stand: Stand, name: str) -> Mapping[str, Any]:
     return next((each for each in entries if each["name"] == name), {})
 
 
+@pytest.mark.checkout  # the resizer needs the Kubernetes client, which the operator does not
 def test_an_autoscaler_sets_one_members_size_and_rules_that_of_another(
     stand: Stand, tmp_path: Path
 ) -> None:
