@@ -116,9 +116,9 @@ def close_quietly(stream: TextIO) -> None:
 
 def _interrupted(error: BaseException | None) -> bool:
     """True if this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
-    an import, is raised as a ``RuntimeError``."""
+    an import, is raised as a ``RuntimeError``; and what it cuts off may fail on its way out."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return error is not None
 
 

@@ -50,8 +50,9 @@ class _Watch:
         with self._news:
             self._shown, self._due = shown, time.monotonic() + _PATIENCE
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="loading", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="loading", daemon=True)
+            thread.start()
+            self._thread = thread  # not before: a Ctrl-C in between would leave one none can join
 
     def end(self) -> None:
         self._shown = None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ensemble_core.plugin.load_guard import guarded
+
 FILE = """
 jobs: [{name: work, command: "true"}]
 rules: [{trigger: start, action: {name: log, message: here}}]
@@ -124,3 +126,14 @@ def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     assert "plugin 'odd.py' has been loading for" in said
+
+
+def test_a_ctrl_c_while_the_watching_thread_begins_is_a_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), guarded("a plugin"):
+        raise AssertionError("it was loaded all the same")
