@@ -371,8 +371,11 @@ def _alone() -> socket.socket:
 
 
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
-    """The first message of the controller; ``None`` where it is gone already."""
-    sock.settimeout(_PATIENCE)
+    """The first message of the controller; ``None`` where it is gone already.
+
+    There is no time limit: a controller that loads its plugins on a busy machine may take minutes,
+    and one that has ended closes its end of the line.
+    """
     try:
         while True:
             piece = sock.recv(_PIECE)
