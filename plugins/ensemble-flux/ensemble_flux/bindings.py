@@ -22,7 +22,7 @@ from typing import Any
 
 from ensemble_core import ExecutorError
 
-__all__ = ["OLDEST", "bindings", "release", "site_folders", "version"]
+__all__ = ["OLDEST", "bindings", "connect", "release", "site_folders", "version"]
 
 #: The oldest release that has everything that is used here.
 OLDEST = (0, 66)
@@ -145,6 +145,16 @@ def _import_hint(message: str) -> str:
             "own are used, or install the version of 'flux version'"
         )
     return "they must fit the installed Flux: 'flux version' and 'pip show flux-python' tell"
+
+
+def connect(flux: Any, uri: str | None) -> Any:
+    """A handle of the instance with this address, or of the one around; anew where a signal, which
+    any thread may get, cuts the connecting off."""
+    while True:
+        try:
+            return flux.Flux(uri) if uri else flux.Flux()
+        except InterruptedError:
+            continue
 
 
 def version(flux: Any) -> str:

@@ -185,7 +185,7 @@ class FluxExecutor(Executor):
         handle = getattr(self._handles, "handle", None)
         if handle is None:
             flux = bindings.bindings()
-            handle = flux.Flux(self._uri) if self._uri else flux.Flux()
+            handle = bindings.connect(flux, self._uri)
             self._handles.handle = handle
         return handle
 

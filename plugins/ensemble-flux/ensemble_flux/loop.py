@@ -26,6 +26,7 @@ from ensemble_core import (
     Resources,
     Run,
 )
+from ensemble_flux.bindings import connect
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.fetch import Fetcher
 from ensemble_flux.gauges import Gauges
@@ -152,7 +153,7 @@ class FluxLoop:
     def _let_submits_arrive(self) -> None:
         """Wait for jobs that an earlier controller sent and that the instance is still taking in:
         what it does not know yet would be submitted a second time."""
-        handle = self._flux.Flux(self._uri) if self._uri else self._flux.Flux()
+        handle = connect(self._flux, self._uri)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:

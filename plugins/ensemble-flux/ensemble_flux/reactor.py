@@ -18,6 +18,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
+from ensemble_flux.bindings import connect
 from ensemble_flux.direct_calls import DirectCalls
 
 __all__ = ["Reactor", "words"]
@@ -227,7 +228,7 @@ class Reactor:
 
     def _main(self) -> None:
         try:
-            self.handle = self._flux.Flux(self._uri) if self._uri else self._flux.Flux()
+            self.handle = connect(self._flux, self._uri)
             waker = self.handle.fd_watcher_create(
                 self._wake, self._woken, self._flux.constants.FLUX_POLLIN
             )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ensemble_flux.bindings import OLDEST, release, site_folders
+from ensemble_flux.bindings import OLDEST, connect, release, site_folders
 
 TRY = """
 from ensemble_core import ExecutorError
@@ -120,3 +120,20 @@ def test_bindings_that_cannot_be_imported_say_what_to_do(
     code, _, cause, hint = tried(tmp_path / "bin", site).split("|")
     assert (code, cause) == ("broken-bindings", error)
     assert told in hint
+
+
+def test_a_signal_while_it_connects_is_no_fault_of_the_executor() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Bindings:
+        def Flux(self, *uri: str) -> str:  # noqa: N802 (as the bindings have it)
+            asked.append(uri)
+            if len(asked) < 3:
+                raise InterruptedError(4, "Unable to connect to Flux: Interrupted system call")
+            return "handle"
+
+    flux = Bindings()
+    assert connect(flux, "local:///run/flux") == "handle"
+    assert asked == [("local:///run/flux",)] * 3
+    assert connect(flux, None) == "handle"
+    assert asked[-1] == ()
