@@ -124,6 +124,9 @@ class Cluster:
             min_uid="0",
             min_gid="0",
             mailer="/bin/true",
+            # Of this machine's user no profile is read: one that takes a lock, and is killed with
+            # its job, would keep all later jobs waiting.
+            login_shells="none",
             load_report_time="00:00:02",
             reporting_params="accounting=true reporting=false flush_time=00:00:01 joblog=false",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from ensemble_service.connection import Connection
 from ensemble_service.hosted_run import HOME, HostedRun
 from ensemble_service.member_proxy import MemberProxy, RunContext
 from ensemble_service.member_stats import MemberStats
+from ensemble_service.membership import Membership
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.unacked_events import UnackedEvents
@@ -167,6 +169,8 @@ def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
     executor._run = run
     member = Member()
     executor._context = member.steered._run
+    executor._membership = Membership(run)
+    shutil.rmtree(tmp_path / "state")
     (tmp_path / "state").write_text("in the way")
     for _ in range(2):
         with pytest.raises(ExecutorError, match="cannot be written down"):
