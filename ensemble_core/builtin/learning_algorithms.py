@@ -98,19 +98,18 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
-    gone = [
+    moved = [  # goes away, or is back
         {
             "id": f"away-{group}",
             "trigger": "metric",
             "name": f"away.{group}",
-            "when": "> 0",
             "repetitions": "unlimited",
             "action": action,
         }
         for group in groups
     ]
     around = _around(groups, action)
-    return replace(around, rules=[*around.rules, *begun, *gone])
+    return replace(around, rules=[*around.rules, *begun, *moved])
 
 
 def _runtime_options() -> dict[str, Any]:

@@ -40,6 +40,9 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
     waits = _waits(firing, groups, options)
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
         group = _best(firing, groups, options, waits, away)
+        if group is None and not any(_count(firing, each, "active") for each in groups):
+            # The run would end: one job waits for a member that is away.
+            group = _best(firing, groups, options, waits, set())
         if group is None:
             return
         if options.get("grow"):

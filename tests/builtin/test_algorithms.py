@@ -189,6 +189,38 @@ def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
     assert told.submitted()[-1].startswith("free.")
 
 
+def test_a_member_that_is_back_takes_the_places_that_are_free() -> None:
+    told = story(
+        "{name: dear, command: x, count: 2}, {name: free, command: x, count: 9}",
+        "cheapest-member",
+        "members: [{group: dear, price: 4}, {group: free, price: 0}], samples: 1, at_once: 2",
+    )
+    told.start()
+    told.begin("dear.0")
+    told.tell(Resources(told.now, {"away.free": 1}))
+    told.cancel("free.0")
+    told.begin("dear.1")
+    assert {*told.engine.state.active()} == {"dear.0", "dear.1"}
+    told.end("dear.0")
+    assert {*told.engine.state.active()} == {"dear.1"}
+    assert told.submitted(told.tell(Resources(told.now, {"away.free": 0}))) == ["free.1"]
+
+
+def test_a_run_of_which_all_that_is_left_is_for_a_member_that_is_away_waits_for_it() -> None:
+    told = story(
+        "{name: dear, command: x, count: 1}, {name: free, command: x, count: 9}",
+        "cheapest-member",
+        "members: [{group: dear, price: 4}, {group: free, price: 0}], samples: 1, at_once: 2",
+    )
+    told.start()
+    told.begin("dear.0")
+    told.tell(Resources(told.now, {"away.free": 1}))
+    told.cancel("free.0")
+    assert told.submitted(told.end("dear.0")) == ["free.1"]
+    assert told.exit_code is None
+    assert told.submitted(told.tell(Resources(told.now, {"away.free": 0}))) == ["free.2"]
+
+
 def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
     with pytest.raises(Exception, match="has 'count', and this algorithm submits it job by job"):
         story("{name: s, command: x, count: 2}", "workload-success", "group: s, successes: 2")

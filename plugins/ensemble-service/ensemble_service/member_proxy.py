@@ -118,7 +118,7 @@ class MemberProxy:
         self._again: float | None = None
         self._away_since: float | None = None
         self._told_away = False
-        #: The job groups that it has jobs of, while it is told to be away.
+        #: The job groups that the run takes for away with it.
         self._away_groups: set[str] = set()
 
     @property
@@ -259,8 +259,8 @@ class MemberProxy:
         if self._told_away:
             self._told_away = False
             self._warn(f"member {self.name} is back")
-            groups, self._away_groups = self._away_groups, set()
-            self._tell_gauges(groups, 0)
+        groups, self._away_groups = self._away_groups, set()
+        self._tell_gauges(groups, 0)
         self.ask_to_open()
 
     def went(self, now: float) -> None:
@@ -294,7 +294,7 @@ class MemberProxy:
             self._away_since is not None
             and now - self._away_since > _AWAY
             and not self._told_away
-            and (self.jobs or self.opened)
+            and (self.jobs or self.opened or self._away_groups)
         ):
             self._told_away = True
             self._warn(
@@ -302,6 +302,13 @@ class MemberProxy:
                 "until it is back"
             )
             self._tell_away(self.jobs)
+
+    def away_with(self, group: str) -> bool:
+        """True if the member is away: the run takes this group, of which it may have jobs, for away
+        until it is back."""
+        if not self.present:
+            self._away_groups.add(group)
+        return group in self._away_groups
 
     def _tell_away(self, jobs: Iterable[str]) -> None:
         """The gauges ``away.GROUP`` of these jobs' groups are 1 from now on."""

@@ -99,6 +99,12 @@ class Membership:
                 groups[group].remove(name)
             raise
 
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """The members that jobs of each group may have been submitted to; empty where that was not
+        kept."""
+        return self._state.get("groups") or {}
+
     def assigned(self, name: str, jobs: Mapping[str, float]) -> dict[str, float]:
         """The jobs among these that may have been submitted to this member."""
         groups = self._state.get("groups")

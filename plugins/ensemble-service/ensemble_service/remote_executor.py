@@ -402,7 +402,17 @@ class RemoteExecutor(Executor):
     def resources(self) -> Mapping[str, float]:
         with self._lock:
             paths = {path for proxy in self._members.values() for path in proxy.gauges}
-            return self._sums(sorted(paths))
+            return {**self._sums(sorted(paths)), **self._away()}
+
+    def _away(self) -> dict[str, float]:
+        """The gauges ``away.GROUP`` of the groups on record: an earlier controller may have told of
+        a member that has come back since, or not of one that has gone."""
+        if self._run is None:
+            return {}
+        return {
+            f"away.{group}": min(1, sum(self._members[name].away_with(group) for name in names))
+            for group, names in self._membership.groups.items()
+        }
 
     def _sums(self, paths: Iterable[str]) -> dict[str, float]:
         return {

@@ -592,6 +592,32 @@ def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.Monkey
     assert told() == [1, 0]
 
 
+@pytest.mark.parametrize("back", [True, False], ids=["back", "still away"])
+def test_a_resumed_run_is_told_whose_member_is_away_now(
+    world: World, back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record says how it was when the controller before was stopped."""
+    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+    world.agent("a")
+    first = world.run("run-resumed-away")
+    assert "away.t" not in first.executor.resources()  # none of its jobs is there
+    first.executor.submit(jobs(1))
+    first.over("t.1")
+    world.leave("a")
+    first.wait(first.problems, "the word")
+    first.executor.close()
+    if back:
+        world.agent("a")
+    second = world.run("run-resumed-away")
+    assert second.executor.resources()["away.t"] == (0 if back else 1)
+    if not back:
+        world.agent("a")
+        second.wait(
+            lambda: any(isinstance(e, Resources) and e.values.get("away.t") == 0
+                        for e in second.events), "the word")  # fmt: skip
+        assert second.executor.resources()["away.t"] == 0
+
+
 def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World) -> None:
     world.agent("a")
     first = world.run("run-patient")
