@@ -24,7 +24,17 @@ from typing import NamedTuple, Protocol
 from ensemble_core import UsageError
 from ensemble_core.cli.toolkit import print_line
 
-__all__ = ["PROGRAM", "STOPPED", "EachRun", "Ended", "Runs", "Server", "make_folders", "why_of"]
+__all__ = [
+    "PROGRAM",
+    "STOPPED",
+    "EachRun",
+    "Ended",
+    "Runs",
+    "Server",
+    "make_folders",
+    "private",
+    "why_of",
+]
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -157,6 +167,11 @@ class Server:
         print_line(f"{file.name}: {where.name}, {why}")
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file, for :func:`open`, so that one that is made is its user's alone."""
+    return os.open(path, flags, 0o600)
+
+
 def make_folders(folder: Path) -> None:
     """Make the folders of a served one. Raises :class:`UsageError` where they cannot be had."""
     try:
@@ -230,9 +245,11 @@ class EachRun:
             process.wait()
 
 
-def why_of(log: Path) -> str:
-    """The line of a run's output that says most of why it failed."""
-    lines = log.read_text("utf-8", "replace").splitlines()
+def why_of(log: Path, begin: int = 0) -> str:
+    """The line of a run's output, from this byte on, that says most of why it failed."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").splitlines()
     for words in (("error:", ": unknown key"), ("failed",), ("exit code",)):
         for line in lines:
             if any(word in line for word in words):

@@ -2,14 +2,18 @@
 
 What arrives while the run is under way is added to its file; its controller is stopped, which
 leaves the jobs to the queue, and the run is gone on with by the longer file. Once nothing is left
-of it the run is over, and what arrives then begins another. Used by ``serving``.
+of it the run is over, and what arrives then begins another. Whether it is over its journal says, no
+exit code does: a controller that ended before, as where the queue is away, is begun again. Used by
+``serving``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -31,7 +35,7 @@ from ensemble_jobspec.command_options import run_options
 from ensemble_jobspec.conversion import convert
 from ensemble_jobspec.options import Converted
 from ensemble_jobspec.reading import read
-from ensemble_jobspec.serving import PROGRAM, STOPPED, Ended, why_of
+from ensemble_jobspec.serving import PROGRAM, STOPPED, Ended, private, why_of
 from ensemble_jobspec.standing import standing
 from ensemble_jobspec.writing import as_yaml
 
@@ -39,6 +43,8 @@ __all__ = ["SharedRun"]
 
 #: A run is interrupted for what arrives at most this part of the time, and looked at.
 _INTERRUPTED = _LOOKED = 0.2
+#: Seconds until a controller that ended before the run was over is begun again: first, and at most.
+_FIRST, _MOST = 1.0, 60.0
 _NAMES = re.compile(r"'([^']*)'")
 
 
@@ -62,7 +68,13 @@ class SharedRun:
         self._open: dict[Path, Converted] = {}
         self._refused: list[Ended] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._not_before = 0.0
+        #: When a controller may be begun, when the last one was, and how many ended too soon.
+        self._not_before = self._started = 0.0
+        self._tries = 0
+        #: Where in the log the controller's output begins.
+        self._log_from = 0
+        #: Once the run is over, the files that are to be moved before its own is removed.
+        self._over: list[Path] | None = None
         self._seen: object = None
         self._next_look = 0.0
         #: Up to which event the journal was read, and what failed beside the controller.
@@ -75,14 +87,16 @@ class SharedRun:
     @property
     def busy(self) -> bool:
         """True while something of a jobspec is to happen."""
-        return bool(self._open or self._refused)
+        return bool(self._open or self._refused) or self._process is not None
 
     # -- what is run ---------------------------------------------------------------------------
 
     def begin(self, files: Sequence[Path]) -> list[Path]:
         """Run these files as well; those that are to wait."""
+        self._forget()
         running = self._process is not None
-        if running and (not files or not self._stoppable or time.monotonic() < self._not_before):
+        early = time.monotonic() < self._not_before or self._over is not None
+        if early or (running and (not files or not self._stoppable)):
             return list(files)
         before = time.monotonic()
         for file in files:
@@ -94,14 +108,20 @@ class SharedRun:
                 self._refused.append(Ended(file, 2, str(error).splitlines()[0]))
         if not self._open or (running and not any(file in self._open for file in files)):
             return []
-        self._pause()
-        if not self._document:
+        lock = self._pause()
+        if lock is None:  # to be tried again, with what is open
+            self._not_before = time.monotonic() + _FIRST
+            return []
+        stands = self._stands() if self._document else ""
+        if stands == "new":  # then all of it begins at the start
+            self._document |= {"jobs": [], "rules": []}
+        elif not self._document or (stands == "ended" and not any(map(self._knows, self._open))):
             tag = f"served-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
             keep = {"on_stop": "keep"} if self._stoppable else {}
             self._document = {"name": tag, **keep, "limits": {"chain": 64}, "jobs": [], "rules": []}
             self._read, self._failed = 0, set()
         self._add()
-        self._start()
+        self._start(lock)
         self._not_before = time.monotonic() + (time.monotonic() - before) / _INTERRUPTED
         return []
 
@@ -112,8 +132,7 @@ class SharedRun:
             self._process.wait()
 
     def _converted(self, file: Path) -> Converted:
-        name, _, mark = file.stem.rpartition("-")
-        prefix = f"{name.rpartition('-')[0][:24].strip('-') or 'jobspec'}-{mark}-"
+        prefix = self._prefix(file)
         options = run_options(self._registry, self._choice, read(file), file, self._state)
         options = replace(options, prefix=prefix, stage=f"{{cwd}}/jobspec-{file.stem}")
         converted = convert(read(file), options)
@@ -122,6 +141,17 @@ class SharedRun:
         record = self._choice.record
         load_text(as_yaml(converted.document), self._registry, file=str(file), executor=record)
         return converted
+
+    @staticmethod
+    def _prefix(file: Path) -> str:
+        """The beginning of the names of a jobspec's job groups and rules."""
+        name, _, mark = file.stem.rpartition("-")
+        return f"{name.rpartition('-')[0][:24].strip('-') or 'jobspec'}-{mark}-"
+
+    def _knows(self, file: Path) -> bool:
+        """True if a jobspec is in the run's file."""
+        prefix = self._prefix(file)
+        return any(rule["id"].startswith(prefix) for rule in self._document.get("rules", ()))
 
     def _add(self) -> None:
         """Put what is not there yet into the run's file."""
@@ -139,61 +169,123 @@ class SharedRun:
             limits = self._document["limits"]
             limits["chain"] = max(limits["chain"], converted.chain)
         part = self._file.with_name(f"{self._file.name}.part")
-        part.write_text(as_yaml(self._document), "utf-8")
+        with open(part, "w", encoding="utf-8", opener=private) as file:
+            file.write(as_yaml(self._document))
         os.replace(part, self._file)
 
-    def _pause(self) -> None:
-        """Stop the run's controller, that of an earlier server too."""
+    def _pause(self) -> int | None:
+        """Stop the run's controller, that of an earlier server too. The lock of the next one;
+        ``None`` while such an earlier one has it, which may have yet to begin."""
         if self._process is not None:
             self.stop()
             self._process = None
-        elif self._document and self._journal.exists():
+            return self._lock()
+        lock = self._lock()
+        # Where jobs need their controller, that of an earlier server is let end.
+        if self._document and self._journal.exists() and (lock is not None or self._stoppable):
             words = [*PROGRAM, "stop", self._tag, *self._where]
             subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        return self._lock() if lock is None else lock
 
-    def _start(self) -> None:
+    def _lock(self) -> int | None:
+        path = self._file.with_name(".ensemble.lock")
+        lock = private(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except OSError:
+            pass  # this file system has no locks: what the run's own says of its holder decides
+        return lock
+
+    def _start(self, lock: int) -> None:
         words = ["run", str(self._file), "--tag", self._tag, "--or-resume", *self._words]
-        if self._journal.exists():
+        if self._stands() != "new":
             words = ["resume", self._tag, "--accept-changes"]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*PROGRAM, *words, *self._where, "--no-progress"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        try:
+            with open(self._log, "ab", opener=private) as log:
+                self._log_from = log.tell()
+                self._process = subprocess.Popen(
+                    [*PROGRAM, *words, *self._where, "--no-progress"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[lock],  # the lock is the process's, however this one ends
+                )
+        finally:
+            os.close(lock)
+        self._started = time.monotonic()
+
+    def _stands(self) -> str:
+        """How the run stands (``ended`` …); ``new`` where nothing of it is on record."""
+        try:
+            with KeptRun(self._state, self._tag) as kept:
+                return kept.state if kept.journal.texts() else "new"
+        except EnsembleError as error:
+            absent = error.code == "never-began" or not self._journal.exists()
+            return "new" if absent else "unreadable"
 
     # -- what becomes of it --------------------------------------------------------------------
 
     def ended(self) -> list[Ended]:
         """The jobspecs that are over since the last look."""
         found, self._refused = self._refused, []
-        code = None if self._process is None else self._process.poll()
-        if self._process is None or not self._open:
+        self._forget()
+        if self._process is None:
+            return found
+        code = self._process.poll()
+        if code is None and not self._open:
             return found
         seen = [self._stamp(name) for name in ("journal.db", "journal.db-wal")]
         before = time.monotonic()
         if code is None and (seen == self._seen or before < self._next_look):
             return found
         self._seen = seen
-        over = code is not None and code >= 0 and code not in STOPPED
-        for file, why in self._standings(over):
+        over = code is not None and self._is_over(code)
+        for file, why in self._standings():
             if why is None and not over:
                 continue
-            told = why if why is not None else why_of(self._log)
+            told = why if why is not None else why_of(self._log, self._log_from)
             found.append(Ended(file, 1 if told else 0, f"{told}; run {self._tag}" if told else ""))
             del self._open[file]
         self._next_look = time.monotonic() + (time.monotonic() - before) / _LOOKED
         if code is not None:
-            self._process = None
-            self._not_before = 0.0
-        if over:
-            self._file.unlink()
-            self._document = {}
+            self._left(code, [ended.file for ended in found] if over else None)
         return found
 
-    def _standings(self, over: bool) -> list[tuple[Path, str | None]]:
+    def _is_over(self, code: int) -> bool:
+        """True if there is nothing to go on with after a controller that ended with this code."""
+        stands = self._stands()
+        # It was refused before it began; what else kept it from beginning may pass.
+        return stands == "ended" or (stands == "new" and code == 2)
+
+    def _left(self, code: int, over: list[Path] | None) -> None:
+        """Take it that the controller has ended; ``over`` has the files that end with the run."""
+        self._process = None
+        self._not_before = 0.0
+        self._over = over
+        if over is not None or not self._open:
+            self._tries = 0
+            return
+        now = time.monotonic()
+        self._tries = 1 if now - self._started > _MOST else self._tries + 1
+        self._not_before = now + min(_MOST, _FIRST * 2 ** min(self._tries - 1, 10))
+        if self._tries == 1 and code not in (*STOPPED, -signal.SIGTERM):
+            why = why_of(self._log, self._log_from)
+            told = f"its controller ended with exit code {code} before the run was over: {why}"
+            print_line(f"{self._tag}: {told}; it is begun again until it is")
+
+    def _forget(self) -> None:
+        """Remove the file of a run that is over, once what ended with it was moved."""
+        if self._over is not None and not any(file.exists() for file in self._over):
+            self._file.unlink(missing_ok=True)
+            self._document, self._over = {}, None
+
+    def _standings(self) -> list[tuple[Path, str | None]]:
+        if not self._open:
+            return []
         try:
             with KeptRun(self._state, self._tag) as kept:
                 engine = kept.recover(compare=False).engine

@@ -1,0 +1,197 @@
+"""The ensemble that served jobspecs share: what becomes of it where a controller ends too soon, is
+still there, or is killed before it wrote anything, and where a server is killed at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ensemble_jobspec import shared_run
+from ensemble_jobspec.serving import Ended, make_folders
+from ensemble_jobspec.shared_run import SharedRun
+
+from ensemble_core.cli.toolkit import choose_executor, load_plugins
+from ensemble_core.testing import wait_until
+
+#: The command, of which controllers note that they begin and end; FIRST comes before one's work.
+COMMAND = """\
+import os, sys, time
+from pathlib import Path
+from ensemble_core.cli.main import main
+words = sys.argv[1:]
+def note(word):
+    with open("controllers", "a") as file:
+        file.write(word + chr(10))
+if words[0] == "stop":
+    main(words)
+note("begin")
+try:
+    FIRST
+    main(words)
+finally:
+    note("end")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SharedRun]]:
+    """Maker of a shared run of the folder ``served``, whose controllers do ``first`` before."""
+    made: list[SharedRun] = []
+
+    def make(first: str = "pass") -> SharedRun:
+        program = (sys.executable, "-c", COMMAND.replace("FIRST", first))
+        monkeypatch.setattr(shared_run, "PROGRAM", program)
+        monkeypatch.setattr(shared_run, "_FIRST", 0.05)
+        folder = Path("served").absolute()
+        make_folders(folder)
+        registry = load_plugins(())
+        choice = choose_executor(registry, "local")
+        words = ["--executor", "local", "-o", "slots=4"]
+        made.append(SharedRun(folder, registry, choice, words, str(Path("state").absolute())))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def claimed(name: str, more: str = "") -> Path:
+    """A jobspec that the server has claimed, which notes its name."""
+    command = ["sh", "-c", f'echo "$0" >>"$1"; {more}', name, os.path.abspath("notes")]
+    file = Path("served/running").absolute() / f"{name}-20260101T000000-00{ord(name[0]):04x}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"version": 1, "tasks": [{"name": "t", "command": command}]}))
+    return file
+
+
+def lines(name: str = "notes") -> list[str]:
+    return Path(name).read_text().splitlines() if Path(name).exists() else []
+
+
+def served(runs: SharedRun, files: list[Path], *, least: int, move: bool = True) -> list[Ended]:
+    """What ended, once so many did: a server's loop."""
+    found: list[Ended] = []
+
+    def looked() -> bool:
+        nonlocal files
+        now = runs.ended()
+        found.extend(now)
+        for ended in now:
+            if move:
+                ended.file.unlink()
+        files = runs.begin(files)
+        return len(found) >= least
+
+    wait_until(looked)
+    return found
+
+
+SLOW = "until test -e go; do sleep 0.05; done"
+
+
+def test_a_resume_that_cannot_open_the_queue_is_tried_again_and_fails_no_jobspec(
+    shared: Callable[..., SharedRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = "if words[0] == 'resume' and Path('away').exists(): sys.exit('error: no queue')"
+    runs = shared(away)
+    first, second = claimed("a", SLOW), claimed("b")
+    assert runs.begin([first]) == []
+    wait_until(lambda: lines() == ["a"])
+    Path("away").touch()
+    waiting = [second]
+
+    def gave_up() -> bool:
+        nonlocal waiting
+        assert runs.ended() == []
+        waiting = runs.begin(waiting)
+        return lines("controllers").count("end") >= 3  # of the first, and of two that failed
+
+    wait_until(gave_up)
+    assert Path("served/ensemble.yaml").exists()
+    Path("away").unlink()
+    Path("go").touch()
+    ended = served(runs, waiting, least=2)
+    assert sorted((each.file.name[0], each.code) for each in ended) == [("a", 0), ("b", 0)]
+    assert sorted(lines()) == ["a", "b"]
+    assert capsys.readouterr().out.count("before the run was over: error: no queue") == 1
+
+
+def test_a_controller_of_a_killed_server_that_has_yet_to_begin_is_waited_for(
+    shared: Callable[..., SharedRun],
+) -> None:
+    killed = shared("while Path('hold').exists(): time.sleep(0.05)")
+    Path("hold").touch()
+    file = claimed("a")
+    killed.begin([file])
+    wait_until(lambda: lines("controllers") == ["begin"])
+    runs = shared()
+    runs.begin([file])
+    Path("hold").unlink()
+    (ended,) = served(runs, [], least=1)
+    assert (ended.code, lines()) == (0, ["a"])
+    assert lines("controllers")[:2] == ["begin", "end"]  # one after another
+
+
+def test_a_controller_that_was_stopped_before_it_wrote_anything_begins_anew(
+    shared: Callable[..., SharedRun],
+) -> None:
+    made = "folder = Path('state/runs', words[words.index('--tag') + 1])"
+    made += "; folder.mkdir(parents=True, mode=0o700); (folder / 'journal.db').touch()"
+    made += "; note('made'); time.sleep(600)"
+    runs = shared(f"Path('state').exists() or exec({made!r})")
+    first, second = claimed("a"), claimed("b")
+    runs.begin([first])
+    wait_until(lambda: "made" in lines("controllers"))
+    ended = served(runs, [second], least=2)
+    assert sorted((each.file.name[0], each.code) for each in ended) == [("a", 0), ("b", 0)]
+    assert sorted(lines()) == ["a", "b"]
+
+
+def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
+    shared: Callable[..., SharedRun],
+) -> None:
+    file = claimed("a")
+    served(shared(), [file], least=1, move=False)
+    (ended,) = served(shared(), [file], least=1)
+    assert (ended.code, lines()) == (0, ["a"])
+
+
+def test_what_arrives_after_the_run_is_over_begins_another(
+    shared: Callable[..., SharedRun],
+) -> None:
+    runs = shared()
+    served(runs, [claimed("a")], least=1)
+
+    def over() -> bool:
+        runs.ended()
+        return not runs.busy
+
+    wait_until(over)
+    runs.ended()
+    assert not Path("served/ensemble.yaml").exists()
+    served(runs, [claimed("b")], least=1)
+    assert len(list(Path("state/runs").iterdir())) == 2
+
+
+def test_what_is_made_for_the_server_is_its_users_alone(shared: Callable[..., SharedRun]) -> None:
+    before = os.umask(0)
+    try:
+        runs = shared()
+        runs.begin([claimed("a", SLOW)])
+        wait_until(lambda: lines() == ["a"])
+        modes = {path.name: path.stat().st_mode & 0o777 for path in Path("served").iterdir()}
+    finally:
+        os.umask(before)
+    folders = dict.fromkeys(("new", "running", "done", "failed"), 0o700)
+    files = dict.fromkeys(("ensemble.yaml", "ensemble.log", ".ensemble.lock"), 0o600)
+    assert modes == {**folders, **files}
+    assert Path("served").stat().st_mode & 0o777 == 0o700
