@@ -109,7 +109,7 @@ def _files(context: CallContext) -> list[Action]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in options["files"]:
-            target = _within(folder, file["name"])
+            target = _within(folder, file["name"], options.get("task", "files"))
             target.parent.mkdir(parents=True, exist_ok=True)
             # Written beside it and moved: a call that is made again leaves the same.
             part = target.with_name(f".{target.name}.part")
@@ -131,12 +131,15 @@ def _files(context: CallContext) -> list[Action]:
     return _then(options)
 
 
-def _within(folder: Path, name: str) -> Path:
+def _within(folder: Path, name: str, task: str) -> Path:
     """The file of this name in the folder. Raises where a link would lead out of it."""
     target = folder / name
     inside = os.path.realpath(folder)
     if os.path.commonpath([inside, os.path.realpath(target)]) != inside:
-        raise EnsembleError(f"{name!r} leaves the staging folder", code="path-outside")
+        raise EnsembleError(
+            f"{task!r} cannot put {name!r} into {folder}: a link leads out of the staging folder",
+            code="path-outside",
+        )
     return target
 
 

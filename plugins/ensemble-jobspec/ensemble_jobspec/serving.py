@@ -108,7 +108,7 @@ class Server:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with (self._folder / ".lock").open("a") as lock:
+        with open(self._folder / ".lock", "a", opener=private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -160,7 +160,9 @@ class Server:
         """Say how it went, and move what belongs to the file; the file itself last."""
         where = self._folder / ("failed" if code else "done")
         log = file.with_suffix(".log")
-        (where / f"{file.stem}.txt").write_text(f"{why}\n", "utf-8")
+        told = where / f"{file.stem}.txt"
+        with open(told, "w", encoding="utf-8", opener=private) as text:
+            text.write(f"{why}\n")
         with contextlib.suppress(FileNotFoundError):
             os.replace(log, where / log.name)
         os.replace(file, where / file.name)
@@ -173,10 +175,11 @@ def private(path: str, flags: int) -> int:
 
 
 def make_folders(folder: Path) -> None:
-    """Make the folders of a served one. Raises :class:`UsageError` where they cannot be had."""
+    """Make the folders of a served one, its user's alone. Raises :class:`UsageError` where they
+    cannot be had."""
     try:
-        for name in ("new", "running", "done", "failed"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in ("", "new", "running", "done", "failed"):
+            (folder / name).mkdir(mode=0o700, parents=not name, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot use the folder {str(folder)!r}: {error.strerror}", code="unreadable-file"
@@ -207,7 +210,8 @@ class EachRun:
         """Run a file. ``False`` while the process of an earlier server is at it, which holds a lock
         on the file."""
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
-        with file.open("rb") as held, file.with_suffix(".log").open("ab") as log:
+        console = file.with_suffix(".log")
+        with file.open("rb") as held, open(console, "ab", opener=private) as log:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_jobspec import shared_run
-from ensemble_jobspec.serving import Ended, make_folders
+from ensemble_jobspec.serving import Ended, Server, make_folders
 from ensemble_jobspec.shared_run import SharedRun
 
 from ensemble_core.cli.toolkit import choose_executor, load_plugins
@@ -52,7 +52,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SharedRun]
         monkeypatch.setattr(shared_run, "PROGRAM", program)
         monkeypatch.setattr(shared_run, "_FIRST", 0.05)
         folder = Path("served").absolute()
-        make_folders(folder)
+        make_folders(folder)  # as the command does
         registry = load_plugins(())
         choice = choose_executor(registry, "local")
         words = ["--executor", "local", "-o", "slots=4"]
@@ -68,7 +68,6 @@ def claimed(name: str, more: str = "") -> Path:
     """A jobspec that the server has claimed, which notes its name."""
     command = ["sh", "-c", f'echo "$0" >>"$1"; {more}', name, os.path.abspath("notes")]
     file = Path("served/running").absolute() / f"{name}-20260101T000000-00{ord(name[0]):04x}.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"version": 1, "tasks": [{"name": "t", "command": command}]}))
     return file
 
@@ -159,8 +158,9 @@ def test_a_controller_that_was_stopped_before_it_wrote_anything_begins_anew(
 def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
     shared: Callable[..., SharedRun],
 ) -> None:
+    runs = shared()
     file = claimed("a")
-    served(shared(), [file], least=1, move=False)
+    served(runs, [file], least=1, move=False)
     (ended,) = served(shared(), [file], least=1)
     assert (ended.code, lines()) == (0, ["a"])
 
@@ -188,6 +188,9 @@ def test_what_is_made_for_the_server_is_its_users_alone(shared: Callable[..., Sh
         runs = shared()
         runs.begin([claimed("a", SLOW)])
         wait_until(lambda: lines() == ["a"])
+        Server(Path("served"), runs)._finish(claimed("b"), "done", 0)
+        (told,) = Path("served/done").glob("*.txt")
+        assert told.stat().st_mode & 0o777 == 0o600
         modes = {path.name: path.stat().st_mode & 0o777 for path in Path("served").iterdir()}
     finally:
         os.umask(before)
@@ -195,3 +198,13 @@ def test_what_is_made_for_the_server_is_its_users_alone(shared: Callable[..., Sh
     files = dict.fromkeys(("ensemble.yaml", "ensemble.log", ".ensemble.lock"), 0o600)
     assert modes == {**folders, **files}
     assert Path("served").stat().st_mode & 0o777 == 0o700
+
+
+def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
+    shared: Callable[..., SharedRun],
+) -> None:
+    runs = shared("print('error: of this start'); sys.exit(2)")
+    Path("served/ensemble.log").write_text("error: of months ago\n")
+    (ended,) = served(runs, [claimed("a")], least=1)
+    assert ended.code == 1
+    assert ended.why.startswith("error: of this start")
