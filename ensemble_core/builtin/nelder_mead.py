@@ -29,53 +29,62 @@ class NelderMead(Generator):
         ((self._objective, goal),) = vocs.objectives.items()
         self._sign = 1.0 if goal == "minimize" else -1.0
         self._vocs, self._options = vocs, options
-        start = options["start"]
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        start = self._options["start"]
         self._start = tuple(
-            each.share(start[each.name]) if each.name in start else 0.5 for each in vocs.variables
+            each.share(start[each.name]) if each.name in start else 0.5
+            for each in self._vocs.variables
         )
         self._start_value = math.inf
         self._moves: Any = None
-        #: The places of the current move, those handed out of them, and the values so far.
-        self._places: list[_Place] = []
-        self._given: dict[int, int] = {}
-        self._values: list[float | None] = []
-        self._next = 0
+        self._begin([])
+
+    def _begin(self, places: list[_Place]) -> None:
+        #: The places of the current move, the parameters of those handed out, the values so far.
+        self._places = places
+        self._given: list[Mapping[str, Any]] = []
+        self._values: list[float | None] = [None] * len(places)
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """The places of the current move that were not handed out yet, up to ``count``."""
         if self._moves is None:
             self._moves = _moves(self._start, self._options["step"], self._options["tolerance"])
             self._begin(next(self._moves))
-        found = []
-        for place in range(len(self._given), min(len(self._given) + count, len(self._places))):
-            self._given[self._next] = place
-            self._next += 1
-            shares = zip(self._vocs.variables, self._places[place], strict=True)
-            found.append({each.name: each.at(share) for each, share in shares})
+        found: list[Mapping[str, Any]] = []
+        for place in self._places[len(self._given) :][:count]:
+            shares = zip(self._vocs.variables, place, strict=True)
+            found.append(self._vocs.clipped({each.name: each.at(share) for each, share in shares}))
+        self._given += found
         return found
 
-    def _begin(self, places: list[_Place]) -> None:
-        self._places, self._given = places, {}
-        self._values = [None] * len(places)
-
     def ingest(self, points: Sequence[Point]) -> None:
-        """Take the values of a move; with the last of them comes the next move. Of another
-        generator's points the best is where it starts."""
+        """Take the values of a move; with the last of them comes the next move. Of points that are
+        none of its moves', such as another generator's, the best is where it starts."""
         for point in points:
             value = self._value(point)
-            if point.number < 0:
-                if value < self._start_value:
-                    self._start_value = value
-                    self._start = tuple(
-                        each.share(point.parameters[each.name]) for each in self._vocs.variables
-                    )
-            elif point.number in self._given:
-                self._values[self._given[point.number]] = value
+            place = self._place(point)
+            if place is not None:
+                self._values[place] = value
+            elif value < self._start_value:
+                self._start_value = value
+                self._start = tuple(
+                    each.share(point.parameters[each.name]) for each in self._vocs.variables
+                )
         if self._places and None not in self._values:
             try:
                 self._begin(self._moves.send(self._values))
             except StopIteration:
                 self._begin([])
+
+    def _place(self, point: Point) -> int | None:
+        """The place of the current move that a point was measured at: by its parameters, since the
+        numbers of a record count what another file may have moved or dropped."""
+        for place, parameters in enumerate(self._given):
+            if self._values[place] is None and parameters == point.parameters:
+                return place
+        return None
 
     def _value(self, point: Point) -> float:
         if not point.values or not self._vocs.feasible(point.values):
@@ -83,11 +92,21 @@ class NelderMead(Generator):
         return self._sign * point.values[self._objective]
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Make the same moves again."""
+        """Make the same moves again, where these lead to the places on record; else, as after a
+        change of the file, begin a new simplex at the best point on record."""
+        if self._repeats(exchanges):
+            return
+        self._begin_anew()
+        for exchange in exchanges:
+            self.ingest(exchange.told)
+
+    def _repeats(self, exchanges: Sequence[Exchange]) -> bool:
         for told, _, suggested in exchanges:
             self.ingest(told)
-            if suggested:
-                self.suggest(len(suggested))
+            found = self.suggest(len(suggested)) if suggested else []
+            if found != [each.parameters for each in suggested]:
+                return False
+        return True
 
 
 def _moves(start: _Place, step: float, tolerance: float) -> Any:

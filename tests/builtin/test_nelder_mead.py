@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from ensemble_core import Constraint, EnsembleError, Generator, Point, Variable, Vocs
+from ensemble_core import Constraint, EnsembleError, Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.builtin.generators import ensemble_generators
 from ensemble_core.testing import PlayedGenerator
 
@@ -94,6 +94,53 @@ def test_built_anew_at_any_moment_it_makes_the_moves_that_it_would_have_made(at_
         played.play(2, valley)
         played.renew()
     assert played.play(1000, valley) == undisturbed
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize(
+    ("low", "high", "options"),
+    [
+        (0.0, 8.0, {}),
+        (2.2, 4.0, {}),
+        (0.0, 4.0, {"step": 0.4}),
+        (0.0, 4.0, {"tolerance": 1e-2}),
+        (0.0, 4.0, {"start": {"x": 3.5}}),
+    ],
+)
+def test_resumed_under_a_changed_file_it_finds_the_minimum_all_the_same(
+    low: float, high: float, options: Mapping[str, Any], at_once: int
+) -> None:
+    before, after = (
+        Vocs(variables=(Variable(name="x", low=one, high=other),), objectives={"E": "minimize"})
+        for one, other in ((0.0, 4.0), (low, high))
+    )
+
+    def bowl(point: Mapping[str, Any]) -> dict[str, float]:
+        return {"E": (point["x"] - 2.7) ** 2}
+
+    def fit(points: Iterable[Point]) -> tuple[Point, ...]:
+        return tuple(each for each in points if after.refused(each.parameters) is None)
+
+    for calls in range(1, 40):
+        played = PlayedGenerator(lambda: built(before), before, at_once)
+        played.play(calls, bowl)
+        # As a run has it: what the changed problem refuses is not told, and counts.
+        changed = built(after, **options)
+        changed.resume([Exchange(fit(e.told), (), fit(e.suggested)) for e in played.exchanges])
+        points = list(played.points)
+        told = {point.number for each in played.exchanges for point in each.told}
+        over = [point for point in points if point.number not in told]
+        while over:
+            for point in over:
+                point.state, point.values = "done", bowl(point.parameters)
+            changed.ingest(fit(over))
+            suggested = changed.suggest(at_once)
+            over = [Point(number=len(points) + i, parameters=p) for i, p in enumerate(suggested)]
+            points += over
+            assert len(points) < 200
+        best = min(points, key=lambda point: point.values["E"])
+        for point in (best, points[-1]):
+            assert math.isclose(point.parameters["x"], 2.7, abs_tol=0.05)
 
 
 def test_what_it_cannot_do_is_refused() -> None:
