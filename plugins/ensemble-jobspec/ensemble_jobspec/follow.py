@@ -55,8 +55,10 @@ class Follower:
             before = time.monotonic()
             try:
                 self._look()
-            except OSError:  # the reader of a pipe has gone
+            except BrokenPipeError:  # the reader has gone
                 return
+            except OSError:
+                pass  # a file system's moment: at the next look
             pause = max(_LOOK, (time.monotonic() - before) / _SHARE)
 
     def _look(self, *, ended: bool = False) -> None:
@@ -69,9 +71,12 @@ class Follower:
 
     def _show(self, file: Path, ended: bool) -> None:
         begin = self._read.get(file, 0)
-        with file.open("rb") as output:
-            output.seek(begin)
-            data = output.read()
+        try:
+            with file.open("rb") as output:
+                output.seek(begin)
+                data = output.read()
+        except FileNotFoundError:  # removed since it was found, as empty outputs are
+            return
         if not ended:
             data = data[: data.rfind(b"\n") + 1]
         if not data:
