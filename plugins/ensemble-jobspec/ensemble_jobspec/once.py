@@ -53,7 +53,8 @@ def run_once(
             _wait_for(record, held, duration)
             if record.read_text():  # the shell has come so far as to run it
                 return _code(record)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # on a file system without locks the record is all
+            fcntl.flock(held, fcntl.LOCK_EX)
         words = ["sh", "-c", _KEEPER, str(record), _program(command[0], environment), *command[1:]]
         with kept.open("wb") as output:
             process = subprocess.Popen(
@@ -86,15 +87,25 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
 def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
     """Wait until what an earlier controller began is over. Raises as :func:`run_once` does."""
     deadline = None if duration is None else time.monotonic() + duration
-    while True:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if deadline is not None and time.monotonic() > deadline:
-                _kill(int(record.read_text() or 0))
-                raise TimeoutError from None
-            time.sleep(_LOOK)
+    while _is_under_way(record, held):
+        if deadline is not None and time.monotonic() > deadline:
+            keeper = _keeper(record)
+            if keeper is not None:
+                _kill(keeper)
+            raise TimeoutError
+        time.sleep(_LOOK)
+
+
+def _is_under_way(record: Path, held: TextIO) -> bool:
+    if _code(record) is not None:  # what it left in the background has the lock as well
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # this file system has no locks
+        return _keeper(record) is not None
+    return False
 
 
 def _code(record: Path) -> int | None:
@@ -104,7 +115,17 @@ def _code(record: Path) -> int | None:
         return None
 
 
+def _keeper(record: Path) -> int | None:
+    """The process id of the shell that has this record among its words; ``None`` where it is gone:
+    its id may be another's by now."""
+    try:
+        pid = int(record.read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if os.fsencode(record) in words else None
+
+
 def _kill(group: int) -> None:
-    if group:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
