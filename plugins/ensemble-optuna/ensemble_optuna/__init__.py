@@ -67,6 +67,13 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
         )
     if "seed" in options["sampler_options"]:
         raise EnsembleError(_TAKE_NO_SEED_FOR, code="bad-value")
+    if options["pruner"] == "none" and options["pruner_options"]:
+        given = ", ".join(map(repr, options["pruner_options"]))
+        raise EnsembleError(
+            f"'pruner: none' takes no 'pruner_options', and here are {given}",
+            hint="leave 'pruner_options' out (--set generators.NAME.with.pruner_options={})",
+            code="bad-value",
+        )
 
 
 @hookimpl

@@ -104,6 +104,9 @@ def test_what_optuna_cannot_do_is_refused_with_what_to_do() -> None:
     pruned = Vocs(variables=several.variables, objectives=several.objectives, prunes=True)
     with pytest.raises(EnsembleError, match="prunes by one objective"):
         OPTUNA.check(pruned, OPTIONS)
+    left = {**OPTIONS, "pruner": "none", "pruner_options": {"min_resource": 2}}
+    with pytest.raises(EnsembleError, match="takes no 'pruner_options', and here are 'min_res"):
+        OPTUNA.check(BRANIN, left)
     with pytest.raises(EnsembleError, match="cannot be made with these options"):
         OPTUNA.build(BRANIN, {**OPTIONS, "sampler_options": {"no_such": 1}})
 
