@@ -121,8 +121,11 @@ def run_options(
     file: str | os.PathLike[str],
     state: str | None,
     how: Mapping[str, Any] | None = None,
+    *,
+    measure: bool = True,
 ) -> Options:
-    """Options of the conversion of what is run on a queue."""
+    """Options of the conversion of what is run on a queue; with ``measure`` its gauges are asked
+    for where that matters."""
     from ensemble_jobspec.gauges import asks_for_much, gauges_of
 
     name = choice.record.name
@@ -132,7 +135,10 @@ def run_options(
         program=(own_program(),),
         state=os.path.abspath(state) if state else "",
         shared=name not in ("flux", "slurm") or shared_storage(os.getcwd()) is not None,
-        gauges=gauges_of(registry, choice, workload) if asks_for_much(workload) else None,
+        gauges=gauges_of(registry, choice, workload)
+        if measure and asks_for_much(workload)
+        else None,
+        firm=name == "local",
     )
 
 

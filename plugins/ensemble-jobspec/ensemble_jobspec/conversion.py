@@ -18,7 +18,7 @@ from ensemble_jobspec.queue_options import queue_options
 from ensemble_jobspec.scripts import literal, script_words
 from ensemble_jobspec.shapes import Shape, chosen, gauges_of_shape
 from ensemble_jobspec.staging import stage_files
-from ensemble_jobspec.workload import Attributes, Group, Task, Workload
+from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 
 __all__ = ["Converted", "Options", "convert"]
 
@@ -203,7 +203,7 @@ class _Conversion:
     def _job(self, unit: Unit) -> None:
         task = unit.task
         assert task is not None
-        shape, required = chosen(task.request, self._options.copies, self._options.gauges)
+        shape, required = self._chosen(task.request)
         command = task.command or (script_words(task.script) if task.script else ())
         workdir = task.attributes.cwd
         if unit.steps:
@@ -242,7 +242,7 @@ class _Conversion:
     def _batch(self, unit: Unit) -> None:
         group = unit.group
         assert group is not None
-        shape, required = chosen(group.request, self._options.copies, self._options.gauges)
+        shape, required = self._chosen(group.request)
         executor = self._options.executor
         if executor == "slurm" and shape.nodes > 1:
             raise UsageError(
@@ -270,6 +270,10 @@ class _Conversion:
             job["workdir"] = self._text(group.attributes.cwd)
         if unit.count > 1:
             job["count"] = unit.count
+
+    def _chosen(self, request: Request | None) -> tuple[Shape, tuple[str, ...]]:
+        options = self._options
+        return chosen(request, options.copies, options.gauges, firm=options.firm)
 
     def _check_inside(self, group: Group, shape: Shape) -> None:
         """Refuse what the group's allocation can never hold."""

@@ -1,5 +1,6 @@
-"""Gauges of the queue before a run: what it can ever hold. By them alternatives are chosen, and
-what it can never hold is refused before anything is submitted.
+"""Gauges of the queue before a run: what is up in it. By them alternatives are chosen. What this
+machine can never hold is refused before anything is submitted; of another queue, whose nodes may be
+down or drained now, it is warned, and what becomes of it is left to the queue.
 
 The executor is opened for that and closed again; nothing is submitted.
 """

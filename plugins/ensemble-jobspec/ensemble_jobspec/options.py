@@ -27,7 +27,8 @@ class Options:
 
     ``executor`` is whose job groups they will be, ``executors`` those whose options may be written
     (installed ones). ``site`` says by requirement and executor what meets it; with ``strict`` one
-    that is not there is an error. ``gauges`` are the executor's, by which alternatives are chosen.
+    that is not there is an error. ``gauges`` are the executor's, by which alternatives are chosen;
+    where they are ``firm`` it can never have more, and otherwise what is down may come back.
     ``shared`` says whether all nodes see the staging folder where no step says it, ``contents``
     reads files that are staged. ``program``, ``file`` and ``state`` are the command ``ensemble``,
     the jobspec and the folder of runs as a batch's job is to know them.
@@ -46,6 +47,7 @@ class Options:
     site: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
     strict: bool = False
     gauges: Mapping[str, float] | None = None
+    firm: bool = True
     parameters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     program: tuple[str, ...] = ("ensemble",)
     file: str = ""

@@ -132,12 +132,15 @@ def chosen(
     copies: Copies,
     gauges: Mapping[str, float] | None,
     holder: str = "the queue",
+    *,
+    firm: bool = True,
 ) -> tuple[Shape, tuple[str, ...]]:
     """The shape of the first alternative that the queue can ever hold, and what it requires.
 
     ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``), ``None`` where they are
-    not known: then it is the first. Raises :class:`UsageError` where the queue, or what else
-    ``holder`` calls it, can hold none.
+    not known: then it is the first. It is so, too, with a note, where the queue has none of them up
+    now and gauges are not ``firm``, as nodes that are down come back. Raises :class:`UsageError`
+    where the queue, or what else ``holder`` calls it, can hold none.
     """
     if request is None:
         return Shape(), ()
@@ -158,6 +161,12 @@ def chosen(
             return shape, _required(vertex)
         name = request.names[number] if request.names else vertex.type
         lacking.append(f"{name}: {', '.join(short)}")
+    if not firm:
+        first = request.alternatives[0]
+        shape = shape_of(first, request.per_slot, request.total, copies)
+        note = f"{request.where}: more than is up in {holder} now ({'; '.join(lacking)}): it is "
+        note += "submitted all the same, and waits for nodes that come back"
+        return replace(shape, notes=(*shape.notes, note)), _required(first)
     raise UsageError(
         f"{holder} can never hold "
         + ("these resources" if len(lacking) == 1 else "any of these resources"),

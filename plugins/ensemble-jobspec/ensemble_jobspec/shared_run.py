@@ -133,9 +133,14 @@ class SharedRun:
 
     def _converted(self, file: Path) -> Converted:
         prefix = self._prefix(file)
-        options = run_options(self._registry, self._choice, read(file), file, self._state)
+        # What is in the run already may have been submitted: no gauge is held against it.
+        measure = not self._knows(file) or self._stands() == "new"
+        workload = read(file)
+        options = run_options(
+            self._registry, self._choice, workload, file, self._state, measure=measure
+        )
         options = replace(options, prefix=prefix, stage=f"{{cwd}}/jobspec-{file.stem}")
-        converted = convert(read(file), options)
+        converted = convert(workload, options)
         for warning in converted.warnings:
             print_line(f"{file.name}: warning: {warning}")
         record = self._choice.record

@@ -175,6 +175,23 @@ def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> No
     assert "big: nodes.up is 0, it needs 8" in str(raised.value.cause)
 
 
+def test_what_is_down_now_is_warned_of_and_the_first_alternative_is_submitted() -> None:
+    slot = "{type: slot, count: 1, with: [{type: core, count: %d}]}"
+    text = f"""\
+version: 1
+resources: {{big: {slot % 8}, small: {slot % 4}}}
+tasks: [{{name: a, command: x, resources: big|small}}, {{name: b, command: x, resources: big}}]
+"""
+    found = convert(read(text), Options(gauges={"cores.up": 2.0}, firm=False))
+    assert [job["cores_per_task"] for job in found.jobs] == [8, 8]
+    assert "big: cores.up is 2, it needs 8; small: cores.up is 2" in found.warnings[0]
+    found = convert(read(text), Options(gauges={"cores.up": 4.0}, firm=False))
+    assert [job["cores_per_task"] for job in found.jobs] == [4, 8]
+    assert len(found.warnings) == 1
+    with pytest.raises(UsageError):
+        convert(read(text), Options(gauges={"cores.up": 4.0}))
+
+
 # -- rules -----------------------------------------------------------------------------------------
 
 

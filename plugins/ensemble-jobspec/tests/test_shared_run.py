@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,15 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SharedRun]
     """Maker of a shared run of the folder ``served``, whose controllers do ``first`` before."""
     made: list[SharedRun] = []
 
-    def make(first: str = "pass") -> SharedRun:
+    def make(first: str = "pass", slots: int = 4) -> SharedRun:
         program = (sys.executable, "-c", COMMAND.replace("FIRST", first))
         monkeypatch.setattr(shared_run, "PROGRAM", program)
         monkeypatch.setattr(shared_run, "_FIRST", 0.05)
         folder = Path("served").absolute()
         make_folders(folder)  # as the command does
         registry = load_plugins(())
-        choice = choose_executor(registry, "local")
-        words = ["--executor", "local", "-o", "slots=4"]
+        choice = replace(choose_executor(registry, "local"), options={"slots": slots})
+        words = ["--executor", "local", "-o", f"slots={slots}"]
         made.append(SharedRun(folder, registry, choice, words, str(Path("state").absolute())))
         return made[-1]
 
@@ -64,11 +65,13 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SharedRun]
         each.stop()
 
 
-def claimed(name: str, more: str = "") -> Path:
+def claimed(name: str, more: str = "", cores: int = 1) -> Path:
     """A jobspec that the server has claimed, which notes its name."""
+    slot = {"type": "slot", "count": 1, "with": [{"type": "core", "count": cores}]}
     command = ["sh", "-c", f'echo "$0" >>"$1"; {more}', name, os.path.abspath("notes")]
     file = Path("served/running").absolute() / f"{name}-20260101T000000-00{ord(name[0]):04x}.yaml"
-    file.write_text(json.dumps({"version": 1, "tasks": [{"name": "t", "command": command}]}))
+    tasks = [{"name": "t", "command": command, "resources": "r"}]
+    file.write_text(json.dumps({"version": 1, "resources": {"r": slot}, "tasks": tasks}))
     return file
 
 
@@ -163,6 +166,19 @@ def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
     served(runs, [file], least=1, move=False)
     (ended,) = served(shared(), [file], least=1)
     assert (ended.code, lines()) == (0, ["a"])
+
+
+def test_what_is_under_way_is_not_refused_for_what_the_queue_has_by_now(
+    shared: Callable[..., SharedRun],
+) -> None:
+    runs = shared()
+    file = claimed("a", SLOW, cores=4)
+    runs.begin([file])
+    wait_until(lambda: lines() == ["a"])
+    runs.stop()
+    Path("go").touch()
+    (ended,) = served(shared(slots=2), [file], least=1)
+    assert (ended.code, ended.why, lines()) == (0, "", ["a"])
 
 
 def test_what_arrives_after_the_run_is_over_begins_another(
