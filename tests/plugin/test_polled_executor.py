@@ -3,6 +3,7 @@ can: nothing runs twice, nothing is lost, and each trouble is told once."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -88,7 +89,7 @@ class Odd(PolledExecutor):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL"):
+    for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL", "SHOWN"):
         monkeypatch.setattr(pace, name, 0.05)
     monkeypatch.setattr(pace, "SETTLE", 0.3)
 
@@ -287,6 +288,24 @@ def test_a_job_that_the_queue_forgets_is_lost_and_the_run_goes_on(odd: Odd, tmp_
         session.run(job)
         assert session.exception(job) == "lost"
         session.check_ended_once()
+
+
+def test_a_job_that_was_told_as_lost_does_not_run_when_the_queue_starts_it_after_all(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """A retry of it runs by then."""
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        # Queues keep a copy of a script that is handed in.
+        shutil.copy(odd.batches["0"].script, tmp_path / "kept.sh")
+        odd.forgets = True
+        session.wait_clean(job)
+        assert session.exception(job) == "lost"
+        subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=True)
+    assert ran(tmp_path) == 0
 
 
 def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(

@@ -52,8 +52,8 @@ class PolledExecutor(QueueHooks):
     than each ``poll`` seconds; events in order, each once; jobs found again by a later controller.
     A job runs at most once whatever the queue does, since its wrapper claims it: so a submit whose
     answer is lost is simply made again. A job that has left no word is over when three answers in
-    a row lack it, which is within ``poll`` seconds; one of which :meth:`account` knows nothing
-    either is told as ``lost``.
+    a row lack it, which is within ``poll`` seconds, or 6 s where that is less; one of which
+    :meth:`account` knows nothing either is told as ``lost``, and does not run if it comes late.
     """
 
     _polled: PolledRun | None = None

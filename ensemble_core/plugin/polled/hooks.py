@@ -43,8 +43,9 @@ class QueueHooks(Executor):
     name:
         What the queue is called in messages, and the key of its options in a job group.
     poll:
-        Seconds within which an end is known that no wrapper tells of. The queue is asked a little
-        more often while it has jobs: at 15 every 12 s, and twice more at once where one is missing.
+        Seconds within which an end is known that no wrapper tells of, or 6 s where that is less.
+        The queue is asked a little more often while it has jobs: at 15 every 12 s, and twice more,
+        0.3 s and 2 s later, where one is missing.
     grace:
         Seconds from SIGTERM to SIGKILL.
     most_jobs:

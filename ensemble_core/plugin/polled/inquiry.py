@@ -87,7 +87,9 @@ class Inquiry:
             missing = [
                 id_
                 for id_, life in lives.items()
-                if (id_ not in rows or rows[id_].state == "over") and life.misses >= pace.MISSES - 1
+                if (id_ not in rows or rows[id_].state == "over")
+                and life.misses >= pace.MISSES - 1
+                and asked >= life.counts_at
             ]
             if missing:
                 known = polled.call(lambda: list(hooks.account(missing)))
@@ -107,28 +109,25 @@ class Inquiry:
             for id_, life in lives.items():
                 if life.over:
                     continue
-                row, shown_at = rows.get(id_), life.taken_at + pace.until_shown(hooks.poll)
-                if row is None and asked < shown_at and not life.cancelled:
-                    polled.ask_at = min(polled.ask_at, shown_at)
-                else:
-                    self._see(life, row)
+                self._see(life, rows.get(id_), asked)
+                if asked < life.counts_at and not life.over:
+                    polled.ask_at = min(polled.ask_at, life.counts_at)
             if any(life.cancelled for life in polled.lives.values()):
                 polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
-            fewest = min((life.misses for life in polled.lives.values() if life.misses), default=0)
-            if fewest:
-                again = asked + pace.until_sure(hooks.poll, fewest)
-                polled.ask_at = min(polled.ask_at, again)
 
-    def _see(self, life: JobLife, row: QueueJob | None) -> None:
+    def _see(self, life: JobLife, row: QueueJob | None, asked: float) -> None:
         polled, name = self._polled, self._polled.hooks.name
         if row is not None and row.state in ("waiting", "running", "stuck"):
-            life.misses = 0
+            life.misses, life.counts_at = 0, 0.0
             key = f"{life.key} {row.note}"
             if row.state == "stuck" and key not in self._told:
                 self._told.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
             return
+        if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
+            return
         life.misses += 1
+        life.counts_at = asked + pace.until_sure(life.misses)
         if life.misses < pace.MISSES:
             return
         now = polled.now()
@@ -136,7 +135,7 @@ class Inquiry:
             life.gone("cancel", polled.note, None, now)
         elif row is not None and (row.exception is not None or row.status is not None):
             life.gone(row.exception, row.note, row.status, now)
-        else:
+        elif polled.bar(life):
             note = f"{name} does not know this job any more, and it has left no word"
             life.gone("lost", note, None, now)
 

@@ -19,17 +19,17 @@ __all__ = ["JobLife"]
 class JobLife(JobEvents):
     """One job that is not over. ``key`` is its batch's, empty until it has one; ``misses`` counts
     answers of the queue in a row that do not have it. ``handed_at`` is when it was handed in by our
-    clock (0 while it was not), ``taken_at`` when the queue said so (monotonic seconds; 0 where it
-    said it to an earlier controller)."""
+    clock (0 while it was not), ``counts_at`` the time from which an answer that lacks it counts
+    (monotonic seconds). One that is ``barred`` finds, if it should begin yet, that it may not."""
 
-    __slots__ = ("_began", "cancelled", "handed_at", "key", "misses", "taken_at")
+    __slots__ = ("_began", "barred", "cancelled", "counts_at", "handed_at", "key", "misses")
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         super().__init__(job, files, out)
         self.key = ""
-        self.cancelled = False
+        self.cancelled = self.barred = False
         self.misses = 0
-        self.handed_at = self.taken_at = 0.0
+        self.handed_at = self.counts_at = 0.0
         self._began: float | None = None
 
     def restore(

@@ -123,6 +123,31 @@ class PolledRun:
         if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
             life.refuse("cancel", self.note, self.now())
 
+    def bar(self, life: JobLife) -> bool:
+        """See to it that a job which the queue has lost never runs, if it did not begin; false
+        where it has begun after all, or where that cannot be settled now."""
+        if "start" in life.told or life.barred:
+            return True
+
+        def claim() -> None:
+            try:
+                life.barred = self.spool.claim(life.job, life.key)
+            except FileNotFoundError:
+                life.barred = True  # who has no place to claim it does not run it either
+
+        if not self.outlet.write(claim):
+            return False
+        if not life.barred:
+            began = self.spool.start(f"{life.job}@{life.key}")
+            if began is not None:
+                life.misses = 0
+                life.started(began[0], began[1], self.now())
+            # One without a word may be about to be written; or is a full disk's, or our own from
+            # before a crash.
+            elif life.misses > pace.MISSES:
+                life.barred = True
+        return life.barred
+
     # -- telling -------------------------------------------------------------------------------
 
     def publish(self) -> None:
@@ -147,7 +172,7 @@ class PolledRun:
         sent = self.sent.get(life.key)
         if sent is None:
             return
-        sure = sent.ids is not None and len(sent.names) == 1 and not life.cancelled
+        sure = sent.ids is not None and len(sent.names) == 1 and not (life.cancelled or life.barred)
         self.spool.drop(life.job, life.key, claim=sure)
         self.left[life.key] = self.left.get(life.key, 1) - 1
         if self.left[life.key] <= 0 and sent.ids is not None:

@@ -178,7 +178,8 @@ class Submission:
                 polled.cancels.setdefault(id_, 0.0)
             if life is not None and not life.over:
                 life.queue_id = life.queue_id or id_
-                life.taken_at = time.monotonic()
+                shown = pace.until_shown(polled.hooks.poll)
+                life.counts_at = time.monotonic() + shown
                 life.arrived(now)
 
     def _look(self, going: _Going) -> None:

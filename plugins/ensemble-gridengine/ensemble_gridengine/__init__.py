@@ -35,7 +35,8 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Seconds within which an end is known that the job could not tell.",
+            "description": "Seconds within which an end is known that the job could not tell; "
+            "6 at least.",
         },
     },
 }
