@@ -228,8 +228,11 @@ class LocalExecutor(Executor):
     def close(self) -> None:
         """Leave the jobs to the supervisor; those that are being ended are killed at once."""
         client, self._client = self._client, None
+        started, self._started = self._started, None
         if client is not None:
             client.close()
+        if started is not None:
+            started.close()
 
 
 def _build(options: Mapping[str, Any]) -> Executor:

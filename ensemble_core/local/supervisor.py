@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import signal
 import socket
 import struct
@@ -373,11 +374,24 @@ def _alone() -> socket.socket:
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
     """The first message of the controller; ``None`` where it is gone already.
 
-    There is no time limit: a controller that loads its plugins on a busy machine may take minutes,
-    and one that has ended closes its end of the line.
+    There is no time limit: a controller that loads its plugins on a busy machine may take minutes.
+    One that has ended closes its end of the line, unless a fork of it (custom code with a pool of
+    processes) holds that open: so its process is watched as well, where this one can see it.
     """
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    try:
+        pidfd = os.pidfd_open(peer(sock)[0])
+    except ProcessLookupError:
+        return None
+    except (OSError, AttributeError):
+        pidfd = -1
+    else:
+        poll.register(pidfd, select.POLLIN)
     try:
         while True:
+            if sock.fileno() not in dict(poll.poll()):
+                return None
             piece = sock.recv(_PIECE)
             if not piece:
                 return None
@@ -386,6 +400,9 @@ def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
                 return hello
     except OSError:
         return None
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 def main() -> None:

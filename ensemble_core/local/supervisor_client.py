@@ -379,6 +379,11 @@ class StartedSupervisor:
                     code="no-keeper",
                 ) from None
 
+    def close(self) -> None:
+        """Let it end, as nobody will greet it."""
+        self.sock.close()
+        self.last_words()
+
     def last_words(self) -> str:
         """The last line of its errors, once it has answered or ended; to be called once."""
         with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here

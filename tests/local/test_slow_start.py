@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from ensemble_core.local import supervisor
+from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.protocol import Splitter, line
 
 
@@ -29,3 +35,52 @@ def test_a_supervisor_ends_where_its_controller_has_gone() -> None:
     with its:
         mine.close()
         assert supervisor._hello(its, Splitter()) is None
+
+
+#: A controller with a fork that holds its end of the line, as a pool of processes does.
+FORKED = """\
+import os, socket, sys
+mine, its = socket.socketpair()
+if os.fork() == 0:
+    its.close()
+    sys.stdin.read()
+    os._exit(0)
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"."], [its.fileno()])
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_supervisor_ends_where_its_controller_was_killed_and_a_fork_holds_the_line() -> None:
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, "-c", FORKED, str(theirs.fileno())]
+    heard: list[object] = []
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]) as controller,
+    ):
+        _, (line_of_it, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        with socket.socket(fileno=line_of_it) as its:
+            for _ in range(2):  # while its parent does not know of its end, and afterwards
+                waiting = threading.Thread(
+                    target=lambda: heard.append(supervisor._hello(its, Splitter())), daemon=True
+                )
+                waiting.start()
+                waiting.join(60)
+                assert heard == [None]
+                heard.clear()
+                controller.wait(60)
+            assert not select.select([its], [], [], 0)[0]  # the line itself is open
+
+
+def test_an_executor_that_is_closed_before_it_was_opened_lets_its_supervisor_end(
+    tmp_path: Path,
+) -> None:
+    executor = LocalExecutor(slots=1)
+    executor.prepare("never-opened", tmp_path / "executor")
+    started = executor._started
+    assert started is not None
+    executor.close()
+    assert started.sock.fileno() < 0
+    with pytest.raises(ChildProcessError):  # it was waited for
+        os.waitpid(started._child, os.WNOHANG)
