@@ -335,11 +335,15 @@ class Engine:
                 known[name] = value
         record.index.result, missing = worked_out_result(result, known, state.metric)
         table = state.table.groups[group]
+        # Of a group's jobs the first that an observer did not understand is told alone: of another
+        # it is known only where no row was read of it.
+        unread = record.not_understood or (table.not_understood and not record.rows)
         for name in missing:
             message = f"{record.job.id}: its result {name!r} ({result[name].text}) has no value"
-            if table.not_understood:
+            lacks = any(each not in known for each in result[name].spoken)
+            if unread and lacks and not table.told:
                 # That of one job is told for all.
-                table.not_understood = False
+                table.told = True
                 state.error(f"{message}, for its output was not understood")
             elif name not in table.without_value:
                 state.out.append(Log(message=message, level="warning"))
@@ -515,6 +519,7 @@ class Engine:
             if record is None:
                 continue
             if event.lasts:
+                record.not_understood = True
                 state.table.groups[record.job.group].not_understood = True
             else:
                 record.refused = True

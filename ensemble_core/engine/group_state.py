@@ -43,6 +43,8 @@ class GroupState:
     without_value: list[str] = field(default_factory=list)
     #: An observer understood nothing of what a job of it printed.
     not_understood: bool = False
+    #: That a job had no result for it was told.
+    told: bool = False
     #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
     #: that are held no more.
     held: dict[str, HeldJob] = field(default_factory=dict)

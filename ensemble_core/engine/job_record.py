@@ -77,6 +77,8 @@ class JobRecord:
     cancelling: bool = False
     #: Whether it then could not be.
     refused: bool = False
+    #: Whether an observer understood nothing of what it printed.
+    not_understood: bool = False
     #: Whether a stop of the run cancelled it, and a resume is to hand it on again.
     stopping: bool = False
     #: When its newest event was; 0 before the first.

@@ -267,3 +267,55 @@ def test_a_problem_is_logged_and_an_error_turns_the_exit_code() -> None:
     told.play("sleep.0")
     told.play("sleep.1")
     assert told.exit_code == 1
+
+
+def _observed(count: int) -> Story:
+    told = Story(
+        f"""
+jobs:
+  - name: sim
+    command: x
+    count: {count}
+    observe: {{key-value: {{}}, json-lines: {{}}}}
+    result: {{rate: 1 / last.E}}
+rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
+"""
+    )
+    told.start()
+    return told
+
+
+def _over(told: Story, job: str, value: float | None, problem: bool = False) -> list[str]:
+    """What is said of a job that printed ``value``, and of which an observer understood nothing."""
+    told.begin(job)
+    if value is not None:
+        told.observe(job, {"E": value}, observer="key-value")
+    if problem:
+        told.tell(Problem(told.now, f"job {job} succeeded, and …", jobs=(job,), lasts=True))
+    return [one.message for one in told.end(job) if isinstance(one, Log)]
+
+
+def test_a_result_without_a_value_is_laid_to_the_output_of_its_own_job_alone() -> None:
+    told = _observed(4)
+    assert not _over(told, "sim.0", 2.0, problem=True)
+    # Another job's own reason, and another reason on a job that one of its observers was lost on.
+    assert _over(told, "sim.1", 0.0) == ["sim.1: its result 'rate' (1 / last.E) has no value"]
+    assert not _over(told, "sim.2", 0.0, problem=True)
+    assert told.engine.state.errors == 0
+    _over(told, "sim.3", 1.0)
+    assert told.exit_code == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_result_that_lacks_what_was_not_understood_is_one_error_of_its_group(named: bool) -> None:
+    told = _observed(4)
+    # The first is told alone: of later ones only that nothing was read of them says so.
+    assert not _over(told, "sim.0", 2.0, problem=True)
+    (message,) = _over(told, "sim.1", None, problem=named)
+    assert message == (
+        "sim.1: its result 'rate' (1 / last.E) has no value, for its output was not understood"
+    )
+    assert not _over(told, "sim.2", None, problem=True)
+    _over(told, "sim.3", 1.0)
+    assert told.engine.state.errors == 1
+    assert told.exit_code == 1
