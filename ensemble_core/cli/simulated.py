@@ -16,6 +16,7 @@ from ensemble_core.cli.executor_choice import ExecutorChoice
 from ensemble_core.cli.options import Display
 
 if TYPE_CHECKING:
+    from ensemble_core.errors import EnsembleError
     from ensemble_core.model.decisions import Call
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.executor import VirtualExecutor
@@ -39,7 +40,9 @@ def run_simulated(
     plugins: Sequence[str] = (),
     until: float = math.inf,
     takes: Callable[[Call], float] = lambda call: 0.0,
-    answers: Callable[[Call], Sequence[Mapping[str, Any]] | None] = lambda call: None,
+    answers: Callable[[Call], Sequence[Mapping[str, Any]] | EnsembleError | None] = (
+        lambda call: None
+    ),
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 

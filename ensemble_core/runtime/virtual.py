@@ -21,11 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
+from ensemble_core.model.events import (
+    CallFailed,
+    CallReturned,
+    Event,
+    Started,
+    StopRequested,
+    TimerElapsed,
+)
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
@@ -53,9 +60,9 @@ class VirtualRuntime:
     happens, both in seconds since the epoch; ``wall`` is after how many seconds the run stops, as
     a real one does (else ``limits.wall``). ``takes`` gives the seconds that a call of a function
     or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
-    executor's. A call returns what ``answers`` has for it. Without an answer a function is called,
-    and an action where its record ``simulates``; any other returns nothing, and ``stubbed`` names
-    it. Raises as ``Runtime`` does.
+    executor's. A call returns what ``answers`` has for it; an error there is what it failed with.
+    Without an answer a function is called, and an action where its record ``simulates``; any other
+    returns nothing, and ``stubbed`` names it. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -77,7 +84,9 @@ class VirtualRuntime:
         began: float = 1e9,
         until: float = math.inf,
         takes: Callable[[Call], float | None] = lambda call: 0.0,
-        answers: Callable[[Call], Sequence[Mapping[str, Any]] | None] = lambda call: None,
+        answers: Callable[[Call], Sequence[Mapping[str, Any]] | EnsembleError | None] = (
+            lambda call: None
+        ),
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
@@ -285,7 +294,9 @@ class VirtualRuntime:
         if stub and answer is None:
             self.stubbed.add(call.name)
             answer = ()
-        if answer is not None:
+        if isinstance(answer, EnsembleError):
+            outcome = CallFailed(due, call.call, str(answer))
+        elif answer is not None:
             outcome = CallReturned(due, call.call, tuple(answer))
         else:
             outcome = self._caller.outcome(order_of(self.engine, call))

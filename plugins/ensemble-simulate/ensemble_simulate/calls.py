@@ -1,28 +1,29 @@
 """Calls of functions and of plugins' actions in a simulated run, as a kept run has them.
 
-Each takes as long as it took there; an action, which is not carried out, returns what it did.
+Each takes as long as it took there; an action, which is not carried out, returns what it did, or
+fails as it did.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from ensemble_core import EnsembleError
 from ensemble_core.cli.toolkit import Call
 
 __all__ = ["Called", "Calls", "Result", "key_of_call"]
 
-#: What a call returned, as plain specifications.
-Result = Sequence[Mapping[str, Any]]
+#: What a call returned, as plain specifications; or what it failed with.
+Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 
 
 class Called(NamedTuple):
-    """A call of a kept run: how long it took, in seconds, and what it returned; ``None``: it
-    failed."""
+    """A call of a kept run: how long it took, in seconds, and its result."""
 
     seconds: float
-    result: Result | None
+    result: Result
 
 
 def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -33,8 +34,9 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run, each as the kept run has it: of a function and a job the
     first as it was then, and so on. Others take what is ``drawn``. With ``functions`` those of the
-    file return what they did, and not only plugins' actions. :meth:`takes` is asked before
-    :meth:`answer`, once for each."""
+    file return what they did, and not only plugins' actions. Of one that failed the result is its
+    error. An action that is made more often does as the last that did not fail. :meth:`takes` is
+    asked before :meth:`answer`, once for each."""
 
     def __init__(
         self,
@@ -58,7 +60,9 @@ class Calls:
             known = self._known[call.call] = found[place]
             return known.seconds
         if found and call.kind == "action":  # which is not carried out
-            self._known[call.call] = found[-1]
+            good = [each for each in found if not isinstance(each.result, EnsembleError)]
+            if good:
+                self._known[call.call] = good[-1]
         return self._drawn(call)
 
     def answer(self, call: Call) -> Result | None:

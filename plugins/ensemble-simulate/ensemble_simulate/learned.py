@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_core import Job
+from ensemble_core import EnsembleError, Job
 from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
-from ensemble_simulate.calls import Called, key_of_call
+from ensemble_simulate.calls import Called, Result, key_of_call
 from ensemble_simulate.draws import parse
 from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
 
@@ -148,7 +148,9 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
         elif row.type in ("call-returned", "call-failed"):
             data = row.data or {}
             key, since = calls.pop(str(data.get("call")), (("", ""), 0.0))
-            result = data.get("result", ()) if row.type == "call-returned" else None
+            result: Result = data.get("result", ())
+            if row.type == "call-failed":
+                result = EnsembleError(str(data.get("error", "")))
             seconds = max(0.0, row.time - since)
             made.setdefault(key, []).append(Called(seconds, result))
             took.setdefault(key[0], []).append(seconds)

@@ -239,16 +239,50 @@ rules:
     assert "--functions recorded needs a run" in refused.output
 
 
+def test_a_function_that_failed_fails_again_where_functions_are_as_recorded(
+    tmp_path: Path,
+) -> None:
+    """It reads what a job wrote for the run alone; called now it would return."""
+    (tmp_path / "study.yaml").write_text(
+        """
+jobs:
+  - {name: sim, command: 'true'}
+custom: |
+  from pathlib import Path
+
+  def look(**kwargs):
+      first = Path("DIR/called")
+      if not first.exists():
+          first.touch()
+          raise ValueError("half a file")
+      return Action({"name": "log", "message": "called again"})
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: look, trigger: job-success, name: sim, action: {name: custom, label: look}}
+""".replace("DIR", str(tmp_path))
+    )
+    state = ("--state", str(tmp_path / "state"))
+    file = str(tmp_path / "study.yaml")
+    real = _run("run", "-q", "--tag", "real", *state, file)
+    words = ("simulate", "--model-from", "real", "--functions", "recorded", *state, file)
+    played = _run(*words, "--tag", "played")
+    assert (real.exit_code, played.exit_code) == (1, 1)
+    assert "called again" not in played.output
+    assert "look raised ValueError: half a file" in played.output
+
+
 def test_calls_take_and_return_what_each_did_in_its_order() -> None:
     from ensemble_simulate.calls import Called, Calls, key_of_call
 
+    from ensemble_core import EnsembleError
     from ensemble_core.cli.toolkit import Call
 
     def call(number: int, kind: Any, job: str | None = None) -> Call:
         about = None if job is None else {"job": job}
         return Call(call=str(number), kind=kind, name="ask", job=about)
 
-    kept = {key_of_call("ask", None): [Called(3.0, [{"a": 1}]), Called(4.0, None)],
+    error = EnsembleError("ask raised ValueError")
+    kept = {key_of_call("ask", None): [Called(3.0, [{"a": 1}]), Called(4.0, error)],
             key_of_call("ask", {"job": "sim.0"}): [Called(5.0, [{"b": 1}])]}  # fmt: skip
 
     def played(functions: bool, *calls: Call) -> list[Any]:
@@ -256,8 +290,10 @@ def test_calls_take_and_return_what_each_did_in_its_order() -> None:
         return [(one.takes(each), one.answer(each)) for each in calls]
 
     of_run = [call(number, "custom") for number in range(3)]
-    assert played(True, *of_run) == [(3.0, [{"a": 1}]), (4.0, None), (9.0, None)]
+    assert played(True, *of_run) == [(3.0, [{"a": 1}]), (4.0, error), (9.0, None)]
     assert played(False, *of_run) == [(3.0, None), (4.0, None), (9.0, None)]
+    more = [call(number, "action") for number in range(3)]
+    assert played(False, *more) == [(3.0, [{"a": 1}]), (4.0, error), (9.0, [{"a": 1}])]
     of_job = [call(number, "action", "sim.0") for number in range(2)]
     assert played(False, *of_job) == [(5.0, [{"b": 1}]), (9.0, [{"b": 1}])]
     assert played(True, call(0, "generator")) == [(3.0, None)]
