@@ -240,6 +240,23 @@ def test_a_file_that_cannot_be_copied_ends_it_with_1() -> None:
     assert "cannot put 'data.txt'" in result.output
 
 
+def test_a_link_that_leads_out_of_the_staging_folder_is_not_followed_and_its_step_is_named() -> (
+    None
+):
+    Path("mine").mkdir()
+    Path("mine/one.sh").symlink_to("../outside")
+    result = run(
+        transform(
+            {"step": "set", "key": "stage", "value": "mine"},
+            {"step": "write", "filename": "one.sh"},
+            {"step": "submit", "filename": "one.sh"},
+        ),
+        code=1,
+    )
+    assert "'t-files' cannot put 'one.sh' into" in result.output
+    assert not Path("outside").exists()
+
+
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 3", 1)])
 def test_a_sign_on_comes_first_its_output_is_kept_nowhere_and_its_failure_ends_it(
     ending: str, code: int

@@ -35,6 +35,8 @@ try:
     main(words)
 finally:
     note("end")
+    while os.path.exists("linger"):
+        time.sleep(0.05)
 """
 
 
@@ -185,7 +187,10 @@ def test_what_arrives_after_the_run_is_over_begins_another(
     shared: Callable[..., SharedRun],
 ) -> None:
     runs = shared()
+    Path("linger").touch()
     served(runs, [claimed("a")], least=1)
+    assert runs.busy  # its controller is not over yet
+    Path("linger").unlink()
 
     def over() -> bool:
         runs.ended()
