@@ -16,6 +16,7 @@ __all__ = [
     "Location",
     "PluginError",
     "UsageError",
+    "interrupted",
     "raised_at",
     "written_at",
 ]
@@ -128,6 +129,18 @@ class PluginError(UsageError):
 
 class ExecutorError(EnsembleError):
     """An executor refused a request or lost its queue."""
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """True if this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
+    an import, is raised as a ``RuntimeError``; and what it cuts off may fail on its way out."""
+    passed: set[int] = set()  # a chain may be a ring
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        if id(error) in passed:
+            return False
+        passed.add(id(error))
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def raised_at(error: BaseException) -> str:

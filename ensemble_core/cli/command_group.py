@@ -15,11 +15,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import click
 
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]
 
@@ -61,6 +61,7 @@ class CommandGroup(click.Group):
         if not standalone_mode:
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
         _open_closed_streams()
+        fault: Exception | None = None
         # Nearly all that a command makes at its start, modules above all, stays to its end.
         gc.set_threshold(50_000, 20, 20)
         try:
@@ -77,17 +78,20 @@ class CommandGroup(click.Group):
             print_error(error)
             code = error.exit_code
         except OSError as error:
-            if error.errno != errno.EPIPE:
-                _fault(error)
-            close_quietly(sys.stdout)
-            code = 141
+            if error.errno == errno.EPIPE:
+                close_quietly(sys.stdout)
+                code = 141
+            else:
+                fault = error
         except Exception as error:  # the last line of defence: words instead of a traceback
-            if not _interrupted(error):
-                _fault(error)
-            code = 130
+            fault = error
+        if fault is not None:
+            code = 130 if interrupted(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():
             # It is over: another Ctrl-C must not end the interpreter on its way out by a signal.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if fault is not None:
+            _tell_fault(fault, silent=code == 130)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -114,22 +118,14 @@ def close_quietly(stream: TextIO) -> None:
         os.close(nothing)
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """True if this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
-    an import, is raised as a ``RuntimeError``; and what it cuts off may fail on its way out."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _fault(error: BaseException) -> NoReturn:
-    """Say that this is our fault, keep the traceback in a file, exit 70."""
+def _tell_fault(error: Exception, *, silent: bool) -> None:
+    """Say that this is our fault, and keep the traceback in a file; ``silent``: only keep it."""
     import tempfile
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     lines = [f"error: this is a fault in Ensemble or a plugin: {type(error).__name__}: {error}"]
-    if os.environ.get("ENSEMBLE_DEBUG") or "--debug" in sys.argv:
+    if not silent and (os.environ.get("ENSEMBLE_DEBUG") or "--debug" in sys.argv):
         lines.append(text.rstrip())
     else:
         try:
@@ -140,5 +136,5 @@ def _fault(error: BaseException) -> NoReturn:
             lines.append(f"  hint: please report it with the traceback in {file.name}")
         except OSError:
             lines.append(text.rstrip())
-    click.echo("\n".join(lines), err=True)
-    sys.exit(FAULT)
+    if not silent:
+        click.echo("\n".join(lines), err=True)

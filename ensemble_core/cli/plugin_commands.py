@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 
 import click
 
-from ensemble_core.errors import PluginError
+from ensemble_core.errors import PluginError, interrupted
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Records
 
@@ -71,9 +71,9 @@ def load_command(point: EntryPoint) -> click.Command:
             command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is no click command")
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # whatever a plugin's code can raise
+        if interrupted(error):
+            raise KeyboardInterrupt from error
         from ensemble_core.plugin.discovery import explain_failure
 
         raise PluginError(

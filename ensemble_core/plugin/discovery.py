@@ -26,7 +26,7 @@ from typing import Any
 
 import pluggy
 
-from ensemble_core.errors import Location, PluginError
+from ensemble_core.errors import Location, PluginError, interrupted
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
 from ensemble_core.plugin.load_guard import guarded, together
@@ -277,8 +277,8 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:  # whatever a plugin's code can raise
         del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        if interrupted(error):
+            raise KeyboardInterrupt from error
         raise _file_error(path, real, error) from error
     return module
 
@@ -311,8 +311,8 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
 
 def _reason(error: BaseException) -> str:
     """Why a plugin is broken, of whatever its code raised; Ctrl-C goes on."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error
+    if interrupted(error):
+        raise KeyboardInterrupt from error
     return error.what if isinstance(error, PluginError) else explain_failure(error)
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from ensemble_core.cli import command_group
 from ensemble_core.cli.main import COMMANDS, main
+from ensemble_core.errors import interrupted
 
 HEAVY = ("river", "numpy", "rich", "jsonschema_rs", "yaml", "pluggy")
 
@@ -137,6 +138,40 @@ def test_a_ctrl_c_while_a_class_is_made_is_a_ctrl_c(
         signal.signal(signal.SIGINT, before)
     assert end.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("defect", [ZeroDivisionError("surprise"), OSError(5, "surprise")])
+def test_a_defect_on_the_way_out_of_a_ctrl_c_is_kept_without_a_word(
+    defect: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stopped() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise defect
+
+    monkeypatch.setattr("ensemble_core.cli.commands.version.text", stopped)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("ENSEMBLE_DEBUG", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main(["version"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == ""
+    (kept,) = tmp_path.glob("ensemble-fault-*.txt")
+    assert "surprise" in kept.read_text()
+
+
+def test_errors_that_caused_one_another_in_a_ring_are_a_fault_and_no_hang() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert not interrupted(one)
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

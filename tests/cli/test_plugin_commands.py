@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import COMMANDS, main
+from ensemble_core.cli.plugin_commands import load_command
 from ensemble_core.plugin import known
+from ensemble_core.plugin.entry_points import entry_points
 from ensemble_core.plugin.registry import KINDS
 
 COMMAND = '''"""Ring a bell."""
@@ -186,3 +188,14 @@ def test_every_name_of_the_toolkit_is_there() -> None:
         assert getattr(toolkit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'KeptRnu'"):
         toolkit.KeptRnu  # noqa: B018
+
+
+def test_a_ctrl_c_while_a_command_is_imported_is_no_broken_command(site: Site) -> None:
+    site.install(
+        "slow-bell",
+        "bell = slow_bell.command:bell",
+        "raise RuntimeError('in a class') from KeyboardInterrupt()\n",
+    )
+    (point,) = (each for each in entry_points("ensemble.commands") if each.name == "bell")
+    with pytest.raises(KeyboardInterrupt):
+        load_command(point)

@@ -701,6 +701,27 @@ def test_an_executor_of_a_file_is_found_while_one_that_composes_it_is_built(site
         executor_record("elsewhere")
 
 
+#: As one that comes while a class is made is raised before Python 3.12.
+CTRL_C = "raise RuntimeError('in a class') from KeyboardInterrupt()"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CTRL_C,
+        f"from ensemble_core import hookimpl\n\n@hookimpl\ndef ensemble_actions():\n    {CTRL_C}\n",
+    ],
+)
+def test_a_ctrl_c_while_a_plugin_is_loaded_is_no_broken_plugin(site: Site, source: str) -> None:
+    file = site.folder / "there.py"
+    file.write_text(source)
+    with pytest.raises(KeyboardInterrupt):
+        discover([file])
+    site.install("cut-off", source)
+    with pytest.raises(KeyboardInterrupt):
+        discover()
+
+
 def test_listing_is_plain_data(site: Site) -> None:
     site.install("ensemble-notify", ACTION.format(name="notify", summary="x"))
     assert found(discover(), "ensemble-notify").to_dict() == {
