@@ -423,7 +423,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 **_phases("The instance or generator, or a list of them, that is to be on."),
                 "x-ensemble-learns-from": "from",
             },
-            **{"from": _phases("What is to be off. Absent: all that is on but 'to'.")},
+            **{"from": _phases("What is to be off. Absent: all others of the kind that are on.")},
             keep={
                 "description": "Whether what functions return that the old ones called is heeded.",
                 "type": "boolean",

@@ -120,8 +120,10 @@ def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
 
 
 def test_a_ctrl_c_while_a_class_is_made_is_a_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
     class CtrlC:
         def __set_name__(self, owner: type, name: str) -> None:
             raise KeyboardInterrupt
