@@ -24,6 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -159,7 +160,8 @@ def _call(folder: Path, *words: str) -> str:
         capture_output=True,
         text=True,
     )
-    if done.returncode in (2, 70):
+    # A signal's exit code is negative, or 128 and it where the command heard it.
+    if done.returncode in (2, 70) or not 0 <= done.returncode < 128:
         raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
     return done.stdout
 
@@ -194,7 +196,9 @@ def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
         about = data["type"], str(data.get("rule"))
         told = [(names.get(job, job),) for job in jobs] or [()]
         found += [Decided(last, (*about, *job)) for job in told]
-    return [*found, Decided(last or 0.0, ("end",))]
+    if last is None:
+        raise RuntimeError(f"the run {tag} has no event on record")
+    return [*found, Decided(last, ("end",))]
 
 
 def difference(real: Sequence[Decided], simulated: Sequence[Decided]) -> str:
@@ -238,15 +242,17 @@ def judged(example: str, rounds: int) -> Judged:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 found.append(compare(example, Path(folder)))
-            except RuntimeError as error:
-                found.append(Compared(str(error), math.nan, math.nan))
-    ratio = statistics.median(each.simulated / each.real for each in found)
+            except Exception as error:  # of one round: the others are to be told all the same
+                what = f"{type(error).__name__}: {error}"
+                found.append(Compared(what, math.nan, math.nan))
+    whole = [each for each in found if each.real > 0]
+    ratio = statistics.median([each.simulated / each.real for each in whole] or [math.nan])
     differ = [each.difference for each in found if each.difference]
-    good = not differ and abs(ratio - 1) <= LONGER
+    good = not differ and len(whole) == rounds and abs(ratio - 1) <= LONGER
     told = (
         f"{example}: {rounds - len(differ)} of {rounds} decided the same, length {ratio - 1:+.1%}"
     )
-    length = statistics.median(each.real for each in found)
+    length = statistics.median([each.real for each in whole] or [math.nan])
     lines = [f"{told} of {length:.1f} s{'' if good else '  WRONG'}"]
     return Judged(lines + [f"  {text}" for text in differ[:1]], good)
 
@@ -258,6 +264,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--at-once", type=int, default=2, help="examples that run side by side (2)")
     given = parser.parse_args()
+    strange = [name for name in given.examples if name not in local()]
+    if strange:
+        near = get_close_matches(strange[0], local(), 3, 0.3)
+        parser.error(f"no example that runs here is {', '.join(strange)}; near: {', '.join(near)}")
     began, bad = time.monotonic(), 0
     with ThreadPoolExecutor(given.at_once) as pool:
         for found in pool.map(lambda name: judged(name, given.rounds), given.examples or local()):

@@ -55,3 +55,45 @@ def test_a_difference_is_seen_and_a_race_is_none(script: ModuleType) -> None:
         real, told((0.0, "a"), (1.0, "d"), (1.0, "c"), (2.0, "b"))
     )
     assert "not in the run" in script.difference(real, [*real, *told((3.0, "e"))])
+
+
+def test_a_round_that_fails_is_told_and_takes_no_other_examples_report(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, *faults = ["hello-world.yaml", "terminate.yaml", "heartbeat.yaml", "backoff.yaml"]
+    raised = dict(zip(faults, (RuntimeError("died"), ValueError("cut line"), None), strict=True))
+
+    def compared(example: str, folder: Path) -> object:
+        if error := raised.get(example):
+            raise error
+        length = 0.0 if example in raised else 2.0  # a run that took no time at all
+        return script.Compared("", length, length)
+
+    monkeypatch.setattr(script, "compare", compared)
+    monkeypatch.setattr("sys.argv", ["same_as_simulated.py", "--rounds", "3", *faults, good])
+    assert script.main() == 1
+    told = capsys.readouterr().out
+    assert "RuntimeError: died" in told
+    assert "ValueError: cut line" in told
+    assert told.count("WRONG") == 3
+    assert "hello-world.yaml: 3 of 3 decided the same, length +0.0% of 2.0 s\n" in told
+    assert "3 wrong" in told
+
+
+def test_a_name_that_is_no_examples_is_refused_before_anything_runs(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["same_as_simulated.py", "hello-world"])
+    with pytest.raises(SystemExit) as end:
+        script.main()
+    assert end.value.code == 2
+    assert "near: hello-world.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", ["kill -KILL $$", "exit 137", "exit 70"])
+def test_a_run_that_a_signal_ended_is_not_compared(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
+) -> None:
+    monkeypatch.setattr(script, "COMMAND", ("sh", "-c", status))
+    with pytest.raises(RuntimeError, match="exit code"):
+        script.compare("hello-world.yaml", tmp_path)
