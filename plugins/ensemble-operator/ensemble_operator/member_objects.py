@@ -25,8 +25,12 @@ RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
 #: A stopped pod takes its Flux with it: jobs that were left to that would be lost at the resume,
-#: and those that are cancelled are submitted again.
+#: and those that are cancelled are submitted again. One beside the members is forced to it as well:
+#: a suspend takes them with it, and a signal does not say whether it is one or an eviction.
 _RUN = ("ensemble", "run", "--or-resume", "--no-progress", "--set", "on_stop=cancel")
+
+#: An autoscaler evicts no run: that costs what its jobs had done.
+_KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 #: Started on the lead broker. How a run ended is told to the operator in the pod's termination
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
@@ -167,8 +171,7 @@ def _minicluster(
     pod = spec.setdefault("pod", {})
     pod.setdefault("restartPolicy", "Never")
     pod["labels"] = {**pod.get("labels", {}), **mine(ensemble, "member")}
-    kept = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    pod["annotations"] = {**kept, **pod.get("annotations", {})}
+    pod["annotations"] = {**_KEPT, **pod.get("annotations", {})}
     spec["jobLabels"] = {**spec.get("jobLabels", {}), **mine(ensemble, "member")}
     _add_run(ensemble, member, spec["containers"][member.container], files)
     if ensemble.install["method"] == "View":
@@ -321,7 +324,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
     labels = {**mine(ensemble, "run"), "job-index": "none"}
     spec = {
         "backoffLimit": 6 if ensemble.restart_policy == "Resume" else 0,
-        "template": {"metadata": {"labels": labels}, "spec": pod},
+        "template": {"metadata": {"labels": labels, "annotations": dict(_KEPT)}, "spec": pod},
     }
     job = child(ensemble, "Job", member_object(ensemble, RUNNER), "run", {"spec": spec})
     job["metadata"]["annotations"] |= {FILE: digest, RUN: tag, TEMPLATE: content(spec)}

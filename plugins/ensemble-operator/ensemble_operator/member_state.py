@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .times import seconds
+
 __all__ = [
     "PodState",
+    "any_stopping",
     "first_pods",
     "job_of",
     "lost_pod",
@@ -26,6 +29,8 @@ Object = Mapping[str, Any]
 #: How an indexed Job's pods say which they are.
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _SAID = re.compile(r"ensemble: exit (\d+)")
+#: Seconds by which a pod's end may be told of late.
+_LATE = 10.0
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
@@ -67,6 +72,19 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
         return [pod for pod in found if pod["metadata"].get("creationTimestamp", "") >= made]
     own = job_of(main, job)
     return [pod for pod in found if own is not None and _owned(pod, own["metadata"].get("uid"))]
+
+
+def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
+    """True if a pod of a Job of this name, which was deleted, has not ended. One that outlives the
+    time that it was given, as on a node that is gone, is not waited for."""
+    for pod in pods:
+        metadata = pod["metadata"]
+        if (metadata.get("labels") or {}).get("job-name") == job:
+            until = metadata.get("deletionTimestamp")
+            over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+            if not over and (until is None or now < seconds(until) + _LATE):
+                return True
+    return False
 
 
 def _owned(found: Object, uid: object) -> bool:

@@ -75,9 +75,10 @@ def plan_part(
     *,
     may_begin: bool,
     ended: bool,
+    needed: bool = False,
 ) -> PartPlan:
     """The changes for a part. ``may_begin`` is true if what it needs is there; ``ended`` if the
-    whole is over, on record."""
+    whole is over, on record; ``needed`` if another part that is being stopped still uses it."""
     kind, name = part.main["kind"], part.main["metadata"]["name"]
     before = _before(ensemble, part.name)
     found = observed.children.get((kind, name))
@@ -111,7 +112,7 @@ def plan_part(
         plan.waits = ("WaitingForPods", f"{name} is being removed")
         return plan
     figures = observed.figures.get(f"{ensemble.namespace}/{name}", Figures())
-    _present(ensemble, part, before, plan, found, observed, figures, now)
+    _present(ensemble, part, before, plan, found, observed, figures, now, needed=needed)
     return plan
 
 
@@ -162,6 +163,8 @@ def _present(
     observed: Observed,
     figures: Figures,
     now: float,
+    *,
+    needed: bool,
 ) -> None:
     metadata = found["metadata"]
     noted = metadata.get("annotations") or {}
@@ -187,7 +190,7 @@ def _present(
         return
     if ensemble.suspend:
         stopped = Note("Updated", f"removed {name}: the Ensemble is suspended")
-        plan.changes.append(_delete(found, stopped))
+        plan.changes += [] if needed else [_delete(found, stopped)]
         plan.waits = ("Suspended", "")
         return
     if part.runs and _job_failed(job_of(found, job)):

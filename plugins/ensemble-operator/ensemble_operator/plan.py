@@ -24,6 +24,7 @@ from .changes import (
 )
 from .holders import awaited, holders, secret_names, value, wanted
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
+from .member_state import any_stopping
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
 from .part import BEAT, Part, PartPlan, plan_part
 from .resource import Ensemble, Reference, problems, read
@@ -235,13 +236,20 @@ class _Planning:
 
     def _parts(self, ready: bool, finished: bool) -> list[tuple[Part, PartPlan]]:
         done: list[tuple[Part, PartPlan]] = []
+        stopping = self.ensemble.outside and self.ensemble.suspend and self._run_is_there()
         for part in self.parts:
             name = part.main["metadata"]["name"]
             there = (part.main["kind"], name) in self.observed.children
             # The run wants all of its members there when it begins.
             may_begin = ready and (part.name != RUNNER or all(each.ready for _, each in done))
             each = plan_part(
-                self.ensemble, part, self.observed, self.now, may_begin=may_begin, ended=finished
+                self.ensemble,
+                part,
+                self.observed,
+                self.now,
+                may_begin=may_begin,
+                ended=finished,
+                needed=stopping and part.name != RUNNER,
             )
             if each.conflict:
                 self.conflicts.append(each.conflict)
@@ -255,6 +263,13 @@ class _Planning:
             self.notes += each.notes
             done.append((part, each))
         return done
+
+    def _run_is_there(self) -> bool:
+        """True if the run beside the members, stopped, may yet have its jobs cancelled at them."""
+        name = member_object(self.ensemble, RUNNER)
+        job = self.observed.children.get(("Job", name))
+        mine = job is not None and is_mine(self.ensemble, job)
+        return mine or any_stopping(self.observed.pods, name, self.now)
 
     def _prune(self, parts: list[tuple[Part, PartPlan]]) -> None:
         """Remove what was made for members and files that are not wanted any more."""

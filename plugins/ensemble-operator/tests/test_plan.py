@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for world
 from ensemble_operator.changes import Delete, Figures, Keys
 from ensemble_operator.names import content
 from ensemble_operator.resource import Reference
+from ensemble_operator.times import said
 from world import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
@@ -514,6 +515,26 @@ def shared(**spec: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["its pod ends", "its node is gone"])
+def test_suspended_members_go_once_the_run_outside_has_its_jobs_cancelled(late: bool) -> None:
+    world = running(shared(state={"claim": "c"}))
+    pod = world.pods["study-run-0"]
+    world.edit(lambda spec: spec.update(suspend=True))
+    world.step()
+    assert ("Job", "study-run") not in world.children
+    pod["metadata"]["deletionTimestamp"] = said(world.now + 60)  # it is given so long
+    world.pods["study-run-0"] = pod
+    world.settle()
+    assert {n for k, n in world.children if k == "MiniCluster"} == {"study-a", "study-b"}
+    if late:
+        world.now += 100
+    else:
+        del world.pods["study-run-0"]
+    world.settle()
+    assert "MiniCluster" not in kinds(world)
+    assert world.status["phase"] == "Suspended"
+
+
 def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
     world = World(shared())
     world.settle()
@@ -525,6 +546,8 @@ def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
     job = world.children[("Job", "study-run")]["spec"]
     assert job["backoffLimit"] == 0
     assert job["template"]["metadata"]["labels"]["job-index"] == "none"
+    kept = job["template"]["metadata"]["annotations"]
+    assert kept["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     scripts = {n: f["data"]["start.sh"] for (k, n), f in world.children.items() if k == "ConfigMap"}
     assert sum("ensemble member start" in each for each in scripts.values()) == 2
     assert sum("--executor remote" in each for each in scripts.values()) == 1
