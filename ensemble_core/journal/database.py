@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.holder import LOCK, holder, in_words, is_here, may_live
 
 __all__ = [
     "DAMAGED",
@@ -58,6 +60,10 @@ DAMAGED = (
     "records are not touched by this"
 )
 LISTED = "'ensemble runs' lists the runs that there are"
+
+
+#: Seconds that who reads waits for a write of another machine's controller.
+_PATIENCE = 1.0
 
 
 class JournalError(EnsembleError):
@@ -114,28 +120,53 @@ def words(error: BaseException, path: Path) -> JournalError:
 
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
     """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
-    raises."""
-    try:
-        return _open(path, "rwc" if write else "ro", salvage)
-    except UnicodeDecodeError as error:  # of SQLite's own words about a schema that is damaged
-        raise sqlite3.DatabaseError("malformed: its schema is no text") from error
-    except sqlite3.OperationalError as error:
-        refused = "readonly" in str(error) or "unable to open" in str(error)
-        if write or not refused:
-            raise
-        if _in_use(path):
+    raises; :class:`JournalError` where another controller may be about to write, and there are no
+    locks that tell."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _open(path, "rwc" if write else "ro", salvage)
+        except UnicodeDecodeError as error:  # of SQLite's own words about a schema that is damaged
+            raise sqlite3.DatabaseError("malformed: its schema is no text") from error
+        except sqlite3.OperationalError as error:
+            refused = "readonly" in str(error) or "unable to open" in str(error)
+            if write or not refused:
+                raise
+            if not (_left(path, "-wal") or _left(path, "-journal")):
+                # Who reads writes beside it, which others' folders and read-only media do not let.
+                return _open(path, "ro&immutable=1", salvage)
             if not os.access(path, os.W_OK):
                 raise
-            # A write that was cut off: whoever opens it next undoes what is half of it.
-            return _open(path, "rw", salvage)
-        # Whoever reads writes beside it, which others' folders and read-only media do not let.
-        return _open(path, "ro&immutable=1", salvage)
+            other = _writer(path) if _left(path, "-journal") else None
+            if other is None:
+                # A write that was cut off: whoever opens it next undoes what is half of it.
+                return _open(path, "rw", salvage)
+            if time.monotonic() >= deadline:
+                raise JournalError(
+                    f"a write to the journal is not finished: {path}",
+                    cause=f"{other} may be at it, or was killed",
+                    hint="look again in a moment; if that controller is gone for certain, "
+                    f"'ensemble resume {path.parent.name}' undoes what is half of it",
+                    code="locked",
+                ) from error
+        time.sleep(0.05)
 
 
-def _in_use(path: Path) -> bool:
+def _left(path: Path, ending: str) -> bool:
     """True if what was written last may not be in the file itself yet, or only half of it."""
-    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
-    return any(file.exists() and file.stat().st_size for file in beside)
+    try:
+        return path.with_name(path.name + ending).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _writer(path: Path) -> str | None:
+    """The controller that may be writing this journal now, in words. SQLite's locks would tell, but
+    mounts there are whose locks hold on one machine only."""
+    named = holder(path.with_name(LOCK))
+    if named is None or is_here(named) or not may_live(named):
+        return None
+    return in_words(named)
 
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.holder import LOCK, holder, in_words, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
 __all__ = [
@@ -44,7 +45,6 @@ __all__ = [
     "stop_asked",
 ]
 
-LOCK = "lock"
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
 #: One of this name, to stop so that a resume goes on.
@@ -108,30 +108,6 @@ def is_own(folder: Path) -> bool:
 # -- who controls a run ----------------------------------------------------------------------------
 
 
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _processes() -> str:
-    """The namespace of process ids: containers of one machine have one each."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _born(pid: int) -> int | None:
-    """When a process of this machine started (ticks since boot); ``None`` if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
-
-
 def _lock_patiently(descriptor: int) -> None:
     """Lock a file for ourselves. Who only looks whether it is locked holds it for a moment."""
     deadline = time.monotonic() + _PATIENCE
@@ -180,18 +156,10 @@ class Lock:
                 raise self._refusal(self.holder()) from None
             except OSError:
                 locked = False  # this file system has no locks
-            holder = None if locked or take_over else self.holder()
-            if holder is not None and self._may_live(holder):
-                raise self._refusal(holder)
-            me = {
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "born": _born(os.getpid()),
-                "boot": _boot(),
-                "processes": _processes(),
-                "since": time.time(),
-                "locked": locked,
-            }
+            other = None if locked or take_over else self.holder()
+            if other is not None and may_live(other):
+                raise self._refusal(other)
+            me = {**this_process(), "locked": locked}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(me).encode(), 0)
         except BaseException as error:
@@ -217,16 +185,12 @@ class Lock:
     def holder(self) -> Mapping[str, Any] | None:
         """The lock's record of its holder, present or (after a kill) last; ``None`` where there is
         none."""
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
         """The controller that has this run now, ``None`` if there is none."""
-        holder = self.holder()
-        if holder is None:
+        named = self.holder()
+        if named is None:
             return None
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -235,34 +199,19 @@ class Lock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return holder
+            return named
         except OSError:
-            return holder if self._may_live(holder) else None
+            return named if may_live(named) else None
         finally:
             os.close(descriptor)
-        return holder if not holder.get("locked", True) and self._may_live(holder) else None
+        return named if not named.get("locked", True) and may_live(named) else None
 
-    @staticmethod
-    def _may_live(holder: Mapping[str, Any]) -> bool:
-        """True if this controller may still be there, as far as this machine can tell."""
-        same_boot = holder.get("boot") == _boot() != ""
-        # A machine may have been given another name since; its boot and its processes tell.
-        if holder.get("host") != socket.gethostname() and not (
-            same_boot and holder.get("processes") == _processes()
-        ):
-            return True
-        if not same_boot:
-            return False
-        born = _born(int(holder.get("pid", 0)))
-        return born is not None and born == holder.get("born")
-
-    def _refusal(self, holder: Mapping[str, Any] | None) -> JournalError:
+    def _refusal(self, named: Mapping[str, Any] | None) -> JournalError:
         who = "another controller"
         hint = "'ensemble cancel' stops it"
-        if holder is not None:
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
-            who = f"process {holder.get('pid')} on {holder.get('host')} since {since}"
-            if holder.get("host") != socket.gethostname() and not holder.get("locked", True):
+        if named is not None:
+            who = in_words(named)
+            if named.get("host") != socket.gethostname() and not named.get("locked", True):
                 hint += "; if it is gone for certain, --take-over takes the run from it"
         return JournalError(
             f"run {self.path.parent.name} is controlled by {who}", hint=hint, code="locked"

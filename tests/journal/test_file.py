@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.codec import decisions_text, event_text, listed
 from ensemble_core.journal.database import MIGRATIONS, NAME, JournalError, connect, migrate
+from ensemble_core.journal.holder import LOCK, this_process
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Log
@@ -226,3 +228,66 @@ def test_a_write_that_was_cut_off_is_undone_by_who_reads_the_journal_next(
             Journal(killed)
         assert error.value.code == "never-began"
     assert b"half of it" not in killed.read_bytes()
+
+
+@pytest.fixture
+def half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal on shared storage in the middle of a write, of which only the files tell."""
+    monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
+    (tmp_path / "under-way").mkdir()
+    file = tmp_path / "under-way" / NAME
+    writer = JournalWriter(file)
+    writer.describe({"tag": "half"})
+    writer.begin(1.0, {})
+    writer.close()
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("PRAGMA cache_size=5")
+    connection.execute("BEGIN")
+    connection.execute("CREATE TABLE half (text)")
+    connection.executemany("INSERT INTO half VALUES (?)", [("half of it" * 100,)] * 200)
+    shutil.copytree(file.parent, tmp_path / "seen")
+    connection.execute("COMMIT")
+    connection.close()
+    return tmp_path / "seen" / NAME
+
+
+def test_a_write_of_a_controller_elsewhere_is_not_undone_by_who_reads_meanwhile(
+    half_written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a mount's locks hold on one machine only, the run's lock file is all there is."""
+    monkeypatch.setattr(journal_module, "_PATIENCE", 0.0)
+    lock = {"host": "node17", "pid": 4711, "born": 1, "boot": "another", "since": 1.0}
+    half_written.with_name(LOCK).write_text(json.dumps(lock))
+    before = half_written.read_bytes()
+    with pytest.raises(JournalError, match="process 4711 on node17") as error:
+        Journal(half_written)
+    assert error.value.code == "locked"
+    assert half_written.read_bytes() == before
+
+
+def test_a_write_of_a_controller_elsewhere_is_waited_for(
+    half_written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = {"host": "node17", "pid": 4711, "born": 1, "boot": "another", "since": 1.0}
+    half_written.with_name(LOCK).write_text(json.dumps(lock))
+
+    def finished(_: float) -> None:
+        shutil.copy(half_written.parents[1] / "under-way" / NAME, half_written)
+        os.truncate(half_written.with_name(NAME + "-journal"), 0)
+
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=finished)
+    monkeypatch.setattr(journal_module, "time", clock)
+    with Journal(half_written) as journal:
+        assert journal.about["tag"] == "half"
+    assert b"half of it" in half_written.read_bytes()
+
+
+@pytest.mark.parametrize("who", ["nobody", "one that is gone", "this process"])
+def test_a_write_that_was_cut_off_is_undone_where_no_other_controller_may_live(
+    half_written: Path, who: str
+) -> None:
+    lock = this_process() | ({} if who == "this process" else {"born": -1})
+    half_written.with_name(LOCK).write_text("" if who == "nobody" else json.dumps(lock))
+    with Journal(half_written) as journal:
+        assert journal.about["tag"] == "half"
+    assert b"half of it" not in half_written.read_bytes()
