@@ -67,7 +67,10 @@ class GestGenerator(Generator):
         """Tell what became of points."""
         told = []
         for point in points:
-            given = self._given.pop(point.number, None) or self._theirs(point.parameters)
+            given = self._given.pop(point.number, None)
+            # Under a changed file points of the record may be missing, and numbers are others'.
+            if given is None or _values(self._ours(given)) != _values(point.parameters):
+                given = self._theirs(point.parameters)
             if point.values:
                 told.append({**given, **point.values})
         if told:

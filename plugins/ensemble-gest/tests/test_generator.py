@@ -10,7 +10,7 @@ import pytest
 from ensemble_gest import ensemble_generators
 from gest_api.generator import Generator as Standard
 
-from ensemble_core import Constraint, EnsembleError, Point, Variable, Vocs
+from ensemble_core import Constraint, EnsembleError, Exchange, Point, Variable, Vocs
 from ensemble_core.testing import GeneratorContract, PlayedGenerator
 
 (GEST,) = ensemble_generators()
@@ -207,3 +207,16 @@ def test_points_of_another_generator_are_told_without_an_id() -> None:
     played.play(1, lambda parameters: values)
     generator: Any = played.generator
     assert generator._generator.told == [{"x": 0.0, "n": 2, **values}]
+
+
+def test_a_value_is_of_its_own_place_where_a_changed_file_has_fewer_points_on_record() -> None:
+    problem = Vocs(variables=(Variable(name="x", low=0.0, high=1.0),), objectives={"E": "minimize"})
+    build = lambda: GEST.build(problem, options("of_the_standard.Uniform", seed=5))  # noqa: E731
+    given = build().suggest(3)
+    before = [Point(number=number, parameters=each) for number, each in enumerate(given)]
+    resumed = build()
+    resumed.resume([Exchange((), (), tuple(before[1:]))])  # the first is outside the new range
+    new = resumed.suggest(2)
+    resumed.ingest([Point(number=3, parameters=new[0], state="done", values={"E": 1.0})])
+    (told,) = resumed._generator.told  # type: ignore[attr-defined]
+    assert told["x"] == new[0]["x"]
