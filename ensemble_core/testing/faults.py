@@ -282,7 +282,7 @@ class FaultSuite:
         session = Session(self.make_executor(), tmp_path, self.timeout, tidy=True, clock_off=off)
         with session:
             before = session.now()
-            jobs = [self.counted(session, 2), self.counted(session, 0)]
+            jobs = [self.counted(session, 4), self.counted(session, 0)]
             session.run(*jobs)
             after = session.now()
         for job in jobs:
@@ -291,5 +291,7 @@ class FaultSuite:
             assert before <= times[0]
             assert times[-1] <= after + 1e-3
         at = {event.name: event.timestamp for event in session.of(jobs[0])}
-        assert 1.9 < at["finish"] - at["start"] < 1.9 + (after - before)
+        # With a clock that is off it began when that was heard of, which a busy machine is late to.
+        late = at["start"] - before
+        assert max(0.2, 3.9 - late) < at["finish"] - at["start"] < 3.9 + (after - before)
         self.check(session, *jobs, told=(0,))
