@@ -173,7 +173,7 @@ def latencies(jobs: int, folder: Path) -> tuple[list[float], list[float]]:
 
 
 def counted(what: Callable[[], _T], jobs: int) -> tuple[_T, float]:
-    """What it returns, and requests for 1,000 jobs, without those of our own looks at the queue."""
+    """Its result, and requests for 1,000 jobs, without those of our own looks at the queue."""
     settle()
     before = requests()
     settle()

@@ -286,7 +286,7 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 
 def _over(told: Story, job: str, value: float | None, problem: bool = False) -> list[str]:
-    """What is said of a job that printed ``value``, and of which an observer understood nothing."""
+    """The messages about a job that printed ``value``, of which an observer understood nothing."""
     told.begin(job)
     if value is not None:
         told.observe(job, {"E": value}, observer="key-value")

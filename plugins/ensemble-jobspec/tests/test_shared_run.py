@@ -82,7 +82,7 @@ def lines(name: str = "notes") -> list[str]:
 
 
 def served(runs: SharedRun, files: list[Path], *, least: int, move: bool = True) -> list[Ended]:
-    """What ended, once so many did: a server's loop."""
+    """The jobspecs that ended, once so many did: a server's loop."""
     found: list[Ended] = []
 
     def looked() -> bool:

@@ -1,4 +1,4 @@
-"""Who sets the size of a member: its rules, an autoscaler beside them, or somebody else."""
+"""The size of a member, set by its rules, an autoscaler beside them, or somebody else."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
 def test_functions_that_read_files_of_jobs_return_what_they_did_where_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
-    """What the job wrote is not there when the run is simulated."""
+    """The job's output is not there when the run is simulated."""
     (tmp_path / "study.yaml").write_text(
         """
 jobs:

@@ -37,7 +37,7 @@ def test_a_simulated_example_decides_what_the_real_one_did(
 
 
 def test_every_example_that_runs_here_is_compared(script: ModuleType) -> None:
-    """What is said of one by its name is of a file that there is."""
+    """Settings that name an example name a file that there is."""
     found = script.local()
     assert {"hello-world.yaml", "chain/ensemble.yaml", "studies/asha/ensemble.yaml"} <= set(found)
     assert set(script.SPECIAL) <= set(found)

@@ -101,7 +101,7 @@ def played(folder: Path, seed: int | None) -> tuple[list[str], int]:
 
 
 def told_wrong(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """What was lost or doubled of the points that generators were told, and of their jobs."""
+    """The points that generators were told, and their jobs, that were lost or doubled."""
     lines = [json.loads(line) for line in asked(folder, "events", "last", "--json").splitlines()]
     answered = {line["call"] for line in lines if line["type"] == "call-returned"}
     calls = {

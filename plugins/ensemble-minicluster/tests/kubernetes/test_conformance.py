@@ -361,7 +361,7 @@ def test_a_list_is_a_table_where_that_is_asked_for(place: Place, make: Make) -> 
 
 
 def test_writes_take_the_validation_of_fields_as_they_say(place: Place, make: Make) -> None:
-    """What kubectl looks at before it leaves the validation to the server."""
+    """The document that kubectl reads before it leaves the validation to the server."""
     make()
     status, found = place.talk("GET", "/openapi/v3")
     assert status == 200
