@@ -1,4 +1,4 @@
-"""What a generator suggests, as it comes back from its call."""
+"""The suggestions of a generator, as they come back from its call."""
 
 from __future__ import annotations
 

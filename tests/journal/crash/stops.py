@@ -140,8 +140,8 @@ class Controller:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ended(self, within: float) -> bool:
-        """Whether it ends within so many seconds; then ``code`` is its exit code, or the number of a
-        signal with a minus."""
+        """True if it ended within so many seconds; ``code`` is then its exit code, or the number of
+        a signal with a minus."""
         deadline = time.monotonic() + within
         while self.code is None:
             process, status = os.waitpid(self._process, os.WNOHANG)
