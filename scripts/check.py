@@ -123,8 +123,13 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 
 def environment(programs: Path = BIN) -> dict[str, str]:
-    """This environment, with the programs of one folder first and those of ours nowhere else."""
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """This environment, with the programs of one folder first and those of ours nowhere else.
+
+    Compiled modules are kept as in an installation, also where the machine's setting is otherwise:
+    compiling is two thirds of the time of an ``ensemble validate`` that finds none.
+    """
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    env = {k: v for k, v in os.environ.items() if k not in ours}
     rest = [p for p in env.get("PATH", "").split(os.pathsep) if p and Path(p) != BIN]
     env["PATH"] = os.pathsep.join([str(programs), *rest])
     env.update(PYTHONUNBUFFERED="1", UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never")
