@@ -168,7 +168,10 @@ def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> No
             os.dup2(output, descriptor)
         if program:
             os.execv(sys.executable, [sys.executable, "-c", BEGIN, *words])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        except KeyboardInterrupt:  # sent before there was a controller to heed it
+            os._exit(128 + signal.SIGINT)
         ensemble(words, prog_name="ensemble")
     except SystemExit as end:
         code = end.code
