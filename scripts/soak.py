@@ -62,18 +62,13 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
          "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
-#: Use cases that ask for nothing that is only on this machine.
-PORTABLE = (
-    *("ams", "branches", "parameters/bisect", "parameters/function", "parameters/optimise"),
-    *("phases", "phases/plain", "potential", "retrain", "retrain/online"),
-)
 #: The exit code where a queue is not there.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
-    "gridengine": ["--", "-o", "poll=1"],
+    "gridengine": ["--", "-o", "poll=1", "-o", "environment=smp"],
     "power": ["--cuts", "50"],
     "stops": ["--", "--slots", "4"],
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
@@ -174,9 +169,10 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
     return 1 if found else 0
 
 
-def begin(queue: str) -> str | None:
+def begin(queue: str, wide: bool) -> str | None:
     """Begin a queue as its plugin's tests do, unless this machine is of one or is in one; it ends
-    with this process. What is missing for it, if anything is."""
+    with this process. What is missing for it, if anything is. A ``wide`` one has nodes of four
+    cores, whatever this machine has: jobs that wait do not need them."""
     if queue not in QUEUES:
         return None
     ask = QUEUES[queue].split()
@@ -196,16 +192,29 @@ def begin(queue: str) -> str | None:
         if command is None:
             return "no Flux: neither on the PATH nor in ENSEMBLE_FLUX_PREFIX"
         os.environ["PATH"] = f"{Path(command).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        instance = module.Instance(command)
+        instance = module.Instance(command, *(_wide_flux() if wide else ()))
         os.environ.update(instance.environment())
         atexit.register(instance.close)
         return None
     missing = module.programs() if queue == "slurm" else module.lacking()
     if missing is None:
+        if wide:
+            vars(module)["CORES"] = 4  # of each node of Slurm's
         cluster = module.Cluster()
         os.environ.update(cluster.environment)
         atexit.register(cluster.close)
     return str(missing) if missing else None
+
+
+def _wide_flux() -> list[str]:
+    """Options of ``flux start`` for nodes of four cores."""
+    folder = tempfile.TemporaryDirectory(prefix="ensemble-soak-flux-")
+    atexit.register(folder.cleanup)
+    conf = Path(folder.name) / "wide.toml"
+    conf.write_text(
+        '[resource]\nnoverify = true\n[[resource.config]]\nhosts = "node[0-3]"\ncores = "0-3"\n'
+    )
+    return ["--test-hosts=node[0-3]", f"--conf={conf}"]
 
 
 def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
@@ -260,11 +269,12 @@ def main() -> int:
     each = -(-chosen.rounds // chosen.processes)
     if chosen.executor == "file":
         each = -(-each // ENSEMBLES)
-    missing = begin(chosen.executor.rpartition("-")[2])
+    kind, _, queue = chosen.executor.rpartition("-")
+    missing = begin(queue, wide=kind == "use-cases")
     if missing is not None:
         print(f"not there, no round was played: {missing}", flush=True)
         return NOT_THERE
-    names = chosen.names or (PORTABLE if chosen.executor.startswith("use-cases-") else ())
+    names = chosen.names or ()
     soak = Soak()
     threads = []
     for number in range(chosen.processes):

@@ -279,7 +279,8 @@ class Study:
     order in which they end, so that only what two runs have in common can be compared. ``timed``:
     parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, the
     exit ``code``, and how often its controllers are killed at most. ``groups``: those whose rows are
-    compared, where not all are."""
+    compared, where not all are. ``here``: why it is played with its own options alone, and on no
+    other queue."""
 
     check: Callable[[Ran, bool], None]
     shorter: Sequence[str] = ()
@@ -290,6 +291,7 @@ class Study:
     code: int = 0
     kills: int = 3
     groups: frozenset[str] = frozenset()
+    here: str = ""
 
 
 STUDIES: Mapping[str, Study] = {
@@ -427,18 +429,19 @@ def judged(
 
 def main(studies: Mapping[str, Study]) -> int:
     parser = argparse.ArgumentParser(
-        epilog="After --: options of ensemble run, instead of its own."
+        epilog="After --: options of ensemble run, instead of each one's own, for those that can "
+        "run on any queue."
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1, help="of kills, of each study")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--base", type=Path)
-    parser.add_argument("names", nargs="*", default=[*studies])
+    parser.add_argument("names", nargs="*")
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     chosen, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     base = chosen.base or Path(tempfile.mkdtemp(prefix="studies-"))
     good = True
-    for name in chosen.names:
+    for name in chosen.names or [name for name in studies if not (options and studies[name].here)]:
         undisturbed: Ran | None = None
         for number in range(chosen.rounds + 1):
             folder = base.absolute() / f"{name}-{chosen.seed}-{number}"
