@@ -1,11 +1,13 @@
 """Benchmark of the checks on the way in: this checkout against the one before them, in pairs.
 
-Events a second from a member through the service to its run (``service_rate.py``), and jobs a
-second of the local executor (``local_rate.py``), each in a process of its own, by turns with the
-packages of this checkout and of an earlier revision: the first of a pair is now the one, now the
-other. Prints the medians of the ratios; the exit code is 1 where less than 0.95 of the rate is
-left. Beside it, how much of the processor's time each took: it says more where the machine is not
-idle. What else changed since that revision is in the ratios as well.
+Events a second from a member through the service to its run (``service_rate.py``): both services
+are there at once, with the packages of this checkout and of an earlier revision, and one client
+sends to them by turns, in short blocks, of which the median counts: so both have the same of a
+machine that is not idle.
+Jobs a second of the local executor (``local_rate.py``): each in a process of its own; the first of
+a pair is now the one, now the other. Prints the medians of the ratios; the exit code is 1 where
+less than 0.95 of the rate is left. Beside it, how much of the processor's time each took. What else
+changed since that revision is in the ratios as well.
 
     python benchmarks/check_cost.py [--pairs 10] [--only events,jobs] [--base REVISION]
 """
@@ -19,6 +21,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,26 +30,71 @@ PACKAGES = ("", "plugins/ensemble-service")
 #: The last revision without the checks: of members' events and their streams, and of the ledger.
 BASES = {"events": "a109f59~1", "jobs": "58cf0f6~1"}
 LEAST = 0.95
-COUNTS = {"events": 400_000, "jobs": 2_000}
+COUNTS = {"events": 100_000, "jobs": 2_000}
+#: Events to the one service before it is the other's turn.
+BLOCK = 4_000
+
+#: Of this checkout and of the earlier one: the rate, and seconds of processor time.
+Pair = tuple[tuple[float, float], tuple[float, float]]
 
 
-def events(count: int) -> tuple[float, float]:
+def events_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
     """Events a second, and seconds of the service's processor time."""
     import service_rate
     from ensemble_service.tokens import TokenFile
 
-    with tempfile.TemporaryDirectory(prefix="ensemble-cost-") as folder:
-        state = Path(folder)
-        file = TokenFile(state / "tokens.json")
-        tokens = {service_rate.MEMBER: file.add("member", service_rate.MEMBER)[0]}
-        tokens[service_rate.RUN] = file.add("controller", "default")[0]
-        server = service_rate.Server("ours", state, tokens)
-        try:
-            asyncio.run(service_rate.service_events(server, count // 10))  # warm
-            used = server.used()
-            return asyncio.run(service_rate.service_events(server, count)), server.used() - used
-        finally:
-            server.stop()
+    class Server(service_rate.Server):
+        """A service with its packages from a tree."""
+
+        def __init__(self, tree: Path, state: Path) -> None:
+            self.tree = tree
+            file = TokenFile(state / "tokens.json")
+            tokens = {service_rate.MEMBER: file.add("member", service_rate.MEMBER)[0]}
+            tokens[service_rate.RUN] = file.add("controller", "default")[0]
+            super().__init__("ours", state, tokens)
+
+        def _start(self, kind: str, state: Path, theirs: Connection) -> None:
+            command = [sys.executable, __file__, "--serve", str(theirs.fileno()), str(state)]
+            self._process = subprocess.Popen(
+                command, env=environment(self.tree), pass_fds=[theirs.fileno()]
+            )
+
+        def stop(self) -> None:
+            self._pipe.close()
+            self._process.terminate()
+            self._process.wait()
+
+    async def measured(servers: list[Server]) -> Pair:
+        lines = [service_rate.Relayed() for _ in servers]
+        for line, server in zip(lines, servers, strict=True):
+            await line.begin(server)
+            await line.seconds(BLOCK)  # warm
+        used = [-server.used() for server in servers]
+        seconds: list[list[float]] = [[], []]
+        for number in range(COUNTS["events"] // BLOCK):
+            for which in (0, 1) if number % 2 else (1, 0):
+                seconds[which].append(await lines[which].seconds(BLOCK))
+        for which, server in enumerate(servers):
+            used[which] += server.used()
+            await lines[which].end()
+        ours, theirs = (BLOCK / statistics.median(some) for some in seconds)
+        return (ours, used[0]), (theirs, used[1])
+
+    for _ in range(pairs):
+        with tempfile.TemporaryDirectory(prefix="ensemble-cost-") as folder:
+            servers = [Server(tree, Path(folder) / str(n)) for n, tree in enumerate((ROOT, base))]
+            try:
+                yield asyncio.run(measured(servers))
+            finally:
+                for server in servers:
+                    server.stop()
+
+
+def serve(pipe: Connection, state: Path) -> None:
+    """A service with the packages that this process has."""
+    import service_rate
+
+    service_rate.serve("ours", state, pipe)
 
 
 def jobs(count: int) -> tuple[float, float]:
@@ -57,13 +106,28 @@ def jobs(count: int) -> tuple[float, float]:
     return count / measured.wall, measured.controller + measured.supervisor
 
 
-def measure(what: str, tree: Path) -> tuple[float, float]:
-    """Figures that a process with its packages from this tree measures."""
+def jobs_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
+    for number in range(pairs):
+        order = (ROOT, base) if number % 2 else (base, ROOT)
+        found = {tree: measure(tree) for tree in order}
+        yield found[ROOT], found[base]
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """The environment of a process that has its packages from this tree."""
     paths = [str(tree / package) for package in PACKAGES]
-    command = [sys.executable, __file__, "--measure", what]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def measure(tree: Path) -> tuple[float, float]:
+    """Figures of jobs that a process with its packages from this tree measures."""
     done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600
+        [sys.executable, __file__, "--measure"],
+        env=environment(tree),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=600,
     )
     rate, used, place = done.stdout.splitlines()[-1].split(" ", 2)
     if not Path(place).is_relative_to(tree):
@@ -73,11 +137,9 @@ def measure(what: str, tree: Path) -> tuple[float, float]:
 
 def compare(what: str, base: Path, pairs: int) -> bool:
     rates, costs = [], []
-    for number in range(pairs):
-        order = (ROOT, base) if number % 2 else (base, ROOT)
-        found = {tree: measure(what, tree) for tree in order}
-        rates.append(found[ROOT][0] / found[base][0])
-        costs.append(found[ROOT][1] / found[base][1])
+    for ours, theirs in {"events": events_in_pairs, "jobs": jobs_in_pairs}[what](base, pairs):
+        rates.append(ours[0] / theirs[0])
+        costs.append(ours[1] / theirs[1])
     median = statistics.median(rates)
     print(
         f"{what}/s with the checks against those without: median {median:.3f} of {pairs} pairs "
@@ -93,13 +155,16 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--only", default="events,jobs")
     parser.add_argument("--base", help="revision to compare with")
-    parser.add_argument("--measure", choices=COUNTS, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(Connection(int(options.serve[0])), Path(options.serve[1]))
+        return 0
     if options.measure:
         import ensemble_core
 
-        rate, used = {"events": events, "jobs": jobs}[options.measure](COUNTS[options.measure])
-        print(rate, used, ensemble_core.__file__)
+        print(*jobs(COUNTS["jobs"]), ensemble_core.__file__)
         return 0
     good = True
     for what in options.only.split(","):

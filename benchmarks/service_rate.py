@@ -122,12 +122,15 @@ class Server:
 
     def __init__(self, kind: str, state: Path, tokens: Mapping[str, str]) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=serve, args=(kind, state, theirs), daemon=True)
-        self._process.start()
+        self._start(kind, state, theirs)
         theirs.close()
         self.target = f"127.0.0.1:{self._pipe.recv()}"
         self._tokens = tokens
+
+    def _start(self, kind: str, state: Path, theirs: Connection) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._process: Any = context.Process(target=serve, args=(kind, state, theirs), daemon=True)
+        self._process.start()
 
     def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
         """The metadata by which the service knows this member, or the controller."""
@@ -211,12 +214,12 @@ async def requests(bare: Server, ours: Server, what: str, count: int) -> tuple[A
     return askers
 
 
-def batches(count: int) -> list[Any]:
+def batches(count: int, first: int = 1) -> list[Any]:
     event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="group.1", name="start"))
     return [
         pb.FromMember(
             batch=pb.Batch(
-                run=RUN, member=MEMBER, life="life", first=1 + at, events=[event] * BATCH
+                run=RUN, member=MEMBER, life="life", first=first + at, events=[event] * BATCH
             )
         )
         for at in range(0, count, BATCH)
@@ -259,45 +262,63 @@ async def begin(run: Any, members: list[str]) -> None:
         await run.write(pb.FromRun(call=call))
 
 
-async def service_events(server: Server, count: int) -> float:
-    """Events a second from a member's stream through the service to its run's."""
-    async with (
-        grpc.aio.insecure_channel(server.target) as one,
-        grpc.aio.insecure_channel(server.target) as other,
-    ):
-        member: Any = api.EnsembleStub(one).Member(metadata=server.metadata(MEMBER))
-        run: Any = api.EnsembleStub(other).Steer(metadata=server.metadata(RUN))
-        await member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
-        await member.read()
-        await begin(run, [MEMBER])
+class Relayed:
+    """A member and a run of a service, and the events that go from the one to the other."""
+
+    async def begin(self, server: Server) -> None:
+        """Connect both, each by a connection of its own."""
+        self._channels = [grpc.aio.insecure_channel(server.target) for _ in range(2)]
+        one, other = (api.EnsembleStub(channel) for channel in self._channels)
+        self._member: Any = one.Member(metadata=server.metadata(MEMBER))
+        self._run: Any = other.Steer(metadata=server.metadata(RUN))
+        self._next = 1
+        await self._member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
+        await self._member.read()
+        await begin(self._run, [MEMBER])
+
+    async def seconds(self, count: int) -> float:
+        """Seconds that so many events take."""
         room = asyncio.Semaphore(AHEAD)
-        messages = batches(count)
+        messages = batches(count, self._next)
 
         async def send() -> None:
             for message in messages:
                 await room.acquire()
-                await member.write(message)
+                await self._member.write(message)
 
         began = time.perf_counter()
         sending = asyncio.create_task(send())
-        left, expected = len(messages) * BATCH, 1
+        left = len(messages) * BATCH
         while left:
-            message = await run.read()
+            message = await self._run.read()
             if message is grpc.aio.EOF:
-                raise SystemExit(f"the service ended the stream: {await run.details()}")
+                raise SystemExit(f"the service ended the stream: {await self._run.details()}")
             if message.HasField("batch"):
-                if message.batch.first != expected:
-                    raise SystemExit(f"event {expected} is missing")
+                if message.batch.first != self._next:
+                    raise SystemExit(f"event {self._next} is missing")
                 events = len(message.batch.events)  # several of the member's may have become one
-                expected += events
+                self._next += events
                 left -= events
                 for _ in range(events // BATCH):
                     room.release()
         took = time.perf_counter() - began
         await sending
-        member.cancel()
-        run.cancel()
-        return count / took
+        return took
+
+    async def end(self) -> None:
+        self._member.cancel()
+        self._run.cancel()
+        for channel in self._channels:
+            await channel.close()
+
+
+async def service_events(server: Server, count: int) -> float:
+    """Events a second from a member's stream through the service to its run's."""
+    relayed = Relayed()
+    await relayed.begin(server)
+    seconds = await relayed.seconds(count)
+    await relayed.end()
+    return count / seconds
 
 
 async def compare(bare: Server, ours: Server, threads: Server, options: argparse.Namespace) -> None:
