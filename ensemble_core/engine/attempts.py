@@ -6,18 +6,15 @@ Pure functions over the records of the job table; called by the engine's state a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ensemble_core.engine.job_record import Index
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.ensemble import Binder
-from ensemble_core.model.expressions import Expression
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["coming", "next_attempt", "worked_out_result"]
+__all__ = ["coming", "next_attempt"]
 
 
 def coming(index: Index) -> str:
@@ -42,14 +39,3 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
             f"{job.group!r} has no parameter {', '.join(sorted(unknown))}", code="no-such-parameter"
         )
     return source.job(job.index, parameters, job.replica, job.attempt + 1), source
-
-
-def worked_out_result(
-    result: Mapping[str, Expression],
-    known: Mapping[str, Any],
-    metric: Callable[[str], float | None],
-) -> tuple[dict[str, Any], list[str]]:
-    """The values of a group's ``result`` after a success, and the names of those without one."""
-    values = {name: formula.result(known, metric) for name, formula in result.items()}
-    found = {name: value for name, value in values.items() if value is not None}
-    return found, [name for name in values if name not in found]

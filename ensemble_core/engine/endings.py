@@ -14,7 +14,7 @@ from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.scopes import Slice, SliceKey
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
@@ -215,8 +215,7 @@ class Endings:
             rule = rule_state.rule
             scopes: list[Slice | None] = [None]
             if rule.each is not None:
-                key = SliceKey(rule.groups, rule.each)  # type: ignore[arg-type]
-                scopes = [each for each in emptied if each.key == key]
+                scopes = [each for each in emptied if each.key == rule_state.slices]
             for scope in scopes:
                 still_open, filled = state.standing(rule, scope)
                 one = rule_state if scope is None else scope.instance(rule_state.key)

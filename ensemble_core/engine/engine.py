@@ -55,7 +55,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.answers import Answers
-from ensemble_core.engine.attempts import worked_out_result
 from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.known_names import named_fields
 from ensemble_core.engine.occasion import Occasion
@@ -89,15 +88,12 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.expressions import Expression
+from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["Engine"]
 
 #: So many different warnings are remembered for whoever looks at the run later.
 _MOST_WARNINGS = 20
-
-
-#: What rules on ``silent`` and results of groups have to do with.
-_HEEDED = frozenset({"start", "finish", "clean"})
 
 
 class Engine:
@@ -291,8 +287,8 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if state.heeds and event.name in _HEEDED:
-            self._heed(record, event, occasions)
+        if state.heeds and event.name in state.heeds:
+            self._heed(record, event)
         index = state.rules.index
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
@@ -311,7 +307,7 @@ class Engine:
         if event.name == "clean":
             rules.endings.cleaned(record, event)
 
-    def _heed(self, record: JobRecord, event: JobEvent, occasions: Sequence[str]) -> None:
+    def _heed(self, record: JobRecord, event: JobEvent) -> None:
         """Work an event in for rules on ``silent`` and the group's ``result``."""
         state, source = self.state, record.source
         if state.silence.of:
@@ -319,37 +315,41 @@ class Engine:
                 state.silence.begin(record, state.now, state.timers)
             else:
                 state.silence.end(record)
-        if source is not None and source.result and "job-success" in occasions:
-            self._work_out_result(record, source.result, event)
+        if event.name == "finish" and record.outcome == "success" and source and source.result:
+            self._work_out_result(record, source, event)
 
-    def _work_out_result(
-        self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
-    ) -> None:
-        state, group = self.state, record.job.group
-        occasion = Occasion(event, record)
-        names = [name for formula in result.values() for name in formula.spoken]
-        known = named_fields(names, state.ensemble, occasion)
-        for name in record.source.reads if record.source else ():
-            value = state.read_scoped(name, None, occasion)
+    def _work_out_result(self, record: JobRecord, source: JobGroup, event: JobEvent) -> None:
+        state, occasion = self.state, Occasion(event, record)
+        found: dict[str, Any] = {}
+        for name, formula in source.result.items():
+            known = named_fields(formula.spoken, state.ensemble, occasion)
+            for spoken in formula.spoken:
+                if spoken in source.reads:
+                    known[spoken] = state.read_scoped(spoken, None, occasion)
+            value = formula.result(known, state.metric)
             if value is not None:
-                known[name] = value
-        record.index.result, missing = worked_out_result(result, known, state.metric)
-        table = state.table.groups[group]
+                found[name] = value
+            else:
+                self._tell_of_no_result(record, name, formula, known)
+        record.index.result = found
+
+    def _tell_of_no_result(
+        self, record: JobRecord, name: str, formula: Expression, known: Mapping[str, Any]
+    ) -> None:
+        state, table = self.state, self.state.table.groups[record.job.group]
+        message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
         # Of a group's jobs the first that an observer did not understand is told alone: of another
         # it is known only where no row was read of it.
         unread = record.not_understood or (table.not_understood and not record.rows)
-        for name in missing:
-            message = f"{record.job.id}: its result {name!r} ({result[name].text}) has no value"
-            lacks = any(each not in known for each in result[name].spoken)
-            if unread and lacks and not table.told:
-                # That of one job is told for all.
-                table.told = True
-                state.error(f"{message}, for its output was not understood")
-            elif name not in table.without_value:
-                state.out.append(Log(message=message, level="warning"))
-            else:
-                continue
-            table.without_value.append(name)
+        lacks = any(known.get(each) is None for each in formula.spoken)
+        if unread and lacks and not table.told:
+            table.told = True  # that of one job is told for all
+            state.error(f"{message}, for its output was not understood")
+        elif name not in table.without_value:
+            state.out.append(Log(message=message, level="warning"))
+        else:
+            return
+        table.without_value.append(name)
 
     def _on_stranger(self, event: JobEvent) -> None:
         state = self.state

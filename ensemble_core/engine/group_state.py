@@ -21,8 +21,8 @@ __all__ = ["GroupState"]
 class GroupState:
     """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
     are the metric store's own, ``watches`` those of them that rules wait for. ``reads`` and
-    ``tables`` say what is kept of each index, and in which slices it is; ``columns`` are those that
-    its rows had, of a group with a ``result``."""
+    ``tables`` say what is kept of each index, and in which slices it is, ``spoken`` has the names
+    of all that; ``columns`` are those that its rows had, of a group with a ``result``."""
 
     group: JobGroup
     counts: dict[str, int]
@@ -34,6 +34,7 @@ class GroupState:
     causes: dict[str, int] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
+    spoken: set[str] = field(default_factory=set)
     #: Its jobs that are done, where a table is over them.
     done_jobs: DoneJobs | None = None
     #: The combinations that it has had, where a rule may ask for others.
@@ -55,11 +56,6 @@ class GroupState:
     #: others by now.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def scoped(self) -> bool:
-        """True if anything is kept of single indices, or of slices."""
-        return bool(self.reads or self.tables)
 
     @property
     def backlog(self) -> int:

@@ -153,7 +153,7 @@ class JobTable:
                 group.had.add(combination(job.parameters, job.replica))
             for table in group.tables:
                 self.enter_slice(record.index, table)
-        if group.watches or group.reads or group.tables or self.gauges.kept:
+        if group.watches or group.spoken or self.gauges.kept:
             self._counted(group, record, _FIRST if index is None else _AGAIN)
 
     def enter_slice(self, index: Index, table: SliceTable) -> None:
@@ -287,7 +287,7 @@ class JobTable:
         job, index = record.job, record.kept
         group = self.groups[job.group]
         group.counts["done" if done else "lost"] += 1
-        if group.watches or group.reads or group.tables:
+        if group.watches or group.spoken:
             self._counted(group, record, _DONE if done else _LOST)
         if done and group.done_jobs is not None:
             duration = None
@@ -403,7 +403,7 @@ class JobTable:
             outcome = "success" if good else "failed"
         record.outcome = outcome
         group.counts[outcome] += 1
-        if group.watches or group.reads or group.tables or self.gauges.kept:
+        if group.watches or group.spoken or self.gauges.kept:
             self._counted(group, record, _OVER[outcome])
         if outcome == "failed":
             why = record.why or "unknown"
@@ -418,31 +418,29 @@ class JobTable:
                     self._record(job.group, "duration", duration, record.finished)
                 if (job.group, _DURATIONS[outcome]) in self._metrics.series:
                     self._record(job.group, _DURATIONS[outcome], duration, record.finished)
-                if group.reads or group.tables:
+                if "duration" in group.spoken:
                     self.sample(record, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
 
     def _counted(self, group: GroupState, record: JobRecord, changes: _Changes) -> None:
         """These counters of a group have changed: of what rules read in that they are to hear."""
-        touched, watches = self._index.touched, group.watches
+        watches, spoken = group.watches, group.spoken
         for counter, by in changes:
             if counter in watches:
-                touched[watches[counter]] = None
+                self._index.touched[watches[counter]] = None
             if counter == "active" and self.gauges.kept:
                 self.gauges.count_active(by)
-        if group.reads or group.tables:
-            slices = () if record.kept is None else record.kept.slices
-            for counter, by in changes:
-                name = _COUNTED[counter]
+            name = _COUNTED[counter]
+            if name in spoken:
                 if name in group.reads:
                     record.index.count(counter, by)
-                for each in slices:
+                for each in () if record.kept is None else record.kept.slices:
                     if name in each.reads:
                         each.count(counter, by)
 
     def sample(self, record: JobRecord, variable: str, value: float, now: float) -> None:
-        """A value of one job, for the statistics that rules name of its index and of the slices
-        that this is in."""
+        """A value of one job, for the statistics that rules name (``spoken`` has the variable) of
+        its index and of the slices that this is in."""
         specs = self.groups[record.job.group].reads.get(variable)
         if specs:
             record.index.take(variable, value, now, specs)
@@ -455,10 +453,11 @@ class JobTable:
     def record_result(self, record: JobRecord, now: float) -> None:
         """Record the result of a job that is done as variables of its group."""
         name = record.job.group
-        columns = self.groups[name].columns
+        group = self.groups[name]
         for variable, value in record.result.items():
-            if variable not in columns and not isinstance(value, str):
-                self.sample(record, variable, value, now)
+            if variable not in group.columns and not isinstance(value, str):
+                if variable in group.spoken:
+                    self.sample(record, variable, value, now)
                 if self._metrics.everything:
                     self._metrics.add(name, variable)
                 self._record(name, variable, value, now)
@@ -514,7 +513,6 @@ class JobTable:
         """Take a row that an observer read in the job's output."""
         group = record.job.group
         state = self.groups[group]
-        scoped = state.scoped
         if state.group.result:
             state.columns.update(values)
         if record.columns is None:
@@ -533,7 +531,7 @@ class JobTable:
             if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
-            if scoped:
+            if variable in state.spoken:
                 self.sample(record, variable, number, now)
 
     @staticmethod

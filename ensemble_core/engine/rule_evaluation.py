@@ -24,7 +24,7 @@ from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import AddRule, Fired, Switch
 from ensemble_core.model.events import Event
-from ensemble_core.model.rules import BoundAction, BoundRule
+from ensemble_core.model.rules import BoundAction
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
@@ -65,15 +65,14 @@ class RuleObserver(Protocol):
         """The ensemble file changed, between two events."""
 
 
-def _scope(rule: BoundRule, occasion: Occasion) -> Scope | None:
+def _scope(rule_state: RuleState, record: JobRecord | None) -> Scope | None:
     """The index or slice of the event's job that an instance of this rule is about."""
-    if occasion.record is None:
+    if record is None:
         return None
-    index = occasion.record.index
-    if rule.each == "job":
-        return index
-    for each in index.slices:
-        if each.key.parameters == rule.each and each.key.groups == rule.groups:
+    if rule_state.slices is None:
+        return record.index
+    for each in record.index.slices:
+        if each.key == rule_state.slices:
             return each
     return None
 
@@ -210,7 +209,7 @@ class RuleEvaluation:
         one: RuleState | Instance = rule_state
         scope = occasion.scope
         if rule.each is not None:
-            scope = scope or _scope(rule, occasion)
+            scope = scope or _scope(rule_state, occasion.record)
             if scope is None:  # a job that lacks one of the parameters
                 return
             if self.observer is not None:

@@ -107,9 +107,13 @@ class RuleState:
     #: changed.
     key: int = -1
     edition: int = 0
+    #: The ``SliceKey`` of the slices that its instances are of.
+    slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.enabled = self.rule.enabled
+        rule = self.rule
+        self.enabled = rule.enabled
+        self.slices = (rule.groups, rule.each) if isinstance(rule.each, tuple) else None
 
     def carry(self, earlier: RuleState) -> None:
         """Go on where the same rule stood in an earlier version of the file."""

@@ -8,7 +8,7 @@ object, encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine import demands
@@ -102,8 +102,8 @@ class State:
         self.strangers = Strangers()
         self.timers = Timers()
         self.silence = Silence()
-        #: Whether it is kept how long jobs give no row, or a group has a ``result``.
-        self.heeds = False
+        #: The events of jobs that rules on ``silent`` or results of groups have to do with.
+        self.heeds: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
@@ -207,7 +207,7 @@ class State:
         elif any(USED in path for path in rule.metrics):
             self.table.usage.keep()
         if rule.trigger.after is not None:
-            self.heeds = True
+            self.heeds.update(("start", "finish", "clean"))
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
             self.silence.serve(groups, rule.trigger.after, records, self.now)
@@ -233,7 +233,7 @@ class State:
             self.serve(state.rule)
         for group in ensemble.groups.values():
             demands.read(self.table, group.name, group.reads, ensemble.statistics)
-            self.heeds = self.heeds or bool(group.result)
+            self.heeds.update(("finish",) if group.result else ())
             for text in () if group.retry is None else sorted(group.retry.metrics):
                 path = self.rules.path(text)
                 if path is not None:
@@ -343,7 +343,7 @@ class State:
         return all_fields(self.ensemble, occasion)
 
     def known(
-        self, rule: BoundRule, names: Iterable[str], occasion: Occasion, scope: Scope | None
+        self, rule: BoundRule, names: Sequence[str], occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
         """The values of these names for a rule, in the instance with this scope."""
         known = named_fields(names, self.ensemble, occasion)

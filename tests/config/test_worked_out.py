@@ -274,6 +274,7 @@ def test_so_many_nodes_are_asked_for_as_are_worked_out() -> None:
     ("text", "why"),
     [
         ("= 1 / (T - 1)", "no finite number"),
+        ("= 0 * (1e308 * 10 * T)", "no finite number"),
         ("= last.E", "last.E has none"),
         ('= metric("mean.sim-E")', "mean.sim-E has none"),
         ("{last.E}", "last.E has none"),
