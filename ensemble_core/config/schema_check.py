@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -58,8 +59,18 @@ _USUAL = {
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
     is at a path."""
+    data, file = context.document.data, context.document.file
     try:
-        if not part and context.validators.hold(context.document.data):
+        if not part and context.validators.hold(data):
+            return
+        if not part and isinstance(data, dict) and "tasks" in data and "jobs" not in data:
+            context.report(
+                at,
+                "this is a jobspec, and not an ensemble file",
+                hint=f"write 'jobs: [{{jobspec: {PurePath(file).name}}}]' in an ensemble file "
+                f"beside it, or run it as it is: ensemble jobspec run {file}",
+                code="missing-key",
+            )
             return
         found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:

@@ -358,6 +358,16 @@ tasks:
     assert "ended after 22m" in result.output  # three tests on two cores
 
 
+def test_a_jobspec_given_as_the_study_is_refused_with_the_line_that_names_it(
+    tmp_path: Path,
+) -> None:
+    result = _simulate(tmp_path, "version: 1\nresources: {}\ntasks: [{command: hostname}]\n")
+    assert result.exit_code == 2
+    assert "this is a jobspec, and not an ensemble file" in result.output
+    assert "jobs: [{jobspec: study.yaml}]" in result.output
+    assert "unknown key" not in result.output
+
+
 GENERATOR = """
 jobs:
   - name: sim
