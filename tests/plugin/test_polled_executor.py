@@ -187,6 +187,74 @@ def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
     assert not full
 
 
+def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """The first attempt is what filled it, and shows late."""
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        odd.instead["submit"] = [ExecutorError("1 job is the most", code="full")]
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("1")
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert session.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == 1
+
+
+def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_after_all(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        odd.instead["submit"] = [ExecutorError("the project is closed")]
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert session.exception(job) == "submit"
+        session.check_ended_once()
+    assert ran(tmp_path) == 0
+
+
+def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        began = odd.submit_batch
+
+        def refused(batch: Batch) -> Sequence[str]:
+            odd.begin("0")
+            reports = Path(batch.script).parents[1] / "reports"
+            wait_until(lambda: any(path.read_text() for path in reports.iterdir()))
+            odd.submit_batch = began  # type: ignore[method-assign]
+            raise ExecutorError("the project is closed")
+
+        odd.submit_batch = refused  # type: ignore[method-assign]
+        session.wait_for(job, "start")
+        gate.touch()
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 0
+        session.check_ended_once()
+
+
 def test_a_job_that_cannot_write_into_the_spool_never_runs_and_is_told_once(
     odd: Odd, tmp_path: Path
 ) -> None:

@@ -182,6 +182,15 @@ def test_a_queue_is_asked_a_fourth_more_often_than_each_period_at_most(
     assert not watched.told
 
 
+def test_a_queue_that_has_no_job_of_the_run_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    monkeypatch.setattr(watched.queue, "nodes", lambda: watched.queue.asked.append(0.0) or {})
+    assert watched.until(watched.queue.now + 3600.0) is None
+    assert not watched.queue.asked
+
+
 @pytest.mark.parametrize("holes", [{2}, {2, 3}, {2, 3, 5, 6, 8}])
 def test_answers_that_lack_a_job_which_later_ones_have_are_not_believed(
     holes: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,7 +49,7 @@ class QueueHooks(Executor):
     grace:
         Seconds from SIGTERM to SIGKILL.
     most_jobs:
-        Jobs in one batch, at most; 1 where the queue has no arrays.
+        Jobs in one batch, at most; 1 where the queue has no arrays. ``connect`` may learn it.
     task_place, task_id:
         What a shell expands, within a job, to its place in its batch (from 1) and to its id.
     own_variables:
@@ -62,7 +62,7 @@ class QueueHooks(Executor):
     )
     shared: ClassVar[bool] = True
     name: ClassVar[str] = "queue"
-    most_jobs: ClassVar[int] = 1
+    most_jobs: int = 1
     task_place: ClassVar[str] = "1"
     task_id: ClassVar[str] = "-"
     own_variables: ClassVar[tuple[str, ...]] = ()

@@ -142,29 +142,35 @@ class Submission:
             self._accept(going, ids)
 
     def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
-        polled, name = self._polled, self._polled.hooks.name
-        if error.code == "full":
-            for job, place, life in self._lives(going):
-                life.key = ""
-                self._orders[job.id] = (job, place)
-            for batches in (polled.left, polled.sent):
-                batches.pop(going.sent.key, None)
-            self._at = time.monotonic() + pace.FULL
-            polled.outlet.trouble(
-                "submit",
-                f"{name} takes no more jobs for now: {len(self._orders)} wait here and are tried "
-                f"again\n  {error}",
-            )
-        elif error.transient:
+        polled, sent = self._polled, going.sent
+        full, first = error.code == "full", len(sent.names) == 1
+        if full or error.transient:
+            now = time.monotonic()
+            if full and first:
+                for job, place, life in self._lives(going):
+                    life.key = ""
+                    self._orders[job.id] = (job, place)
+                for batches in (polled.left, polled.sent):
+                    batches.pop(sent.key, None)
+                self._at = now + pace.FULL
+            else:  # an earlier attempt may arrive yet: this stays that batch
+                going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
+                self._unsure.append(going)
+            waiting = len(self._orders) or len(going.orders)
+            what = "does not answer: it is asked again until it does"
+            if full:
+                what = f"takes no more jobs for now: {waiting} wait here and are tried again"
+            polled.outlet.trouble("submit", f"{polled.hooks.name} {what}\n  {error}")
+            return
+        polled.outlet.answered("submit")
+        for _, _, life in self._lives(going):
+            # An earlier attempt that arrives yet is to find its job claimed, unless it has begun.
+            if first or (polled.bar(life) and "start" not in life.told):
+                life.refuse("submit", str(error), polled.now())
+        if any(self._lives(going)):
             going.since = time.monotonic()
             going.due = going.since + pace.SOON_AGAIN
             self._unsure.append(going)
-            polled.outlet.trouble(
-                "submit", f"{name} does not answer: it is asked again until it does\n  {error}"
-            )
-        else:
-            for _, _, life in self._lives(going):
-                life.refuse("submit", str(error), polled.now())
 
     def _accept(self, going: _Going, ids: Sequence[str]) -> None:
         polled, sent = self._polled, going.sent

@@ -21,7 +21,8 @@ _AWAY = (
     "got send error", "got read error", "connection refused", "timeout", "try again later",
     "failed receiving gdi request", "qmaster is not alive",
 )  # fmt: skip
-_FULL = ("exceed", "only has limit of", "job is rejected because a limit", "maximum number of jobs")
+#: The exit code of ``qsub`` where a limit of the cell's (``max_jobs``, ``max_u_jobs``) is reached.
+_FULL = 25
 #: Ids that one ``qdel`` is given.
 _AT_ONCE = 200
 #: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
@@ -32,7 +33,7 @@ class GridEngineExecutor(PolledExecutor):
     """Runs jobs on a Grid Engine cluster; see the README for what it promises."""
 
     name: ClassVar[str] = "gridengine"
-    most_jobs: ClassVar[int] = 1000
+    most_jobs: int = 1000
     task_place: ClassVar[str] = "$SGE_TASK_ID"
     task_id: ClassVar[str] = '$JOB_ID$(case $SGE_TASK_ID in [0-9]*) echo ".$SGE_TASK_ID";; esac)'
     own_variables: ClassVar[tuple[str, ...]] = (
@@ -68,14 +69,15 @@ class GridEngineExecutor(PolledExecutor):
         if any(part in lower for part in _AWAY):
             hint = "is qmaster up? 'qconf -sss' tells"
             raise ExecutorError(what, hint=hint, code="no-answer", transient=True)
-        full = any(part in lower for part in _FULL)
-        raise ExecutorError(what, code="full" if full else "refused")
+        raise ExecutorError(what, code="full" if code == _FULL else "refused")
 
     def connect(self) -> None:
         if shutil.which("qsub") is None:
             hint = "source the settings.sh of the Grid Engine cell, or run on a submit host"
             raise ExecutorError("qsub is not on the PATH", hint=hint, code="no-gridengine")
-        self._run_command(["qconf", "-sss"])
+        limit = re.search(r"^max_aj_tasks\s+(\d+)", self._run_command(["qconf", "-sconf"]), re.M)
+        if limit is not None and int(limit[1]):  # 0: none
+            self.most_jobs = min(self.most_jobs, int(limit[1]))
 
     def wrong(self, job: Job) -> str | None:
         if job.nodes > 1:

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -194,6 +194,19 @@ class Cluster:
     def jobs(self) -> list[str]:
         """Lines of ``qstat``."""
         return self.run("qstat", "-u", "*").splitlines()[2:]
+
+    @contextmanager
+    def limited(self, **fields: str) -> Iterator[None]:
+        """Other values of fields of the cell's configuration, for a while."""
+        before = self.run("qconf", "-sconf")
+        file = self.base / "global"
+        try:
+            file.write_text(replaced(before, **fields))
+            self.run("qconf", "-Mconf", str(file))
+            yield
+        finally:
+            file.write_text(before)
+            self.run("qconf", "-Mconf", str(file))
 
     def wait_idle(self) -> None:
         self.wait(lambda: not self.jobs(), "an empty queue")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Executor
-from ensemble_core.testing import FaultSuite
+from ensemble_core.plugin.polled import pace
+from ensemble_core.testing import FaultSuite, Session
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -21,7 +23,36 @@ class TestGridEngine(FaultSuite):
     nothing = "<job_info><queue_info/><job_info/></job_info>"
 
     @pytest.fixture
-    def queue(self, cluster: Cluster) -> None: ...
+    def queue(self, cluster: Cluster) -> None:
+        self.cluster = cluster
 
     def make_executor(self, period: float = 1.0) -> Executor:
         return GridEngineExecutor(poll=period)
+
+    @pytest.mark.parametrize("limit", ["max_u_jobs", "max_jobs"])
+    def test_more_jobs_than_the_cell_takes_wait_and_go_later(
+        self, limit: str, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pace, "FULL", 1.0)
+        self.cluster.wait_idle()
+        with self.cluster.limited(**{limit: "2"}):
+            # Of other time limits, so that each is a job of its own.
+            gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
+            jobs = [
+                session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)
+                for number in range(4)
+            ]
+            session.submit(*jobs)
+            session.wait(lambda: bool(session.problems()), "a warning")
+            Path("gate").touch()
+            session.wait_clean(*jobs)
+        self.check(session, *jobs)
+        assert "are allowed per" in session.problems()[0]
+
+    def test_arrays_have_no_more_tasks_than_the_cell_allows(self, tmp_path: Path) -> None:
+        with self.cluster.limited(max_aj_tasks="2"):
+            with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
+                jobs = [self.counted(session) for _ in range(5)]
+                session.run(*jobs)
+            self.check(session, *jobs, told=(0,))
+            assert (self.folder / "qsub.calls").read_text().count("\n") == 3
