@@ -1,23 +1,43 @@
 """Rules mean the same on each queue: examples with figures have them on Slurm, Grid Engine and Flux.
 
-A sample, since all of them take many minutes: one that branches on results, one that chooses
-parameters by them, and a study that mends what failed by its output. ``make soak`` runs all on
-each queue, undisturbed and killed. Those of ``examples/*.yaml`` are compared decision by decision in
-the plugins' suites of decisions, all that need neither LAMMPS nor a cluster that grows.
+A sample, since all of them take a quarter of an hour: one that branches on results, one that
+chooses parameters by them, one that changes the cores of its jobs, and a study that mends what
+failed by its output. ``make soak`` plays all on each queue, undisturbed and killed; by hand:
+``scripts/soak.py --executor use-cases-gridengine --rounds 0``. Those of ``examples/*.yaml`` are
+compared decision by decision in the plugins' suites of decisions. What is on no queue's list stands
+in ``ELSEWHERE``, with the reason.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from ensemble_core.testing.decisions import ensemble_files
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
-    "use-cases": ("branches", "parameters/bisect"),
+    "use-cases": ("branches", "parameters/bisect", "shape/shape"),
     "studies": ("errors",),
+}
+#: Ensemble files that are not played on each queue, and why; ``here`` of a use case says it of those
+#: that have one.
+ELSEWHERE = {
+    "minicluster.yaml": "is of a MiniCluster: the stand-in for one, or Kubernetes",
+    "two-members.yaml": "is of two queues at once, behind a service: tests of ensemble-service",
+    "lammps-melt.yaml": "on Slurm and Flux: their suites of decisions, where LAMMPS is",
+    "lammps-sweep.yaml": "on Slurm and Flux: their suites of decisions, where LAMMPS is",
+    "lammps-bisect.yaml": "cancels by the rows that were seen by then, which is chance",
+    "lammps-converge.yaml": "cancels by the rows that were seen by then, which is chance",
+    "lammps-restart.yaml": "has as many jobs as the machine's speed and a time limit make of it",
+    "lammps-shape.yaml": "decides by how fast LAMMPS was on one core and on two",
+    "chain/ensemble.yaml": "is begun by a queue's script: test_chain.py of the three plugins",
+    "ising/fixed.yaml": "is a whole sweep, which ising/ensemble.yaml is compared with by its cost",
+    "shape/rate.yaml": "grows, which a queue of a fixed size refuses before anything runs",
 }
 NOT_THERE = 77
 
@@ -38,3 +58,25 @@ def test_an_example_has_the_same_figures_on_each_queue(
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(EXAMPLES[kind])} rounds" in done.stdout
+
+
+def test_each_example_is_played_on_the_queues_or_it_is_said_why_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    from studies import STUDIES
+    from use_cases import USE_CASES
+
+    compared = ensemble_files(ROOT / "examples", "lammps-", "minicluster", "two-members")
+    played = Counter(file.name for file in compared)
+    for name, study in {**USE_CASES, **STUDIES}.items():
+        if not study.here:
+            played[study.file or f"studies/{name}/ensemble.yaml"] += 1
+    files = {
+        str(file.relative_to(ROOT / "examples"))
+        for file in (ROOT / "examples").rglob("*.yaml")
+        if not file.name.endswith(".ensemble-test.yaml")
+    }
+    assert files == played.keys() | ELSEWHERE.keys()
+    assert not played.keys() & ELSEWHERE.keys()
+    assert set(played.values()) == {1}
