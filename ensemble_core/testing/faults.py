@@ -218,12 +218,15 @@ class FaultSuite:
         self.check(session, job)
 
     def test_an_answer_that_was_cut_short_loses_no_job(self, session: Session) -> None:
-        jobs = [self.counted(session, 5) for _ in range(4)]
+        gate = self.folder / "gate"
+        script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e {gate} ]; do sleep 0.1; done"
+        jobs = [session.job("sh", "-c", script) for _ in range(4)]
         session.submit(*jobs)
         for job in jobs[:2]:
             session.wait_for(job, "start")
         self.plan({"ask": "cut\ncut"})
         wait_until(lambda: self.calls("ask", "cut") == 2)
+        gate.touch()
         session.wait_clean(*jobs)
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         assert not any(event.name == "exception" for job in jobs for event in session.of(job))
