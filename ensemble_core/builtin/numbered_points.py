@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
@@ -40,20 +40,35 @@ class _Numbered(Generator):
         self._next = sum(len(each.suggested) for each in exchanges)
 
 
+class _Grid(Generator):
+    """Combinations of values in their order. Those on record are not given again, whatever values a
+    changed file has."""
+
+    def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
+        self._names = names
+        self._rest: Iterator[tuple[Any, ...]] = itertools.product(*values)
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        found = itertools.islice(self._rest, count)
+        return [dict(zip(self._names, values, strict=True)) for values in found]
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        known = {
+            _alike(point.parameters.get(name) for name in self._names)
+            for each in exchanges
+            for point in each.suggested
+        }
+        self._rest = (values for values in self._rest if _alike(values) not in known)
+
+
+def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Equal for equal values: 1 is 1.0, and never "1" or true."""
+    return tuple(repr(each) if isinstance(each, bool) else each for each in values)
+
+
 def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     """Every combination, the last variable the fastest."""
-    values = [_on_axis(each, options) for each in vocs.variables]
-    names = vocs.names
-    combinations = itertools.product(*values)
-    found: list[tuple[Any, ...]] = []
-
-    def of(number: int) -> Mapping[str, Any] | None:
-        found.extend(itertools.islice(combinations, max(0, number + 1 - len(found))))
-        if number >= len(found):
-            return None
-        return dict(zip(names, found[number], strict=True))
-
-    return _Numbered(of)
+    return _Grid(vocs.names, [_on_axis(each, options) for each in vocs.variables])
 
 
 def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:

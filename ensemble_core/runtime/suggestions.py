@@ -1,7 +1,8 @@
 """Calls of generators, off the engine's thread: built when first asked, told, asked, and checked.
 
 Each generator has threads of its own, so one that hangs keeps nobody waiting: its call is given up
-after the ``timeout`` of the file. What it suggests goes back to the engine as the event that a
+after the ``timeout`` of the file; the first call of a resumed run, which makes those on record
+again, after as many timeouts. What it suggests goes back to the engine as the event that a
 function's result does, once it is known to be a point of the problem. Used by the runtime.
 """
 
@@ -81,9 +82,10 @@ class GeneratorCalls:
             self._emit(self.outcome(task))
 
     def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call and wait for it, no longer than its ``timeout``; what became of it."""
-        timeout = self._specs[task.call.name].timeout
+        """Make this call and wait for it, no longer than its ``timeout`` (a first one: than
+        that of all calls that it makes again); what became of it."""
         worker = self._worker(task.call.name)
+        timeout = self._specs[task.call.name].timeout * worker.calls(task)
         found: _Answer | _Fault
         try:
             worker.begin(task)
@@ -125,6 +127,10 @@ class _Worker:
         self._tags: set[Any] = set()
         self._begun = False
 
+    def calls(self, task: MakeSuggestion) -> int:
+        """How many calls of the generator this one is: the first makes those on record again."""
+        return 1 if self._begun else 1 + task.known
+
     def begin(self, task: MakeSuggestion) -> None:
         """Make a call on the worker's thread; the answer is among ``answers`` then."""
         if not self._begun:
@@ -153,7 +159,8 @@ class _Worker:
             self._generator = spec.build()
             before = task.exchanges[: task.known]
             if before:
-                self._generator.resume([_fitting(spec, each) for each in before])
+                fit = [each._replace(told=tuple(_fit(spec, each.told))) for each in before]
+                self._generator.resume(fit)
             self._tags = {each.tag for one in before for each in one.suggested}
         generator = self._generator
         if asking.told:
@@ -213,11 +220,6 @@ def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
         if spec.vocs.refused(each.parameters) is None
         and (not each.values or outputs <= each.values.keys())
     ]
-
-
-def _fitting(spec: GeneratorSpec, exchange: Exchange) -> Exchange:
-    fit = _fit(spec, exchange.suggested)
-    return exchange._replace(told=tuple(_fit(spec, exchange.told)), suggested=tuple(fit))
 
 
 def _plain(value: object) -> Any:

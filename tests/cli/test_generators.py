@@ -176,3 +176,87 @@ def test_a_run_that_is_killed_loses_and_doubles_no_point(
     both = found.keys() & plain.keys()
     assert len(both) >= 6
     assert {number: found[number] for number in both} == {number: plain[number] for number in both}
+
+
+VERSIONED = """
+from ensemble_core import Generator, GeneratorPlugin, hookimpl
+
+
+class Walk(Generator):
+    number = 0
+
+    def suggest(self, count):
+        if self.number >= MOST:
+            raise RuntimeError("no further")
+        found = [{"x": (self.number + i) * STEP, "n": 1} for i in range(count)]
+        self.number += count
+        return found
+
+    def ingest(self, points):
+        with open("told", "a") as file:
+            for point in points:
+                file.write(f"VERSION {point.number} {point.parameters['x']} {point.values['E']}\\n")
+
+    def resume(self, exchanges):
+        self.number = sum(len(each.suggested) for each in exchanges)
+
+
+@hookimpl
+def ensemble_generators():
+    options = {"type": "object", "properties": OPTIONS}
+    build = lambda vocs, options: Walk()
+    return [GeneratorPlugin(name="walk", summary="walks", build=build, options=options)]
+"""
+
+
+def test_an_upgraded_plugin_changes_nothing_that_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version suggests other points: those on record stand, and it goes on after them."""
+    monkeypatch.chdir(tmp_path)
+    plugin, file = tmp_path / "walk.py", tmp_path / "study.yaml"
+
+    def install(version: int, step: float, most: int, options: str) -> None:
+        text = VERSIONED.replace("VERSION", f"v{version}").replace("STEP", str(step))
+        plugin.write_text(text.replace("MOST", str(most)).replace("OPTIONS", options), "utf-8")
+
+    def told(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "ensemble_core.cli", *arguments]
+        found = subprocess.run(
+            [*command, "--state", str(tmp_path / "state")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return found.returncode, found.stdout + found.stderr
+
+    text = FILE.format(command=json.dumps(JOB), use="walk", timeout=600, count=5)
+    file.write_text(f"{text}    with: {{pace: 1}}\n", "utf-8")
+    install(1, 0.25, 3, "{'pace': {'type': 'integer'}}")
+    code, output = told("run", "--plugin", str(plugin), "--executor", "local", str(file))
+    assert code == 1, output
+    assert "raised RuntimeError: no further" in output
+    before = {row["point"]: row["x"] for row in points(tmp_path)}
+    assert before == {number: number * 0.25 for number in range(len(before))}
+
+    install(2, -0.1, 99, "{'speed': {'type': 'integer'}}")
+    code, output = told("resume", "last")
+    assert code == 2, output  # it takes that option no more: said with its place, nothing is lost
+    assert "unknown key 'pace'" in output
+
+    install(3, -0.1, 99, "{'pace': {'type': 'integer'}, 'speed': {'type': 'integer'}}")
+    code, output = told("resume", "last")
+    assert code == 0, output
+    after = {row["point"]: row["x"] for row in points(tmp_path)}
+    assert {number: after[number] for number in before} == before
+    assert {*after} == {*range(len(after))}
+    assert all(after[number] == number * -0.1 for number in {*after} - {*before})
+    last = [line.split() for line in (tmp_path / "told").read_text("utf-8").splitlines()]
+    of_new = [int(number) for version, number, *_ in last if version == "v3"]
+    assert {*of_new} >= {*after} - {*before}
+    assert len(of_new) == len({*of_new})
+    for _, number, x, value in last:
+        assert float(x) == after[int(number)]
+        assert float(value) == pytest.approx((float(x) - 1) ** 2 + 1)
+    code, output = told("replay", "last")
+    assert code == 0, output

@@ -11,7 +11,14 @@ import pytest
 from ensemble_core.engine.generator_state import Asking
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
-from ensemble_core.model.generators import Generator, GeneratorSpec, Variable, Vocs
+from ensemble_core.model.generators import (
+    Exchange,
+    Generator,
+    GeneratorSpec,
+    Point,
+    Variable,
+    Vocs,
+)
 from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
 
 X = Variable(name="x", low=-5.0, high=5.0)
@@ -40,11 +47,11 @@ def spec(generator: Generator, timeout: float = 600.0) -> GeneratorSpec:
     )
 
 
-def outcome(found: GeneratorSpec) -> Event:
+def outcome(found: GeneratorSpec, before: Sequence[Exchange] = ()) -> Event:
     calls = GeneratorCalls({found.name: found}, lambda event: None, lambda: 0.0)
     call = Call(call="call-1", kind="generator", name=found.name, options={})
     try:
-        return calls.outcome(MakeSuggestion(Asking(call, 1, (), ()), (), 0))
+        return calls.outcome(MakeSuggestion(Asking(call, 1, (), ()), before, len(before)))
     finally:
         calls.close()
 
@@ -90,3 +97,54 @@ def test_a_generator_that_hangs_is_given_up_where_its_answer_is_waited_for() -> 
         stuck.over.set()
     assert isinstance(told, CallFailed)
     assert told.error == "gave no answer within 0.2 s"
+
+
+class Slow(Fixed):
+    """Takes longer to make all calls again than one may take."""
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        threading.Event().wait(1.0)
+
+
+def test_a_resume_may_take_as_long_as_all_calls_that_it_makes_again() -> None:
+    """A study of 10,000 points takes minutes to be built anew, where each call took no second."""
+    point = {"x": 1.0, "n": 3, "kind": "a"}
+    before = [Exchange((), (), (Point(number=i, parameters=point),)) for i in range(10_000)]
+    told = outcome(spec(Slow(point), timeout=0.2), before)
+    assert isinstance(told, CallReturned)
+
+
+class Buried(Stuck):
+    """Comes back from a resume when the test is over."""
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        self.over.wait()
+
+
+def test_a_resume_that_hangs_is_given_up() -> None:
+    stuck = Buried()
+    try:
+        told = outcome(spec(stuck, timeout=0.1), [Exchange((), (), ())])
+    finally:
+        stuck.over.set()
+    assert isinstance(told, CallFailed)
+    assert told.error == "gave no answer within 0.2 s"
+
+
+class Counted(Fixed):
+    """Keeps what it is resumed with."""
+
+    record: Sequence[Exchange] = ()
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        self.record = exchanges
+
+
+def test_points_that_a_changed_file_refuses_count_at_a_resume_and_are_not_told() -> None:
+    fit, unfit = (
+        Point(number=number, parameters={"x": x, "n": 3, "kind": "a"}, values={"E": 1.0})
+        for number, x in enumerate((1.0, 7.0))
+    )
+    generator = Counted({**fit.parameters})
+    outcome(spec(generator), [Exchange((), (), (fit, unfit)), Exchange((fit, unfit), (), ())])
+    assert generator.record == [Exchange((), (), (fit, unfit)), Exchange((fit,), (), ())]

@@ -74,6 +74,8 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
             hint="leave 'pruner_options' out (--set generators.NAME.with.pruner_options={})",
             code="bad-value",
         )
+    if options["sampler_options"] or options["pruner_options"]:
+        _build(vocs, options)  # arguments that only Optuna's classes know
 
 
 @hookimpl

@@ -96,7 +96,8 @@ class OptunaGenerator(Generator):
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         """Ask and tell all again: a study with the same seed gives the same points. One that does
-        not (another version of Optuna) is given those on record."""
+        not (another version of Optuna) is given those on record. A point that a changed file has
+        no place for failed."""
         for told, readings, suggested in exchanges:
             self.ingest(told)
             self.prune(readings)
@@ -104,6 +105,9 @@ class OptunaGenerator(Generator):
                 trial = self._ask()
                 if trial.params != dict(point.parameters):
                     self._study.tell(trial, state=TrialState.FAIL)
+                    if self._vocs.refused(point.parameters) is not None:
+                        del self._trials[point.number]
+                        continue
                     self._next -= 1
                     self._study.enqueue_trial(dict(point.parameters))
                     self._ask()

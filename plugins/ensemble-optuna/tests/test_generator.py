@@ -10,7 +10,7 @@ import optuna
 import pytest
 from ensemble_optuna import ensemble_generators
 
-from ensemble_core import Constraint, EnsembleError, Point, Reading, Variable, Vocs
+from ensemble_core import Constraint, EnsembleError, Exchange, Point, Reading, Variable, Vocs
 from ensemble_core.testing import GeneratorContract, PlayedGenerator
 
 (OPTUNA,) = ensemble_generators()
@@ -107,8 +107,10 @@ def test_what_optuna_cannot_do_is_refused_with_what_to_do() -> None:
     left = {**OPTIONS, "pruner": "none", "pruner_options": {"min_resource": 2}}
     with pytest.raises(EnsembleError, match="takes no 'pruner_options', and here are 'min_res"):
         OPTUNA.check(BRANIN, left)
-    with pytest.raises(EnsembleError, match="cannot be made with these options"):
-        OPTUNA.build(BRANIN, {**OPTIONS, "sampler_options": {"no_such": 1}})
+    for given, prunes in (("sampler_options", False), ("pruner_options", True)):
+        problem = Vocs(variables=BRANIN.variables, objectives=BRANIN.objectives, prunes=prunes)
+        with pytest.raises(EnsembleError, match=r"with these options: .*'no_such'"):
+            OPTUNA.check(problem, {**OPTIONS, given: {"no_such": 1}})
 
 
 def test_a_library_that_a_sampler_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +134,35 @@ def test_points_of_another_generator_are_trials_of_the_study_and_steer_what_come
         found = played.play(8, bowl)
         far.append(sum(bowl(each)["E"] for each in found) / len(found))
     assert far[1] < far[0] / 2  # TPE draws at random until it knows ten trials
+
+
+@pytest.mark.parametrize("gone", [[0], [2], [0, 1, 2]])
+def test_a_value_is_of_its_own_place_where_a_changed_file_refuses_points_on_record(
+    gone: list[int],
+) -> None:
+    kind = Variable(name="kind", values=("a", "b"))
+    x = BRANIN.variables[0]
+    before, after = (
+        Vocs(variables=(x, one), objectives={"E": "minimize"})
+        for one in (kind, Variable(name="kind", values=("b",)))
+    )
+    record = [
+        Point(number=number, parameters={"x": float(number), "kind": "ab"[number not in gone]})
+        for number in range(3)
+    ]
+    resumed: Any = built(after)()
+    resumed.resume([Exchange((), (), tuple(record))])
+    (new,) = resumed.suggest(1)
+    assert before.refused(new) is None
+    left = [each for each in record if each.number not in gone]
+    resumed.prune([Reading(2, 0, 1.0)])
+    resumed.ingest(
+        [
+            Point(number=each.number, parameters=each.parameters, values={"E": each.number + 1.0})
+            for each in (*left, Point(number=3, parameters=new))
+        ]
+    )
+    done = {trial.value: trial.params for trial in resumed._study.trials if trial.value is not None}
+    assert done == {
+        4.0: dict(new), **{each.number + 1.0: dict(each.parameters) for each in left}
+    }  # fmt: skip

@@ -1,0 +1,83 @@
+"""Points that follow from their numbers, resumed under a file with other values or ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ensemble_core import Exchange, Point, Variable, Vocs
+from ensemble_core.builtin.generators import ensemble_generators
+from ensemble_core.config.schema import defaults
+from ensemble_core.model.generators import Generator
+from ensemble_core.testing import PlayedGenerator
+
+RECORDS = {record.name: record for record in ensemble_generators()}
+X = Variable(name="x", low=0.0, high=1.0)
+
+
+def built(use: str, *variables: Variable, **options: Any) -> tuple[Vocs, Generator]:
+    problem = Vocs(variables=variables, objectives={"E": "minimize"})
+    return problem, RECORDS[use].build(problem, defaults(RECORDS[use].options, options))
+
+
+def played(use: str, calls: int, *variables: Variable, **options: Any) -> list[Exchange]:
+    problem, generator = built(use, *variables, **options)
+    game = PlayedGenerator(lambda: generator, problem, at_once=2)
+    game.play(calls, lambda parameters: {"E": 1.0})
+    return game.exchanges
+
+
+def values(*given: Any) -> Variable:
+    return Variable(name="n", values=given)
+
+
+def axis(found: list[Mapping[str, Any]]) -> list[Any]:
+    return [each["n"] for each in found]
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        ((1, 2, 3, 4), [4]),
+        ((2, 3, 4), [4]),  # what is gone from the file takes nobody's place
+        ((1, 2, 2.5, 3, 4), [2.5, 4]),
+        ((4, 3.0, 2, 1), [4]),
+        ((True, "1", 3, 5), [True, "1", 5]),  # neither is the 1 on record
+        ((5, 6), [5, 6]),
+    ],
+)
+def test_a_grid_with_other_values_gives_those_that_are_not_on_record_each_once(
+    now: tuple[Any, ...], left: list[Any]
+) -> None:
+    record = played("grid", 2, values(1, 2, 3, 4))
+    assert [p.parameters["n"] for each in record for p in each.suggested] == [1, 2, 3]
+    _, changed = built("grid", values(*now))
+    changed.resume(record)
+    assert axis(list(changed.suggest(9))) == left
+    assert not changed.suggest(9)
+
+
+@pytest.mark.parametrize("use", ["random", "sobol", "latin-hypercube"])
+def test_no_point_is_drawn_a_second_time_where_a_changed_file_refuses_points_on_record(
+    use: str,
+) -> None:
+    options = {"points": 24} if use == "latin-hypercube" else {}
+    record = played(use, 11, X, values(8, 16, 32), **options)
+    _, changed = built(use, X, values(8, 16), **options)
+    changed.resume(record)
+    before = {p.parameters["x"] for each in record for p in each.suggested}
+    after = [each["x"] for each in changed.suggest(12)]
+    assert len(before) == len(after) == 12
+    assert not before & {*after}
+    if use == "latin-hypercube":
+        assert sorted(int(x * 24) for x in (*before, *after)) == list(range(24))
+        assert not changed.suggest(1)
+
+
+def test_points_on_record_that_are_lost_or_under_way_are_not_given_again() -> None:
+    under_way = Exchange((), (), (Point(number=0, parameters={"n": 1}),))
+    _, resumed = built("grid", values(1, 2))
+    resumed.resume([under_way])
+    assert axis(list(resumed.suggest(2))) == [2]
