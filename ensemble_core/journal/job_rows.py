@@ -120,8 +120,8 @@ def row_of(record: JobRecord) -> JobRow:
 
 def _kind(value: object) -> str:
     kind = _KIND_OF.get(type(value), "s")
-    # A column of integers has 64 bits.
-    return "f" if kind == "i" and not -(1 << 63) <= value < 1 << 63 else kind  # type: ignore[operator]
+    # A column of integers has 64 bits, one of which is the sign.
+    return "f" if kind == "i" and value.bit_length() > 63 else kind  # type: ignore[attr-defined]
 
 
 def values_of(row: JobRow) -> list[Any]:
@@ -145,15 +145,23 @@ class JobRowWriter:
     def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
         self._new: dict[Layout, int] = {}
+        #: The same numbers by names and types: most rows are laid out as one before was.
+        self._numbers: dict[tuple[object, ...], int] = {}
 
     def statements(self, rows: Sequence[JobRow]) -> list[tuple[str, Sequence[object]]]:
-        """The SQL statements that write these rows, to be executed in one transaction."""
-        self._new = {}
+        """The SQL statements that write these rows, and layouts that are not written yet, to be
+        executed in one transaction."""
         values: list[object] = []
         for row in rows:
-            own = values_of(row)
-            text = _text([*row[2:10], *own])
-            values += (row[0], row[1], self._number(layout_of(row)), text)
+            parameters, result, columns = row[10:]
+            own = [*parameters.values(), *result.values(), *columns.values()]
+            # A call for each value would cost more than all else of this.
+            types = [t if (t := type(v)) is not int or v.bit_length() < 64 else float for v in own]
+            key = (*parameters, None, *result, None, *columns, *types)
+            number = self._numbers.get(key)
+            if number is None:
+                number = self._numbers[key] = self._number(layout_of(row))
+            values += (row[0], row[1], number, _text([*row[2:10], *own]))
         made: list[tuple[str, Sequence[object]]] = [
             ("INSERT INTO job_layouts VALUES (?, ?)", (number, _text(layout)))
             for layout, number in self._new.items()

@@ -15,6 +15,7 @@ import pytest
 import ensemble_core as ensemble
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.journal.job_history import EventJobs
+from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of
 from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.testing import wait_until
 
@@ -76,6 +77,41 @@ def test_a_journal_of_before_is_read_by_its_events(tmp_path: Path) -> None:
     after = ensemble.open_run("last", state=tmp_path).jobs()
     assert set(after.names) == set(before.names)
     assert after.column("outcome") == before.column("outcome")
+
+
+def row(**values: Any) -> JobRow:
+    """A row of a job that printed these values."""
+    times = (0.0, 0.5, 1.5, 0.1)
+    return JobRow("sim", 0, 1, "success", 0, "exit", *times, {"T": 2}, {}, values)
+
+
+def layouts(writer: JobRowWriter, rows: list[JobRow]) -> tuple[dict[Any, Any], list[Any]]:
+    """The layouts that are new, by number, and the number of each row's."""
+    made = writer.statements(rows)
+    new: list[Any] = [values for sql, values in made if "job_layouts" in sql]
+    (written,) = (values for sql, values in made if "job_rows" in sql)
+    return dict(new), list(written[2::4])
+
+
+def test_rows_of_one_name_and_several_kinds_have_a_layout_each() -> None:
+    rows = [row(E=each) for each in (1, 1.5, 1 << 63, True, None, "a", 2, 2.5, -(1 << 70), False)]
+    rows.append(row(F=1))
+    new, numbers = layouts(JobRowWriter({}), rows)
+    assert [new[number][-4:-2] for number in numbers] == [
+        *("ii", "if", "if", "ib", "in", "is", "ii", "if", "if", "ib", "ii")
+    ]
+    assert numbers[-1] not in numbers[:-1], "of another name"
+
+
+def test_a_layout_whose_write_failed_is_written_again_and_one_that_is_there_is_not() -> None:
+    writer = JobRowWriter({layout_of(row(E=1)): 0})
+    assert layouts(writer, [row(E=1)]) == ({}, [0])
+    failed = layouts(writer, [row(E=1.5), row(E=1)])
+    assert [*failed[0]] == [1]
+    assert failed[1] == [1, 0]
+    assert layouts(writer, [row(E=1.5), row(E=1)]) == failed
+    writer.written()
+    assert layouts(writer, [row(E=2.5), row(E=2)]) == ({}, [1, 0])
 
 
 SLOW = """
