@@ -117,7 +117,7 @@ def write_table(
         elif form == "json":
             _write_json(names, _rows(batches), stream)
         elif form == "markdown":
-            for line in _markdown(names, _rows(batches)):
+            for line in _markdown(names, _rows(batches), times):
                 stream.write(line + "\n")
         else:
             _show(names, batches, times)
@@ -181,14 +181,17 @@ def _text(value: object) -> str:
     return printable(text).replace("\n", " ")
 
 
-def _markdown(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+def _markdown(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], times: Collection[str]
+) -> Iterator[str]:
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     yield line(names)
     yield line("---" for _ in names)
+    texts = [format_time if name in times else _text for name in names]
     for row in rows:
-        yield line(map(_text, row))
+        yield line(text(value) for text, value in zip(texts, row, strict=True))
 
 
 def _show(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
+from ensemble_core.cli.text_style import format_time
 
 _STUDY = """
 jobs:
@@ -27,6 +28,7 @@ rules:
 results:
   each: {of: sim, by: [T], columns: {n: n, twice: 2 * T}}
   last: {of: sim, order: -index, top: 1, columns: {T: T}}
+  share: {of: sim, by: [T], top: 10%, columns: {T: T}}
 """
 
 
@@ -78,6 +80,21 @@ def test_a_table_of_the_file_is_shown_and_written_in_each_format(
         assert _said(kept, "results", "each", "-o", str(file)).exit_code == 0
         assert file.read_text().startswith(expected_text)
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
+
+
+def test_times_are_dates_where_people_read_them(kept: Path) -> None:
+    (began, *_) = (row["started"] for row in _csv(_said(kept, "results", "--csv")))
+    assert float(began) > 1e9
+    for form in ([], ["--markdown"]):
+        shown = _said(kept, "results", *form).stdout
+        assert format_time(float(began)) in shown
+        assert "e+09" not in shown
+
+
+def test_a_share_that_comes_to_no_row_is_told_beside_the_empty_table(kept: Path) -> None:
+    done = _said(kept, "results", "share", "--csv")
+    assert (done.exit_code, done.stdout) == (0, "T\n")
+    assert "share has no rows (top: 10%, rounded down)" in done.stderr
 
 
 @pytest.mark.checkout

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
@@ -47,8 +47,11 @@ def results(
             return
         if table not in tables:
             raise _unknown(table, [*tables, *generators])
-        names = tables[table].shown
-        write_table(names, in_batches(names, engine.tables()[table]), form, output)
+        names, rows = tables[table].shown, engine.tables()[table]
+        write_table(names, in_batches(names, rows), form, output)
+        percent = tables[table].percent
+        if percent is not None and not rows:
+            print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")
 
 
 def _unknown(table: str, known: list[str]) -> UsageError:
