@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal, JournalError
+from ensemble_core.journal.removal import remove
 from ensemble_core.journal.run_store import Lock, is_own, look, state_folder
 
 if TYPE_CHECKING:
@@ -103,7 +103,14 @@ def never_began(folder: Path) -> bool:
         if _has_begun(folder / NAME):
             return False
         check_not_lost(folder)
-        shutil.rmtree(folder)
+        stays = remove(folder)
+        if stays:
+            raise UsageError(
+                f"the folder of run {folder.name} is taken: {folder}",
+                cause=stays,
+                hint="move that elsewhere, or give the run another --tag",
+                code="tag-taken",
+            )
     finally:
         lock.release()
     return True

@@ -7,8 +7,8 @@ from pathlib import Path
 from ensemble_core.cli.options import load_plugins
 from ensemble_core.cli.run_control import EXECUTOR
 from ensemble_core.cli.text_style import count_of
-from ensemble_core.journal.reader import PERFORMED, JournalError
-from ensemble_core.journal.run_store import is_own
+from ensemble_core.journal.reader import JournalError
+from ensemble_core.journal.run_store import has_performed, is_own
 
 __all__ = ["check_not_lost", "remains"]
 
@@ -26,8 +26,7 @@ def remains(folder: Path, *, end: bool = False) -> int:
 def check_not_lost(folder: Path) -> None:
     """Raises :class:`JournalError` where the run whose journal has nothing on record had begun."""
     alive = remains(folder)
-    performed = folder / PERFORMED
-    if not alive and not (performed.exists() and performed.read_bytes().strip()):
+    if not alive and not has_performed(folder):
         return
     jobs = f"{count_of(alive, 'job')} of it may be alive" if alive else "it had begun"
     raise JournalError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.holder import LOCK, holder, in_words, is_here, may_live
+from ensemble_core.journal.job_rows import TABLES
 
 __all__ = [
     "DAMAGED",
@@ -54,6 +55,9 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+#: All that a journal's schema may have.
+_SCHEMA = frozenset(" ".join(each.split()) for each in ";".join((*MIGRATIONS, TABLES)).split(";"))
+
 #: What to do with a journal that is damaged, and where there is none.
 DAMAGED = (
     "'ensemble events' shows what can still be read of it; the jobs' own output and the queue's "
@@ -91,7 +95,7 @@ def words(error: BaseException, path: Path) -> JournalError:
         hint = "free some space, or name another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
     unreadable = (
-        isinstance(error, (ValueError, TypeError, AttributeError))
+        isinstance(error, (ValueError, TypeError, AttributeError, RecursionError))
         or "malformed" in text
         or "decode" in text
     )
@@ -237,6 +241,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
             hint="use the version that wrote it, or a later one",
             code="newer-journal",
         )
+    _check_schema(connection, path)
     if version < len(MIGRATIONS) and not write:
         raise JournalError(
             f"the journal is of an older format ({version}): {path}",
@@ -245,3 +250,17 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
             code="older-journal",
         )
     return version
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a journal with more in it than tables of ours: what is read of a view, or of a column
+    that is computed, may never end."""
+    made = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL")
+    for name, sql in made:
+        if " ".join(str(sql).split()) not in _SCHEMA:
+            raise JournalError(
+                f"this is no journal of a run: {path}",
+                cause=f"Ensemble makes no {str(name)[:100]!a} of this kind in one",
+                hint=LISTED,
+                code="no-journal",
+            )

@@ -1,4 +1,5 @@
-"""File system of a folder: whether other machines write there too, and whether they see it.
+"""File system of a folder: whether other machines write there too, and whether they see it; and
+small files in folders that may be a stranger's.
 
 Asked by the journal, for SQLite shares no memory across a network, and by executors whose jobs run
 elsewhere.
@@ -7,9 +8,13 @@ elsewhere.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
-__all__ = ["filesystem", "shared_storage"]
+__all__ = ["filesystem", "read_note", "shared_storage"]
+
+#: Bytes that a note may have.
+_MOST = 65_536
 
 #: Types of file systems that several machines share.
 _NETWORK = frozenset(
@@ -46,3 +51,15 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
     """
     kind = filesystem(path)
     return kind if kind in _NETWORK or kind.startswith("fuse.") else None
+
+
+def read_note(path: Path) -> bytes:
+    """What is in a small file. Raises :class:`OSError` where it cannot be read, or is another thing
+    than a file: a named pipe would be waited for, and a device may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"no file: {path}")
+        return os.read(descriptor, _MOST)
+    finally:
+        os.close(descriptor)

@@ -13,10 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.journal.filesystem import read_note
+
 __all__ = ["LOCK", "holder", "in_words", "is_here", "may_live", "this_process"]
 
 #: The lock's name in a run's folder.
 LOCK = "lock"
+
+#: Later times have no date (year 9999).
+_MOST_SECONDS = 2.5e11
 
 
 def this_process() -> dict[str, Any]:
@@ -35,10 +40,22 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
     """A lock's record of its holder, present or (after a kill) last; ``None`` where there is
     none."""
     try:
-        found = json.loads(lock.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_note(lock))
+    except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and _is_process(found) else None
+
+
+def _is_process(found: Mapping[str, Any]) -> bool:
+    """True if it is what a process writes of itself: the folder may be a stranger's."""
+    since, host = found.get("since", 0), found.get("host", "")
+    return (
+        type(found.get("pid", 0)) is int
+        and type(since) in (int, float)
+        and 0 <= since < _MOST_SECONDS
+        and isinstance(host, str)
+        and host.isprintable()
+    )
 
 
 def may_live(holder: Mapping[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from ensemble_core.journal.database import (
     storable,
     words,
 )
+from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.job_rows import HAS_ROWS, Layout
 
 __all__ = [
@@ -108,6 +109,30 @@ def _text(seq: int, file: str, text: str, given: Any) -> Text:
     return Text(seq, file, text, tuple(given), {})
 
 
+#: The kinds of what a run is described by, where another would be used as if it were of these.
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("tag", "name", "file", "cwd"), str),
+    **dict.fromkeys(("executor", "program"), dict),
+    **dict.fromkeys(("plugins", "folders"), list),
+}
+
+
+def _described(key: str, value: Any) -> Any:
+    """A value of ``about``. Raises :class:`ValueError` for one that cannot be."""
+    if value is not None and not isinstance(value, _KINDS.get(key, object)):
+        raise ValueError(f"{key} of a run cannot be of type {type(value).__name__}")
+    return value
+
+
+def _outcome(found: Any) -> dict[str, Any]:
+    """How a controller left the run. Raises :class:`ValueError` for what no controller wrote."""
+    code, reason = found.get("exit_code"), found.get("reason")
+    good = code is None or (type(code) is int and 0 <= code < 256)
+    if not good or not (reason is None or isinstance(reason, str)):
+        raise ValueError("an exit code is a number from 0 to 255, a reason is text")
+    return dict(found)
+
+
 def digest(state: bytes) -> str:
     return hashlib.sha256(state).hexdigest()
 
@@ -130,7 +155,7 @@ class Journal:
         try:
             with self._reading():
                 for key, value in self._connection.execute("SELECT key, value FROM about"):
-                    self.about[key] = json.loads(value)
+                    self.about[key] = _described(key, json.loads(value))
         except JournalError:
             if not salvage:
                 self.close()
@@ -150,7 +175,14 @@ class Journal:
         try:
             yield
         # A damaged value may be of any type, or nothing.
-        except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as error:
+        except (
+            sqlite3.Error,
+            OSError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise words(error, self.path) from error
 
     @property
@@ -278,7 +310,7 @@ class Journal:
                     int(pid),
                     dict(json.loads(versions)),
                     None if ended is None else float(ended),
-                    dict(json.loads(outcome)) if outcome else None,
+                    _outcome(json.loads(outcome)) if outcome else None,
                 )
                 for number, seq, began, host, pid, versions, ended, outcome in found
             ]
@@ -305,7 +337,7 @@ class Journal:
         """Raises :class:`JournalError` where something was performed that is not on record (any
         more): who went on from here would do it again."""
         try:
-            performed = int(self.path.with_name(PERFORMED).read_bytes() or b"0")
+            performed = int(read_note(self.path.with_name(PERFORMED)) or b"0")
         except (OSError, ValueError):
             return
         last = self.last()

@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.reader import NAME, PERFORMED
-from ensemble_core.journal.run_store import LEAVE, LOCK, STOP
+from ensemble_core.journal.run_store import HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
 
 #: Output of a job, as executors name it in the run's own folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm")
-_NOTES = (PERFORMED, LOCK, STOP, LEAVE)
+_NOTES = (PERFORMED, LOCK, STOP, HALT, LEAVE)
 #: The first bytes of a journal; and where, in them, is whose file it is.
 _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
@@ -28,8 +29,7 @@ def is_run(folder: Path) -> bool:
     """True if a folder is a run's: its journal has our header, or is empty as a run leaves it that
     was killed before it began."""
     try:
-        with (folder / NAME).open("rb") as file:
-            header = file.read(72)
+        header = read_note(folder / NAME)[:72]
     except FileNotFoundError:
         header = b""
     except OSError:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.holder import LOCK, holder, in_words, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
@@ -36,6 +37,7 @@ __all__ = [
     "fit",
     "folders",
     "halt_asked",
+    "has_performed",
     "is_own",
     "leave_asked",
     "look",
@@ -99,10 +101,13 @@ def new_folder(state: Path, tag: str) -> Path:
 
 
 def is_own(folder: Path) -> bool:
-    """True if a run is the caller's, so that nobody else can have written what is run when it is
-    read: plugins that it names, and its snapshots."""
+    """True if a run is the caller's and nobody else may write it, the caller's group included: so
+    that nobody else can have written what is run when it is read, plugins that it names among it.
+    """
     found = [os.stat(path) for path in (folder, folder / NAME) if path.exists()]
-    return all(s.st_uid == os.geteuid() and not s.st_mode & stat.S_IWOTH for s in found)
+    return all(
+        s.st_uid == os.geteuid() and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for s in found
+    )
 
 
 # -- who controls a run ----------------------------------------------------------------------------
@@ -230,8 +235,8 @@ def halt_asked(folder: Path) -> str | None:
 
 def _asked(file: Path) -> str | None:
     try:
-        return file.read_text(encoding="utf-8").strip() or "somebody"
-    except OSError:
+        return read_note(file).decode().strip() or "somebody"
+    except (OSError, ValueError):
         return None
 
 
@@ -287,7 +292,7 @@ def look(folder: Path) -> RunInfo:
             if not events:
                 journal.check_newest()
     except EnsembleError as error:
-        began = getattr(error, "code", "") != "never-began" or _performed(folder)
+        began = getattr(error, "code", "") != "never-began" or has_performed(folder)
         state: State = "running" if controller else "unreadable" if began else "new"
         return RunInfo(
             tag=folder.name, folder=folder, state=state, controller=controller, problem=str(error)
@@ -321,7 +326,7 @@ def look(folder: Path) -> RunInfo:
     )
 
 
-def _performed(folder: Path) -> bool:
+def has_performed(folder: Path) -> bool:
     """True if anything of the run was carried out: its journal is lost where it has nothing."""
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0

@@ -119,6 +119,20 @@ def test_a_run_that_another_controller_has_is_left_to_it(folder: Path) -> None:
     assert (result.exit_code, "is controlled by" in result.output) == (2, True)
 
 
+def test_a_folder_with_a_thesis_in_it_is_not_removed_to_begin_a_run_there(folder: Path) -> None:
+    thesis = Path("state/runs/study/output/thesis.tex")
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("42 pages")
+    result = run(folder)
+    assert result.exit_code == 2
+    assert "Ensemble did not write" in result.output
+    assert "thesis.tex" in result.output
+    assert thesis.read_text() == "42 pages"
+    thesis.unlink()
+    assert run(folder).exit_code == 0
+    assert submitted() == JOBS
+
+
 def test_a_tag_is_of_one_run(folder: Path) -> None:
     assert run(folder, "--tag", "study").exit_code == 0
     result = run(folder, "--tag", "study")

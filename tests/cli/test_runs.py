@@ -703,6 +703,19 @@ def test_looking_at_another_users_run_does_not_run_their_code(
         assert not ran.exists()
 
 
+def test_what_a_strangers_run_is_called_forges_no_lines_of_the_status(tmp_path: Path) -> None:
+    forged = "e.yaml\r\n reason      all is well\x1b[2J"
+    told = played(tmp_path, executor={"name": forged, "options": {}}).keep()
+    with sqlite3.connect(told.folder / NAME) as journal:
+        journal.execute("UPDATE about SET value = ? WHERE key = 'file'", (json.dumps(forged),))
+        journal.execute("UPDATE sessions SET host = ?", (forged,))
+    journal.close()
+    result = ensemble(tmp_path, "status", "last")
+    assert "\x1b" not in result.output
+    assert "\r" not in result.output
+    assert not [line for line in result.output.splitlines() if line.startswith(" reason")]
+
+
 def test_nobody_else_may_write_where_runs_are_kept_whatever_the_umask_is(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

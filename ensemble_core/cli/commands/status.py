@@ -21,6 +21,7 @@ from ensemble_core.cli.text_style import (
     format_size,
     format_table,
     format_time,
+    in_one_line,
     print_line,
     printable,
     style_of,
@@ -103,13 +104,14 @@ def _data(
 
 
 def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
-    lines = [style.paint(f"{printable(kept.tag)}: {_standing(info)}", style_of_state(info))]
+    lines = [style.paint(f"{in_one_line(kept.tag)}: {_standing(info)}", style_of_state(info))]
     length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
-    lines.append(f" file        {printable(info.file)}")
+    lines.append(f" file        {in_one_line(info.file)}")
     options = ", ".join(f"{k}={v}" for k, v in dict(kept.executor.get("options", {})).items())
     lines.append(
-        f" executor    {printable(info.executor)}" + (f" ({printable(options)})" if options else "")
+        f" executor    {in_one_line(info.executor)}"
+        + (f" ({in_one_line(options)})" if options else "")
     )
     lines.append(f" began       {format_time(info.began)}{took}")
     if info.controller is not None:
@@ -117,21 +119,21 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         since = format_time(who.get("since"))
         lines.append(f" controller  process {who.get('pid')} on {who.get('host')}, since {since}")
     if info.reason:
-        lines.append(f" reason      {printable(info.reason)}")
+        lines.append(" reason      " + printable(info.reason).replace("\n", " "))
     journal = kept.journal
-    lines.append(f" journal     {printable(str(journal.path))}")
+    lines.append(f" journal     {in_one_line(str(journal.path))}")
     stored = f"journal mode {journal.mode}, {format_size(_size(kept))}"
     lines.append(f" events      {info.events:,}{_age(kept, info)} ({stored})")
     output = journal.about.get("output")
     if output:
-        lines.append(f" output      {printable(str(output))}")
+        lines.append(f" output      {in_one_line(str(output))}")
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
         lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
     if info.state in ("stopped", "limited", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({count_of(active, 'job')} not over)" if active else ""
-        lines.append(f" to go on with this run{jobs}: ensemble resume {printable(kept.tag)}")
+        lines.append(f" to go on with this run{jobs}: ensemble resume {in_one_line(kept.tag)}")
     return lines
 
 
@@ -177,7 +179,7 @@ def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[
         rows.append(
             (
                 str(session.number),
-                f"{printable(session.host)} {session.pid}",
+                f"{in_one_line(session.host)} {session.pid}",
                 format_time(session.began),
                 f"after event {session.seq}",
                 printable(how).replace("\n", " "),

@@ -1,0 +1,140 @@
+"""A run's folder that a stranger made: who looks at it neither waits for ever, nor runs what is in
+it, nor gets a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
+from ensemble_core.journal.removal import is_run
+from ensemble_core.journal.run_store import HALT, LOCK, STOP, Lock, is_own, look, stop_asked
+from ensemble_core.journal.writer import JournalWriter
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+
+
+def a_run(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    writer = JournalWriter(folder / NAME)
+    writer.describe({"tag": "run-1", "name": "run"})
+    writer.close()
+    return folder
+
+
+def in_time(call: Callable[[], object]) -> object:
+    """What a call returns; a test that fails where it waits for what never comes."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "it waits for ever"
+    return found[0]
+
+
+def test_a_named_pipe_in_place_of_a_file_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    for name in (LOCK, PERFORMED, STOP, HALT):
+        os.mkfifo(folder / name)
+    assert in_time(lambda: look(folder).state) == "new"
+    assert in_time(Lock(folder).holder) is None
+    assert in_time(lambda: stop_asked(folder) or "nobody") == "nobody"
+    (folder / NAME).unlink()
+    os.mkfifo(folder / NAME)
+    assert in_time(lambda: look(folder).state) == "unreadable"
+    assert in_time(lambda: is_run(folder)) is False
+
+
+def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    for name in (LOCK, PERFORMED, STOP):
+        (folder / name).symlink_to("/dev/zero")
+    assert in_time(lambda: look(folder).state) == "new"
+    assert in_time(lambda: stop_asked(folder) or "nobody") == "nobody"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        f"DROP TABLE about; CREATE VIEW about AS {ENDLESS} SELECT 'a' AS key, '1' AS value FROM n",
+        "DROP TABLE about; CREATE TABLE about (key TEXT, value TEXT AS (hex(zeroblob(400000000))))",
+        "CREATE TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM about; END",
+    ],
+)
+def test_a_journal_with_a_schema_of_its_own_is_refused_before_anything_of_it_is_read(
+    tmp_path: Path, made: str
+) -> None:
+    folder = a_run(tmp_path / "run-1")
+    with sqlite3.connect(folder / NAME) as journal:
+        journal.executescript(made)
+    journal.close()
+    for salvage in (False, True):
+        with pytest.raises(JournalError, match="no journal of a run") as refused:
+            Journal(folder / NAME, salvage=salvage)
+        assert refused.value.code == "no-journal"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"pid": 1, "host": "far", "since": 1e300},
+        {"pid": 1, "host": "far", "since": "yesterday"},
+        {"pid": "1", "host": "far", "since": 1},
+        {"pid": 1, "host": "far\x1b[2J\nrow", "since": 1},
+        "[" * 200_000,
+    ],
+)
+def test_a_lock_that_no_process_wrote_names_nobody(tmp_path: Path, says: object) -> None:
+    folder = a_run(tmp_path / "run-1")
+    (folder / LOCK).write_text(says if isinstance(says, str) else json.dumps(says))
+    assert Lock(folder).holder() is None
+    assert look(folder).state == "new"
+
+
+def test_a_journal_whose_values_are_nested_without_end_is_damaged(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    with sqlite3.connect(folder / NAME) as journal:
+        journal.execute("INSERT INTO about VALUES ('x', ?)", ("[" * 200_000,))
+    journal.close()
+    with pytest.raises(JournalError, match="damaged"):
+        Journal(folder / NAME)
+
+
+@pytest.mark.parametrize(
+    ("statement", "value"),
+    [
+        ("INSERT OR REPLACE INTO about VALUES ('executor', ?)", ["local"]),
+        ("INSERT OR REPLACE INTO about VALUES ('plugins', ?)", {"a": 1}),
+        ("INSERT OR REPLACE INTO about VALUES ('name', ?)", [1]),
+        ("UPDATE sessions SET ended = 1, outcome = ?", {"over": True, "exit_code": "0\x1b[2J"}),
+        ("UPDATE sessions SET ended = 1, outcome = ?", {"over": True, "exit_code": 10**30}),
+        ("UPDATE sessions SET ended = 1, outcome = ?", {"over": True, "reason": {"a": 1}}),
+    ],
+)
+def test_a_value_of_another_type_than_a_controller_writes_is_damage(
+    tmp_path: Path, statement: str, value: object
+) -> None:
+    folder = a_run(tmp_path / "run-1")
+    with sqlite3.connect(folder / NAME) as journal:
+        journal.execute("INSERT INTO sessions VALUES (1, 0, 1.0, 'h', 1, '{}', NULL, NULL)")
+        journal.execute(statement, (json.dumps(value),))
+    journal.close()
+    info = look(folder)
+    assert info.state == "unreadable"
+    assert "damaged" in info.problem
+
+
+def test_a_run_that_its_group_may_write_is_nobodys_own(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    assert is_own(folder)
+    for path in (folder, folder / NAME):
+        before = path.stat().st_mode
+        path.chmod(before | 0o020)
+        assert not is_own(folder)
+        path.chmod(before)
