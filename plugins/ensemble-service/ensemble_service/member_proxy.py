@@ -349,7 +349,7 @@ class MemberProxy:
         del self._waiting[answer.id]
         if what == "fault":
             self._refused(waiting, answer.fault)
-        elif what == "found":
+        elif what == "found" and waiting.kind == "reattach":
             self._has_found(waiting, answer.found.jobs)
         if waiting.own and not any(each.own for each in self._waiting.values()):
             self._all_asked()

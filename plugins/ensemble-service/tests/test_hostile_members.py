@@ -347,6 +347,15 @@ def test_a_job_that_was_taken_back_or_never_sent_is_not_the_members() -> None:
     assert not steered.say(of(JobEvent(NOW, "t.139", "finish", {"status": 0})))
 
 
+def test_an_answer_to_another_question_makes_no_job_vanish() -> None:
+    steered = Steered()
+    steered.submit("t.7")
+    steered.answer(found=pb.Found(jobs={"t.7": False, ANOTHERS: True}))
+    assert set(steered.proxy.jobs) == {MINE, "t.7"}
+    assert not steered.proxy.found
+    assert steered.say(of(JobEvent(NOW, "t.7", "finish", {"status": 0})))
+
+
 def test_floods_are_bounded_and_what_matters_gets_through() -> None:
     steered = Steered()
     for _ in range(3):
