@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Mapping, Set
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from ensemble_core.errors import EnsembleError
@@ -55,8 +58,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-#: All that a journal's schema may have.
-_SCHEMA = frozenset(" ".join(each.split()) for each in ";".join((*MIGRATIONS, TABLES)).split(";"))
+#: What a database was made of.
+_MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: What to do with a journal that is damaged, and where there is none.
 DAMAGED = (
@@ -252,15 +255,28 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
     return version
 
 
+@cache
+def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
+    """What each table of a journal may be made by, as SQLite writes it down, in any version."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        found: dict[str, set[str]] = {}
+        for script in (*migrations, TABLES):
+            connection.executescript(script)
+            for _, name, sql in connection.execute(_MADE):
+                found.setdefault(name, set()).add(sql)
+        return found
+
+
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a journal with more in it than tables of ours: what is read of a view, or of a column
-    that is computed, may never end."""
-    made = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL")
-    for name, sql in made:
-        if " ".join(str(sql).split()) not in _SCHEMA:
+    """Refuse a journal in which something else has the name of a table of ours, or happens with
+    what is written: what is read of a view, or of a column that is computed, may never end."""
+    ours = _schema(MIGRATIONS)
+    for kind, name, sql in connection.execute(_MADE):
+        table = ours.get(str(name).lower())
+        if kind == "trigger" or (table is not None and sql not in table):
             raise JournalError(
                 f"this is no journal of a run: {path}",
-                cause=f"Ensemble makes no {str(name)[:100]!a} of this kind in one",
+                cause=f"Ensemble makes no {kind} {str(name)[:100]!a} like that in one",
                 hint=LISTED,
                 code="no-journal",
             )

@@ -64,6 +64,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     [
         f"DROP TABLE about; CREATE VIEW about AS {ENDLESS} SELECT 'a' AS key, '1' AS value FROM n",
         "DROP TABLE about; CREATE TABLE about (key TEXT, value TEXT AS (hex(zeroblob(400000000))))",
+        f"DROP TABLE about; CREATE VIEW ABOUT AS {ENDLESS} SELECT 'a' AS key, '1' AS value FROM n",
         "CREATE TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM about; END",
     ],
 )
