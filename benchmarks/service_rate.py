@@ -275,6 +275,7 @@ class Relayed:
         await self._member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
         await self._member.read()
         await begin(self._run, [MEMBER])
+        await self._member.read()  # the run's call: it hears of the member from now on
 
     async def seconds(self, count: int) -> float:
         """Seconds that so many events take."""
