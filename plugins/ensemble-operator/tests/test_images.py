@@ -20,6 +20,11 @@ def steps() -> list[str]:
     return [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
+def lines(file: Path) -> list[str]:
+    found = file.read_text(encoding="utf-8").splitlines()
+    return [each for each in found if each and not each.startswith("#")]
+
+
 def uv() -> str | None:
     own = [str(each) for each in (ROOT / ".uv" / "bin" / "uv", ROOT / ".uv" / "uv")]
     return next((each for each in own if Path(each).is_file()), None) or shutil.which("uv")
@@ -57,3 +62,10 @@ def test_the_folders_that_are_built_are_there_and_are_those_that_are_needed() ->
     named = {Path(each).name for each in folders if each != "."}
     wanted = {"ensemble-flux", "ensemble-minicluster", "ensemble-operator", "ensemble-service"}
     assert named == wanted
+
+
+@pytest.mark.checkout
+def test_an_image_is_built_without_the_history_and_without_what_git_ignores() -> None:
+    """An environment of 1.4 GB, among others, would be copied into the build."""
+    ignored = [f"**/{each.rstrip('/')}" for each in lines(ROOT / ".gitignore")]
+    assert lines(ROOT / ".dockerignore") == [".git", *ignored]
