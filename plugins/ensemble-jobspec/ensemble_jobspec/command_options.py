@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -110,6 +111,7 @@ def options_of(
         site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
         strict=how["strict"],
         file=os.path.abspath(file),
+        flux=(shutil.which("flux") or "") if "flux" in registry.executors else "",
         contents=read_file,
     )
 

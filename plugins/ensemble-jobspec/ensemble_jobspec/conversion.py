@@ -14,7 +14,7 @@ from typing import Any
 from ensemble_core import UsageError
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
-from ensemble_jobspec.queue_options import queue_options
+from ensemble_jobspec.queue_options import broker_words, queue_options
 from ensemble_jobspec.scripts import literal, script_words
 from ensemble_jobspec.shapes import Shape, chosen, gauges_of_shape
 from ensemble_jobspec.staging import stage_files
@@ -244,12 +244,14 @@ class _Conversion:
         assert group is not None
         shape, required = self._chosen(group.request)
         executor = self._options.executor
-        if executor == "slurm" and shape.nodes > 1:
+        wide = executor == "slurm" and shape.nodes > 1
+        if wide and not self._options.flux:
             raise UsageError(
-                f"the group {group.name!r} has {shape.nodes} nodes, and a batch of Slurm runs its "
-                "tasks on its first node",
+                f"the group {group.name!r} has {shape.nodes} nodes, and without Flux a batch of "
+                "Slurm runs its tasks on its first node",
                 where=group.where,
-                hint="run it with --groups flat, or within Flux",
+                cause="there is no 'flux' on the PATH, or ensemble-flux is not installed",
+                hint="run it with --groups flat, or where Flux is",
                 code="cannot-nest",
             )
         self._check_inside(group, shape)
@@ -261,6 +263,14 @@ class _Conversion:
         if executor == "flux":
             inner += ["--executor", "flux"]
             job.setdefault("options", {}).setdefault("flux", {})["instance"] = True
+        elif wide:  # one broker of Flux on each node, with all that the job has there
+            own = shape.tasks // shape.nodes
+            inner = [*broker_words(shape.nodes, self._options.flux), *inner, "--executor", "flux"]
+            job["environment"] = {"SLURM_MPI_TYPE": "pmi2", **job.get("environment", {})}
+            job["cores_per_task"] = own * shape.cores
+            job["gpus_per_task"] = own * shape.gpus
+            job.pop("tasks", None)
+            job.setdefault("options", {}).setdefault("slurm", {})["launch"] = "none"
         else:
             inner += ["--executor", "local", "-o", f"slots={shape.tasks * shape.cores}"]
             job["cores_per_task"] = shape.tasks * shape.cores

@@ -31,7 +31,8 @@ class Options:
     where they are ``firm`` it can never have more, and otherwise what is down may come back.
     ``shared`` says whether all nodes see the staging folder where no step says it, ``contents``
     reads files that are staged. ``program``, ``file`` and ``state`` are the command ``ensemble``,
-    the jobspec and the folder of runs as a batch's job is to know them.
+    the jobspec and the folder of runs as a batch's job is to know them; ``flux`` is the command of
+    Flux there, empty where there is none.
     """
 
     executor: str | None = None
@@ -50,6 +51,7 @@ class Options:
     firm: bool = True
     parameters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     program: tuple[str, ...] = ("ensemble",)
+    flux: str = ""
     file: str = ""
     state: str = ""
     contents: Callable[[str], str] | None = None

@@ -1,5 +1,6 @@
 """Options of queues for a job: of its shape, of the attributes that only Flux knows, and of what
-meets its requirements at the site. Called by ``conversion``."""
+meets its requirements at the site; and how Flux is started in a job of Slurm. Called by
+``conversion``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 from ensemble_jobspec.shapes import Shape
 
-__all__ = ["queue_options"]
+__all__ = ["broker_words", "queue_options"]
 
 
 def queue_options(
@@ -54,3 +55,10 @@ def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
     if attributes:
         options["attributes"] = attributes
     return options
+
+
+def broker_words(nodes: int, flux: str) -> list[str]:
+    """The beginning of a command that runs the rest in an instance of Flux on a job's nodes: a
+    broker on each, which finds the others by Slurm's PMI-2 (SLURM_MPI_TYPE names another)."""
+    tasks = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
+    return ["srun", "--input=none", *tasks, flux, "start"]

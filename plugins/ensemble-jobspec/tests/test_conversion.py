@@ -238,6 +238,23 @@ def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
     assert "--groups flat" in str(raised.value.hint)
 
 
+def test_a_batch_of_several_nodes_on_slurm_is_an_instance_of_flux_where_flux_is() -> None:
+    text = STUDY.replace("{name: post, resources: one", "{name: post, resources: two")
+    options = Options(
+        executor="slurm", executors=frozenset({"slurm", "flux"}), flux="/opt/bin/flux",
+        program=("/x/ensemble",),
+    )  # fmt: skip
+    (batch,) = [job for job in convert(read(text), options).jobs if job["name"] == "finish"]
+    words = batch["command"]
+    assert words[0] == "srun"
+    assert words[words.index("/opt/bin/flux") :][:3] == ["/opt/bin/flux", "start", "/x/ensemble"]
+    assert words[-2:] == ["--executor", "flux"]
+    assert (batch["nodes"], batch["cores_per_task"], batch["gpus_per_task"]) == (2, 12, 3)
+    assert "tasks" not in batch  # one on each node
+    assert batch["options"]["slurm"]["launch"] == "none"
+    assert batch["environment"] == {"SLURM_MPI_TYPE": "pmi2"}
+
+
 def test_a_group_may_be_referred_to_any_number_of_times() -> None:
     text = STUDY.replace("- {name: finish,", "- {name: again, group: post}\n- {name: finish,")
     names = [job["name"] for job in convert(read(text)).jobs]

@@ -407,6 +407,21 @@ def test_a_script_for_flux_submits_all_of_it_in_order(queue: Queue) -> None:
     assert notes() == wanted
 
 
+#: A group of two nodes; its last task ends it, and 'after' waits for it.
+WIDE = """\
+version: 1
+resources: {two: {type: node, count: 2, with: [{type: slot, count: 1, with: [{type: core, count: 1}]}]}}
+tasks: [{name: after, depends_on: [g], command: [sh, -c, 'echo after >>notes']}]
+groups:
+- name: g
+  resources: two
+  tasks:
+  - {name: sees, command: [sh, -c, 'flux resource list -no {nnodes} -s all >>notes']}
+  - {name: wide, depends_on: [sees], resources: two, command: [sh, -c, 'echo wide >>notes']}
+  - {name: last, depends_on: [wide], command: [sh, -c, 'exit ENDING']}
+"""
+
+
 def test_a_batch_on_flux_has_its_own_nodes_and_its_failure_is_heeded(queue: Queue) -> None:
     if queue.name != "flux":
         pytest.skip("a batch on Flux")
@@ -421,6 +436,22 @@ groups:
   - {name: sees, depends_on: [wide], command: [sh, -c, 'flux resource list -no {nnodes} -s all >notes']}
 """)  # fmt: skip
     assert notes()[0] == "2"
+
+
+def test_a_batch_on_slurm_has_all_its_nodes_where_flux_is(queue: Queue) -> None:
+    command = _conftest("flux").command()
+    if queue.name != "slurm" or command is None:
+        pytest.skip("a batch on Slurm, within which there is Flux")
+    text = WIDE.replace("ENDING", "0")
+    path = queue.environment["PATH"]
+    if shutil.which("flux", path=path) is None:
+        assert "without Flux" in run(queue, text, code=2)
+    own = {**queue.environment, "PATH": f"{path}{os.pathsep}{Path(command).parent}"}
+    run(queue._replace(environment=own), text)
+    assert notes() == ["2", "wide", "wide", "after"]
+    Path("notes").unlink()
+    run(queue._replace(environment=own), WIDE.replace("ENDING", "3"), code=1)
+    assert notes() == ["2", "wide", "wide"]
 
 
 def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -> None:
