@@ -352,12 +352,12 @@ def serve(
     state = os.path.abspath(state) if state else None
     runs: Runs
     if each:
-        runs = EachRun([*words, *(["--state", state] if state else [])], at_once=jobs)
+        runs = EachRun(words, state, at_once=jobs, once=once)
     else:
         from ensemble_jobspec.shared_run import SharedRun
 
         make_folders(base)
-        runs = SharedRun(base, registry, choice, words, state)
+        runs = SharedRun(base, registry, choice, words, state, once=once)
     return Server(base, runs, every=every).serve(once=once)
 
 

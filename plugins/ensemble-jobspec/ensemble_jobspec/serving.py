@@ -21,12 +21,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ensemble_core import UsageError
-from ensemble_core.cli.toolkit import print_line
+from ensemble_core import ExecutorError, UsageError
+from ensemble_core.cli.toolkit import print_line, print_warning
+from ensemble_jobspec.standing import is_over, run_state
 
 __all__ = [
+    "FIRST",
     "PROGRAM",
     "STOPPED",
+    "Backoff",
     "EachRun",
     "Ended",
     "Runs",
@@ -38,6 +41,10 @@ __all__ = [
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
+#: Seconds until a controller that ended before its run was over is begun again: first, and at most.
+FIRST, _MOST = 1.0, 60.0
+#: Controllers in a row that end so, until a server that is to end gives up.
+_TRIES = 5
 #: Exit codes of runs that were stopped and can be gone on with.
 STOPPED = (5, 129, 130, 142, 143)
 #: The command ``ensemble`` of this environment.
@@ -56,8 +63,36 @@ class Ended(NamedTuple):
     why: str
 
 
+class Backoff:
+    """Waits between controllers that end before their run is over: twice as long each time. One
+    that went on for a while is taken for the first; with ``once`` all are counted, to give up."""
+
+    def __init__(self, *, once: bool) -> None:
+        self._once = once
+        self._tries = 0
+
+    def reset(self) -> None:
+        """Take it that the run is over."""
+        self._tries = 0
+
+    def failed(self, started: float) -> tuple[float, bool]:
+        """When the next may be begun (seconds of the monotonic clock), as one that was started then
+        has ended; and whether it was the first."""
+        now = time.monotonic()
+        self._tries = 1 if not self._once and now - started > _MOST else self._tries + 1
+        return now + min(_MOST, FIRST * 2 ** min(self._tries - 1, 10)), self._tries == 1
+
+    @property
+    def is_enough(self) -> bool:
+        """True if another is not to be begun."""
+        return self._once and self._tries >= _TRIES
+
+
 class Runs(Protocol):
-    """Runner of jobspecs: all in one ensemble, or each in its own."""
+    """Runner of jobspecs: all in one ensemble, or each in its own. ``gave_up`` says why one of them
+    is not gone on with; empty where all are."""
+
+    gave_up: str
 
     @property
     def busy(self) -> bool:
@@ -86,7 +121,8 @@ class Server:
     def serve(self, *, once: bool = False) -> int:
         """Serve until a signal ends it, or with ``once`` until nothing is left; the exit code.
 
-        Raises :class:`UsageError` where the folder cannot be had, or another serves it.
+        Raises :class:`UsageError` where the folder cannot be had, or another serves it, and
+        :class:`ExecutorError` where ``once`` leaves something that is not over.
         """
         make_folders(self._folder)
         with self._alone(), self._signals():
@@ -104,17 +140,36 @@ class Server:
                     time.sleep(min(self._every, 0.2) if busy else self._every)
             self._runs.stop()
             self._end()
+            if once and self._runs.gave_up and not self._stopping:
+                raise self._left_over()
         return 0
+
+    def _left_over(self) -> ExecutorError:
+        left = [file for file in (self._folder / "running").iterdir() if file.suffix in _SUFFIXES]
+        what = "a jobspec is" if len(left) == 1 else f"{len(left)} jobspecs are"
+        return ExecutorError(
+            f"{what} not over, and left in {str(self._folder / 'running')!r}",
+            cause=self._runs.gave_up,
+            hint="nothing is lost: the next 'ensemble jobspec serve' goes on with them",
+            code="left-over",
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         with open(self._folder / ".lock", "a", opener=private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except (BlockingIOError, PermissionError):
                 raise UsageError(
-                    f"another serves {str(self._folder)!r}", code="already-served"
+                    f"another serves {str(self._folder)!r}",
+                    hint="end that one first, or serve another folder",
+                    code="already-served",
                 ) from None
+            except OSError as error:
+                print_warning(
+                    f"the file system of {str(self._folder)!r} has no locks ({error.strerror}): "
+                    "see to it that no other process serves this folder"
+                )
             yield
 
     @contextlib.contextmanager
@@ -188,20 +243,41 @@ def make_folders(folder: Path) -> None:
 
 class EachRun:
     """A run for each jobspec, so many at a time. ``words`` are further options of ``ensemble
-    jobspec run``."""
+    jobspec run``; with ``once`` those whose controllers end too soon are given up.
 
-    def __init__(self, words: Sequence[str] = (), *, at_once: int = 4) -> None:
-        self._words = list(words)
+    Whether a run is over its journal says, no exit code does.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str] = (),
+        state: str | None = None,
+        *,
+        at_once: int = 4,
+        once: bool = False,
+    ) -> None:
+        self._words = [*words, *(["--state", state] if state else [])]
+        self._state = state
         self._at_once = max(1, at_once)
-        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+        self._once = once
+        self._running: dict[Path, _Controller] = {}
+        #: Those to be begun again, and from when on.
+        self._again: dict[Path, float] = {}
+        self._backoffs: dict[Path, Backoff] = {}
+        self._stopping = False
+        self.gave_up = ""
 
     @property
     def busy(self) -> bool:
-        """True while one is under way."""
-        return bool(self._running)
+        """True while one is under way, or is to be gone on with."""
+        return bool(self._running or self._again)
 
     def begin(self, files: Sequence[Path]) -> list[Path]:
         """Run claimed files, or go on with their runs; those that are to wait."""
+        now = time.monotonic()
+        for file in [file for file, when in self._again.items() if when <= now]:
+            if len(self._running) < self._at_once and self._begin(file):
+                del self._again[file]
         return [
             file for file in files if len(self._running) >= self._at_once or not self._begin(file)
         ]
@@ -210,13 +286,16 @@ class EachRun:
         """Run a file. ``False`` while the process of an earlier server is at it, which holds a lock
         on the file."""
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
-        console = file.with_suffix(".log")
-        with file.open("rb") as held, open(console, "ab", opener=private) as log:
+        # Over NFS a lock needs a file that may be written.
+        mode = "r+b" if os.access(file, os.W_OK) else "rb"
+        with file.open(mode) as held, open(file.with_suffix(".log"), "ab", opener=private) as log:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except (BlockingIOError, PermissionError):
                 return False
-            self._running[file] = subprocess.Popen(
+            except OSError:
+                pass  # this file system has no locks: what the run's own says of its holder decides
+            process = subprocess.Popen(
                 [*PROGRAM, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -224,29 +303,59 @@ class EachRun:
                 start_new_session=True,  # a Ctrl-C is handed on by us
                 pass_fds=[held.fileno()],  # the lock is the process's, however this one ends
             )
-        print_line(f"{file.name}: begun")
+            self._running[file] = _Controller(process, time.monotonic(), log.tell())
+        if file not in self._backoffs:
+            self._backoffs[file] = Backoff(once=self._once)
+            print_line(f"{file.name}: begun")
         return True
 
     def ended(self) -> list[Ended]:
         """Jobspecs that are over since the last look."""
         found = []
-        for file, process in list(self._running.items()):
-            code = process.poll()
+        for file, controller in list(self._running.items()):
+            code = controller.process.poll()
             if code is None:
                 continue
             del self._running[file]
-            if code < 0 or code in STOPPED:
-                print_line(f"{file.name}: stopped; it is gone on with next time")
-                continue
-            found.append(Ended(file, code, why_of(file.with_suffix(".log")) if code else ""))
+            stands = run_state(self._state, file.stem)
+            why = why_of(file.with_suffix(".log"), controller.log_from) if code else ""
+            if code >= 0 and is_over(stands, code):
+                found.append(Ended(file, code, why))
+                del self._backoffs[file]
+            else:
+                self._left(file, controller, code, why)
         return found
+
+    def _left(self, file: Path, controller: _Controller, code: int, why: str) -> None:
+        """Take it that a controller has ended before its run was over."""
+        if self._stopping or code in STOPPED:  # by us, or by who stopped the run
+            self.gave_up = f"{file.name}: it was stopped"
+            print_line(f"{file.name}: stopped; it is gone on with next time")
+            return
+        when, first = self._backoffs[file].failed(controller.started)
+        told = f"its controller ended with exit code {code} before the run was over: {why}"
+        if self._backoffs[file].is_enough:
+            self.gave_up = f"{file.name}: {told}"
+            return
+        self._again[file] = when
+        if first:
+            print_line(f"{file.name}: {told}; it is begun again until it is")
 
     def stop(self) -> None:
         """Stop what is under way, so that the next server goes on with it."""
-        for process in self._running.values():
-            process.terminate()
-        for process in self._running.values():
-            process.wait()
+        self._stopping = True
+        for controller in self._running.values():
+            controller.process.terminate()
+        for controller in self._running.values():
+            controller.process.wait()
+
+
+class _Controller(NamedTuple):
+    """A controller: its process, when it was begun, and where its output begins in the log."""
+
+    process: subprocess.Popen[bytes]
+    started: float
+    log_from: int
 
 
 def why_of(log: Path, begin: int = 0) -> str:

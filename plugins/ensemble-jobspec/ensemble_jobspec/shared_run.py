@@ -4,7 +4,7 @@ What arrives while the run is under way is added to its file; its controller is 
 leaves the jobs to the queue, and the run is gone on with by the longer file. Once nothing is left
 of it the run is over, and what arrives then begins another. Whether it is over its journal says, no
 exit code does: a controller that ended before, as where the queue is away, is begun again. Used by
-``serving``.
+the command ``serve``.
 """
 
 from __future__ import annotations
@@ -35,21 +35,20 @@ from ensemble_jobspec.command_options import run_options
 from ensemble_jobspec.conversion import convert
 from ensemble_jobspec.options import Converted
 from ensemble_jobspec.reading import read
-from ensemble_jobspec.serving import PROGRAM, STOPPED, Ended, private, why_of
-from ensemble_jobspec.standing import standing
+from ensemble_jobspec.serving import FIRST, PROGRAM, STOPPED, Backoff, Ended, private, why_of
+from ensemble_jobspec.standing import is_over, run_state, standing
 from ensemble_jobspec.writing import as_yaml
 
 __all__ = ["SharedRun"]
 
 #: A run is interrupted for what arrives at most this part of the time, and looked at.
 _INTERRUPTED = _LOOKED = 0.2
-#: Seconds until a controller that ended before the run was over is begun again: first, and at most.
-_FIRST, _MOST = 1.0, 60.0
 _NAMES = re.compile(r"'([^']*)'")
 
 
 class SharedRun:
-    """The ensemble of one served folder. ``words`` are further options of ``ensemble run``."""
+    """The ensemble of one served folder. ``words`` are further options of ``ensemble run``; with
+    ``once`` it gives up where its controllers end too soon."""
 
     def __init__(
         self,
@@ -58,6 +57,8 @@ class SharedRun:
         choice: ExecutorChoice,
         words: Sequence[str],
         state: str | None,
+        *,
+        once: bool = False,
     ) -> None:
         self._file = folder / "ensemble.yaml"
         self._registry = registry
@@ -68,9 +69,10 @@ class SharedRun:
         self._open: dict[Path, Converted] = {}
         self._refused: list[Ended] = []
         self._process: subprocess.Popen[bytes] | None = None
-        #: When a controller may be begun, when the last one was, and how many ended too soon.
+        #: When a controller may be begun, and when the last one was.
         self._not_before = self._started = 0.0
-        self._tries = 0
+        self._backoff = Backoff(once=once)
+        self.gave_up = ""
         #: Where in the log the controller's output begins.
         self._log_from = 0
         #: Once the run is over, the files that are to be moved before its own is removed.
@@ -87,13 +89,16 @@ class SharedRun:
     @property
     def busy(self) -> bool:
         """True while something of a jobspec is to happen."""
-        return bool(self._open or self._refused) or self._process is not None
+        open_ = self._open and not self.gave_up
+        return bool(open_ or self._refused) or self._process is not None
 
     # -- what is run ---------------------------------------------------------------------------
 
     def begin(self, files: Sequence[Path]) -> list[Path]:
         """Run these files as well; those that are to wait."""
         self._forget()
+        if self.gave_up:
+            return []
         running = self._process is not None
         early = time.monotonic() < self._not_before or self._over is not None
         if early or (running and (not files or not self._stoppable)):
@@ -110,7 +115,7 @@ class SharedRun:
             return []
         lock = self._pause()
         if lock is None:  # to be tried again, with what is open
-            self._not_before = time.monotonic() + _FIRST
+            self._not_before = time.monotonic() + FIRST
             return []
         stands = self._stands() if self._document else ""
         if stands == "new":  # then all of it begins at the start
@@ -224,13 +229,7 @@ class SharedRun:
         self._started = time.monotonic()
 
     def _stands(self) -> str:
-        """How the run stands (``ended`` …); ``new`` where nothing of it is on record."""
-        try:
-            with KeptRun(self._state, self._tag) as kept:
-                return kept.state if kept.journal.texts() else "new"
-        except EnsembleError as error:
-            absent = error.code == "never-began" or not self._journal.exists()
-            return "new" if absent else "unreadable"
+        return run_state(self._state, self._tag)
 
     # -- what becomes of it --------------------------------------------------------------------
 
@@ -248,7 +247,7 @@ class SharedRun:
         if code is None and (seen == self._seen or before < self._next_look):
             return found
         self._seen = seen
-        over = code is not None and self._is_over(code)
+        over = code is not None and is_over(self._stands(), code)
         for file, why in self._standings():
             if why is None and not over:
                 continue
@@ -260,26 +259,20 @@ class SharedRun:
             self._left(code, [ended.file for ended in found] if over else None)
         return found
 
-    def _is_over(self, code: int) -> bool:
-        """True if there is nothing to go on with after a controller that ended with this code."""
-        stands = self._stands()
-        # It was refused before it began; what else kept it from beginning may pass.
-        return stands == "ended" or (stands == "new" and code == 2)
-
     def _left(self, code: int, over: list[Path] | None) -> None:
         """Take it that the controller has ended; ``over`` has the files that end with the run."""
         self._process = None
         self._not_before = 0.0
         self._over = over
         if over is not None or not self._open:
-            self._tries = 0
+            self._backoff.reset()
             return
-        now = time.monotonic()
-        self._tries = 1 if now - self._started > _MOST else self._tries + 1
-        self._not_before = now + min(_MOST, _FIRST * 2 ** min(self._tries - 1, 10))
-        if self._tries == 1 and code not in (*STOPPED, -signal.SIGTERM):
-            why = why_of(self._log, self._log_from)
-            told = f"its controller ended with exit code {code} before the run was over: {why}"
+        self._not_before, first = self._backoff.failed(self._started)
+        why = why_of(self._log, self._log_from)
+        told = f"its controller ended with exit code {code} before the run was over: {why}"
+        if self._backoff.is_enough:
+            self.gave_up = f"{self._tag}: {told}"
+        elif first and code not in (*STOPPED, -signal.SIGTERM):
             print_line(f"{self._tag}: {told}; it is begun again until it is")
 
     def _forget(self) -> None:

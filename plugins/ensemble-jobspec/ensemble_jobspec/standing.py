@@ -1,14 +1,33 @@
-"""Standing of a jobspec in an ensemble that it shares with others: whether all of it is done, or
-some of it failed and nothing more of it can happen. Used by ``shared_run``."""
+"""Standing of what is served: how a run stands, by its journal; and of a jobspec in an ensemble
+that it shares with others, whether all of it is done, or some of it failed and nothing more of it
+can happen. Used by ``serving`` and ``shared_run``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from ensemble_core import EnsembleError
+from ensemble_core.cli.toolkit import KeptRun, state_folder
 from ensemble_jobspec.options import Converted
 
-__all__ = ["GroupCounts", "standing"]
+__all__ = ["GroupCounts", "is_over", "run_state", "standing"]
+
+
+def run_state(state: str | None, tag: str) -> str:
+    """How a run stands (``ended`` …); ``new`` where nothing of it is on record."""
+    try:
+        with KeptRun(state, tag) as kept:
+            return kept.state if kept.journal.texts() else "new"
+    except EnsembleError as error:
+        journal = state_folder(state) / "runs" / tag / "journal.db"
+        return "new" if error.code == "never-began" or not journal.exists() else "unreadable"
+
+
+def is_over(stands: str, code: int) -> bool:
+    """True if there is nothing to go on with after a controller that ended with this code."""
+    # It was refused before it began; what else kept it from beginning may pass.
+    return stands == "ended" or (stands == "new" and code == 2)
 
 
 class GroupCounts(Protocol):

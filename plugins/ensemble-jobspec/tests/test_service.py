@@ -3,6 +3,8 @@ is served."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_jobspec import serving, shared_run
 
 from ensemble_core.cli.main import main
 from ensemble_core.testing import wait_until
@@ -299,3 +302,94 @@ def test_a_folder_has_one_server() -> None:
     ensemble(*SERVE, "--once")
     assert names("done") == ["slow"]
     assert notes() == ["slow"]
+
+
+#: The command, whose queue is away while there is a file ``away``; it notes each try.
+AWAY = """\
+import os, sys
+from ensemble_core.cli.main import main
+if os.path.exists("away") and sys.argv[1] != "stop":
+    with open("tries", "a") as file:
+        file.write("try" + chr(10))
+    sys.exit("error: cannot reach the queue")
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file; while it is there the queue is away. Waits between tries are short."""
+    for module in (serving, shared_run):
+        monkeypatch.setattr(module, "PROGRAM", (sys.executable, "-c", AWAY))
+        monkeypatch.setattr(module, "FIRST", 0.01)
+    Path("away").touch()
+    return Path("away")
+
+
+@pytest.mark.parametrize("how", [(), ("--each",)])
+def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_goes_on(
+    away: Path, how: tuple[str, ...]
+) -> None:
+    move_in("a", task("a"))
+    move_in("b", task("b"))
+    said = ensemble(*SERVE, *how, "--once", code=1).output
+    assert "error: 2 jobspecs are not over, and left in " in said
+    assert "cannot reach the queue" in said
+    assert "the next 'ensemble jobspec serve' goes on with them" in said
+    assert len(Path("tries").read_text().split()) == (10 if how else 5)
+    assert (notes(), names("running")) == ([], ["a", "b"])
+    away.unlink()
+    ensemble(*SERVE, *how, "--once")
+    assert (sorted(notes()), names("done")) == (["a", "b"], ["a", "b"])
+
+
+def test_a_run_of_its_own_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -> None:
+    move_in("a", task("a"))
+    move_in("wrong", "version: 1\ntaks: []\n")
+    program = f"import ensemble_jobspec.serving as s; s.PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
+    server = subprocess.Popen([*words, "--each"], stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: Path("tries").exists() and len(Path("tries").read_text().split()) > 3)
+    assert names("failed") == []
+    away.unlink()
+    wait_until(lambda: (names("done"), names("failed")) == (["a"], ["wrong"]))
+    server.terminate()
+    said, _ = server.communicate()
+    assert notes() == ["a"]
+    assert said.count("before the run was over: error: cannot reach the queue") == 2
+
+
+def test_a_run_of_its_own_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
+    move_in("a", task("a", "sleep 600"))
+    move_in("b", task("b", "until test -e go; do sleep 0.05; done"))
+    server = subprocess.Popen([*MAIN, *SERVE, "--each", "--once"], stderr=subprocess.PIPE)
+    wait_until(lambda: sorted(notes()) == ["a", "b"])
+    tags = {path.name[0]: path.name for path in Path("state/runs").iterdir()}
+    ensemble("cancel", tags["a"], "--state", "state")
+    ensemble("stop", tags["b"], "--state", "state")
+    _, said = server.communicate()
+    assert server.returncode == 1
+    assert b"it was stopped" in said
+    assert (names("failed"), names("running")) == (["a"], ["b"])
+    Path("go").touch()
+    ensemble(*SERVE, "--each", "--once")
+    assert (names("failed"), names("done")) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize("how", [(), ("--each",)])
+def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_server(
+    monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+) -> None:
+    locked = fcntl.flock
+
+    def none_here(file: Any, how: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}")
+        if "/served/" in name:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        locked(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", none_here)
+    move_in("a", task("a"))
+    said = ensemble(*SERVE, *how, "--once").output
+    assert "has no locks (No locks available)" in said
+    assert (notes(), names("done")) == (["a"], ["a"])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ensemble_jobspec import shared_run
+from ensemble_jobspec import serving, shared_run
 from ensemble_jobspec.serving import Ended, Server, make_folders
 from ensemble_jobspec.shared_run import SharedRun
 
@@ -53,7 +53,8 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SharedRun]
     def make(first: str = "pass", slots: int = 4) -> SharedRun:
         program = (sys.executable, "-c", COMMAND.replace("FIRST", first))
         monkeypatch.setattr(shared_run, "PROGRAM", program)
-        monkeypatch.setattr(shared_run, "_FIRST", 0.05)
+        monkeypatch.setattr(shared_run, "FIRST", 0.05)
+        monkeypatch.setattr(serving, "FIRST", 0.05)
         folder = Path("served").absolute()
         make_folders(folder)  # as the command does
         registry = load_plugins(())
