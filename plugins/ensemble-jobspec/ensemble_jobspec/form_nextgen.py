@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ensemble_jobspec.faults import Faults, Path, nearest
 from ensemble_jobspec.parts import attributes, command, vertex
@@ -31,6 +31,16 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
     return _Reader(faults).read(faults.document.data.get("name", name))
 
 
+class _Outer(NamedTuple):
+    """What stands around a task or group: the whole's attributes and, nearer, those of resources of
+    groups; what the groups themselves say, which is nearer than a task's resources; and how long
+    the innermost group may take."""
+
+    base: Attributes
+    groups: Attributes
+    limit: float | None
+
+
 class _Reader:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -50,10 +60,10 @@ class _Reader:
         if not data.get("tasks") and not data.get("groups"):
             what = "the jobspec has neither 'tasks' nor 'groups': there is nothing to run"
             faults.report((), what, hint="tasks: [{command: echo hello}]", code="nothing-to-run")
-        whole = attributes(faults, ("attributes",))
+        outer = _Outer(attributes(faults, ("attributes",)), Attributes(), None)
         self._note_groups(data.get("groups", []))
-        groups = self._all_groups(("groups",), data.get("groups", []), whole, None)
-        tasks = self._tasks(("tasks",), data.get("tasks", []), whole, None)
+        groups = self._all_groups(("groups",), data.get("groups", []), outer)
+        tasks = self._tasks(("tasks",), data.get("tasks", []), outer)
         self._check_scope((), tasks, groups)
         self._check_references(groups)
         requires = {key: tuple(given) for key, given in self._requires.items()}
@@ -87,33 +97,27 @@ class _Reader:
             self._note_groups(each.get("groups", []))
 
     def _all_groups(
-        self, path: Path, given: list[Mapping[str, Any]], outer: Attributes, limit: float | None
+        self, path: Path, given: list[Mapping[str, Any]], outer: _Outer
     ) -> tuple[Group, ...]:
-        return tuple(
-            self._group((*path, number), each, outer, limit) for number, each in enumerate(given)
-        )
+        return tuple(self._group((*path, number), each, outer) for number, each in enumerate(given))
 
-    def _group(
-        self, path: Path, given: Mapping[str, Any], outer: Attributes, limit: float | None
-    ) -> Group:
+    def _group(self, path: Path, given: Mapping[str, Any], outer: _Outer) -> Group:
         faults = self._faults
         if not given.get("tasks") and not given.get("groups"):
             what = f"the group {given['name']!r} has no tasks"
             faults.report(path, what, hint="add 'tasks'", code="nothing-to-run")
         request, of_resources = self._request(path, given)
-        own = self._attributes(path, given, of_resources, outer, limit)
-        limit = own.duration or limit
-        groups = self._all_groups((*path, "groups"), given.get("groups", []), own, limit)
-        tasks = self._tasks((*path, "tasks"), given.get("tasks", []), own, limit)
+        said, own = self._attributes(path, given, of_resources, outer)
+        inner = _Outer(of_resources.within(outer.base), said, own.duration or outer.limit)
+        groups = self._all_groups((*path, "groups"), given.get("groups", []), inner)
+        tasks = self._tasks((*path, "tasks"), given.get("tasks", []), inner)
         self._check_scope(path, tasks, groups)
         return Group(
             given["name"], tasks, groups, request, own, self._names(path, given),
             self._required(path, given), faults.at(path),
         )  # fmt: skip
 
-    def _tasks(
-        self, path: Path, given: list[Mapping[str, Any]], outer: Attributes, limit: float | None
-    ) -> tuple[Task, ...]:
+    def _tasks(self, path: Path, given: list[Mapping[str, Any]], outer: _Outer) -> tuple[Task, ...]:
         taken = {*self._groups, *(str(each["name"]) for each in given if "name" in each)}
         tasks = []
         for number, each in enumerate(given):
@@ -123,13 +127,10 @@ class _Reader:
                 while name in taken:
                     name += "-"
                 taken.add(name)
-            tasks.append(self._task((*path, number), each, name, outer, limit))
+            tasks.append(self._task((*path, number), each, name, outer))
         return tuple(tasks)
 
-    def _task(
-        self, path: Path, given: Mapping[str, Any], name: str, outer: Attributes,
-        limit: float | None,
-    ) -> Task:  # fmt: skip
+    def _task(self, path: Path, given: Mapping[str, Any], name: str, outer: _Outer) -> Task:
         faults = self._faults
         group = given.get("group")
         kinds = [key for key in ("command", "group") if key in given]
@@ -164,7 +165,7 @@ class _Reader:
             script,
             request,
             given.get("replicas", 1),
-            self._attributes(path, given, of_resources, outer, limit),
+            self._attributes(path, given, of_resources, outer)[1],
             self._names(path, given),
             self._required(path, given),
             bool(given.get("local", False)),
@@ -174,18 +175,19 @@ class _Reader:
         )
 
     def _attributes(
-        self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: Attributes,
-        limit: float | None,
-    ) -> Attributes:  # fmt: skip
-        own = of_resources.within(outer)
+        self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Outer
+    ) -> tuple[Attributes, Attributes]:
+        """What a task or group says, or the groups around it say; and all that is its own."""
+        said = outer.groups
         if "attributes" in given:
-            own = attributes(self._faults, (*path, "attributes")).within(own)
-        if limit and own.duration and own.duration > limit:
+            said = attributes(self._faults, (*path, "attributes")).within(said)
+        own = said.within(of_resources.within(outer.base))
+        if outer.limit and own.duration and own.duration > outer.limit:
             place = (*path, "attributes", "duration")
-            what = f"{own.duration:g} s is longer than the {limit:g} s of its group"
+            what = f"{own.duration:g} s is longer than the {outer.limit:g} s of its group"
             hint = "give the group more time, or the task less"
             self._faults.report(place, what, hint=hint, code="out-of-range")
-        return own
+        return said, own
 
     def _request(self, path: Path, given: Mapping[str, Any]) -> tuple[Request | None, Attributes]:
         wanted = given.get("resources")
