@@ -15,12 +15,20 @@ from ensemble_core.config.actions import Occasion, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
-from ensemble_core.model.generators import Constraint, GeneratorSpec, Goal, Prune, Variable, Vocs
+from ensemble_core.model.generators import (
+    Constraint,
+    Generator,
+    GeneratorSpec,
+    Goal,
+    Prune,
+    Variable,
+    Vocs,
+)
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known import known_provider
@@ -132,8 +140,11 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         return None
     shown_as = context.named(record, use)
     if record.check is not None and context.known.reads:
-        check = record.check
-        context.build((*path, "use"), shown_as, lambda: check(vocs, options))
+        try:
+            record.check(vocs, options)
+        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+            place = _option(spec.get("with") or {}, str(error), (*path, "with"))
+            context.failed(place or (*path, "use"), shown_as, error)
     finite = record.finite is not None and record.finite(options)
     limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
     if until is None and not finite and not _ENDS & {*(limits or {})}:
@@ -150,7 +161,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         use=use,
         group=group.name,
         vocs=vocs,
-        build=partial(record.build, vocs, options),
+        build=partial(_built, record, vocs, options, context.document.at((*path, "use"))),
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
         until=until,
@@ -161,6 +172,29 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         reads=reads,
         metrics=until.metrics if until is not None else frozenset(),
     )
+
+
+def _built(
+    record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], where: Location | None
+) -> Generator:
+    """The generator. What it refuses only now is told with its place in the file."""
+    try:
+        return record.build(vocs, options)
+    except EnsembleError as error:
+        error.what = f"cannot be built ({where}): {error.what}"
+        raise
+
+
+def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
+    """The place of the option that a message has between quotes, by its name or its value."""
+    for name, value in given.items():
+        words = name, value, str(value).rpartition(".")[0]  # of a class the module, too
+        if any(f"'{word}'" in told for word in words):
+            return (*path, name)
+        inner = _option(value, told, (*path, name)) if isinstance(value, Mapping) else None
+        if inner is not None:
+            return inner
+    return None
 
 
 def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:

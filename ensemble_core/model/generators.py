@@ -263,7 +263,9 @@ class Generator:
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         """Go on after all these calls, made to an earlier one built the same way. Points that were
-        suggested and not told since are under way. Here: every ``ingest`` again."""
+        suggested and not told since are under way. Where the file was changed, some of those
+        suggested may be no points of the problem: they count, and are never told. Here: every
+        ``ingest`` again."""
         for exchange in exchanges:
             if exchange.told:
                 self.ingest(exchange.told)
@@ -284,7 +286,7 @@ class GeneratorSpec:
     ``build`` makes the generator. Each point is ``replicas`` jobs of ``group`` (``None``: as many
     as the group says), ``at_once`` points are under way, until ``until`` holds. ``failed`` are the
     values that a lost point is told with; ``None``: it is told without. A call that takes more than
-    ``timeout`` seconds is given up.
+    ``timeout`` seconds is given up (one that makes those on record again: so many times as long).
     """
 
     name: str

@@ -3,11 +3,15 @@ anything is submitted."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ensemble_core import EnsembleError, GeneratorPlugin
 from ensemble_core.config import load_text
 from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
 REGISTRY = discover()
 
@@ -218,3 +222,54 @@ def test_a_result_that_is_wrong_where_it_stands_is_not_told_a_second_time() -> N
         load_text(STUDY.replace("E: last.energy", "E: last.enrgy"), REGISTRY)
     (error,) = caught.value.errors
     assert "'last.enrgy' can have no value" in str(error)
+
+
+PICKY = STUDY.replace("use: random", "use: picky").replace(
+    "{seed: 1}", "{class: lib.Best, more: {depth: 3}}"
+)
+
+
+def picky(told: str, checks: bool) -> Registry:
+    """With a generator that refuses its options: when the file is checked, or only when built."""
+
+    def refuse(vocs: Any, options: Any) -> Any:
+        raise EnsembleError(told, hint="leave it out", code="bad-value")
+
+    more = {"type": "object", "additionalProperties": True}
+    record = GeneratorPlugin(
+        name="picky",
+        summary="refuses",
+        build=refuse,
+        check=refuse if checks else None,
+        options={"type": "object", "properties": {"class": {"type": "string"}, "more": more}},
+    )
+    plugin = LoadedPlugin(
+        name="p", distribution="ensemble-p", version="1.0", module="p",
+        records={"generator": (record,)},
+    )  # fmt: skip
+    return Registry([*REGISTRY.plugins, plugin])
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ("lib's Best takes no argument 'depth'", "3}}"),
+        ("the module 'lib' cannot be imported", "lib.Best"),
+        ("it takes one objective", "picky"),
+    ],
+)
+def test_what_a_generator_refuses_is_told_at_the_option_that_it_names(told: str, word: str) -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(PICKY, picky(told, checks=True))
+    before = PICKY[: PICKY.index(word)]
+    place = f"{before.count(chr(10)) + 1}:{len(before.rpartition(chr(10))[2]) + 1}"
+    assert str(caught.value).startswith(f"ensemble.yaml:{place}: {told}")
+
+
+def test_what_it_refuses_only_when_it_is_built_has_its_place_too() -> None:
+    spec = load_text(PICKY, picky("no 'depth' here", checks=False)).generators["search"]
+    with pytest.raises(EnsembleError) as caught:
+        spec.build()
+    assert str(caught.value) == (
+        "cannot be built (ensemble.yaml:8:10): no 'depth' here\n  hint: leave it out"
+    )
