@@ -27,7 +27,8 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An upright axis: from ``low`` to ``high``, or ``values`` one above the other."""
+    """An upright axis: from ``low`` to ``high`` (in ``steps``, where it has them), or ``values``
+    one above the other."""
 
     name: str
     low: float = 0.0
@@ -35,6 +36,7 @@ class Axis:
     log: bool = False
     values: tuple[Any, ...] = ()
     goal: str = ""
+    steps: tuple[Any, ...] = ()
 
     def height(self, value: Any) -> float:
         """The place of a value, 0 at the foot and 1 at the top."""
@@ -54,6 +56,8 @@ class Axis:
         if self.low == self.high:
             return [(0.5, f"{self.low:.4g}")]
         middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        if self.steps:
+            middle = self.steps[len(self.steps) // 2]
         return [(self.height(each), f"{each:.3g}") for each in (self.low, middle, self.high)]
 
 
@@ -102,7 +106,7 @@ def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> 
             axes.append(Axis(variable.name, values=tuple(variable.values)))
         else:
             low, high = float(variable.low), float(variable.high)
-            axes.append(Axis(variable.name, low, high, variable.log))
+            axes.append(Axis(variable.name, low, high, variable.log, steps=variable.steps))
     for output in vocs.outputs:
         found = [point.values[output] for point in done]
         goal = vocs.objectives.get(output, "")

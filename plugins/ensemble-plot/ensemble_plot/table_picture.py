@@ -192,6 +192,8 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
             elinewidth=0.8,
             label=curve.label or None,
         )
+    _ticks(ax.xaxis, [x for curve in curves for x in curve.xs])
+    _ticks(ax.yaxis, [y for curve in curves for y in (*curve.ys, *curve.errors)])
     plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
         # Among dots an entry of the legend would be taken for one of them.
@@ -199,6 +201,12 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
         place_of: dict[str, Any] = ABOVE if above else {}
         for text in ax.legend(**place_of).get_texts():
             plain(text)
+
+
+def _ticks(axis: Any, values: Sequence[Any]) -> None:
+    """Of whole numbers, as those of points are, ticks are whole: there is no point 2.5."""
+    if all(_is_number(value) and value == int(value) for value in values):
+        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def plain(text: Any) -> None:

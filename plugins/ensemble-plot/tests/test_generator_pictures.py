@@ -145,3 +145,35 @@ def test_parallel_coordinates_have_a_line_for_each_point_the_best_on_top(tmp_pat
         result = plot(*words, "-o", str(file))
         assert result.exit_code == 2
         assert said in f"{result.output} {result.exception}"
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 18])
+def test_no_tick_stands_between_two_points(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ensemble_plot import drawing
+
+    vocs = Vocs(variables=VARIABLES, objectives={"E": "minimize"})
+    standing = Standing(vocs, 11)
+    del standing.points[count:]
+    kept: list[Any] = []
+    saved = drawing.figure_bytes
+    monkeypatch.setattr(
+        drawing,
+        "figure_bytes",
+        lambda draw, *more: saved(lambda: kept.append(draw()) or kept[0], *more),
+    )
+    drawn(generator_picture("search", vocs, standing, None), "svg", None)
+    ax = kept[0].axes[0]
+    low, high = ax.get_xlim()
+    ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == int(tick) for tick in ticks)
+
+
+def test_the_marks_of_an_axis_in_steps_are_values_of_it() -> None:
+    steps = Variable(name="n", low=2, high=9, step=1)
+    vocs = Vocs(variables=(steps,), objectives={"E": "minimize"})
+    standing = Standing(vocs, 11)
+    for point in standing.points:
+        point.parameters = {"n": 3}
+    axis = parallel_picture("search", vocs, standing, None).axes[0]
+    assert [text for _, text in axis.marks()] == ["2", "6", "9"]
