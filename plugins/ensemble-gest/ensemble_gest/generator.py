@@ -28,7 +28,7 @@ class GestGenerator(Generator):
 
     def _begin(self) -> None:
         try:
-            self._generator = self._class(_standard(self._vocs), **self._options)
+            self._generator = self._class(vocs=_standard(self._vocs), **self._options)
         except (TypeError, ValueError) as error:
             raise EnsembleError(
                 f"{self._class.__name__} cannot be built for this problem: {error}",

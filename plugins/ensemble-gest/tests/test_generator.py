@@ -72,6 +72,13 @@ class Restless(Uniform):
         self.drawn = np.random.default_rng()
 
 
+class Named(Uniform):
+    """Takes its arguments by their names only, as Xopt's generators do."""
+
+    def __init__(self, *, vocs: Any, seed: int = 0) -> None:
+        super().__init__(vocs, seed)
+
+
 def options(name: str, **keywords: Any) -> dict[str, Any]:
     return {"class": name, "options": keywords}
 
@@ -82,7 +89,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     import types
 
     module = types.ModuleType("of_the_standard")
-    vars(module).update(Uniform=Uniform, Simplex=Simplex, Restless=Restless)
+    vars(module).update(Uniform=Uniform, Simplex=Simplex, Restless=Restless, Named=Named)
     monkeypatch.setitem(sys.modules, "of_the_standard", module)
 
 
@@ -197,6 +204,11 @@ def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
         GEST.check(PROBLEM, options("of_the_standard.Uniform", no_such=1))
 
 
+def test_a_class_that_takes_its_arguments_by_name_only_is_built() -> None:
+    found = GEST.build(PROBLEM, options("of_the_standard.Named", seed=4)).suggest(2)
+    assert found == GEST.build(PROBLEM, options("of_the_standard.Uniform", seed=4)).suggest(2)
+
+
 def test_points_of_another_generator_are_told_without_an_id() -> None:
     played = PlayedGenerator(
         lambda: GEST.build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM
@@ -220,3 +232,26 @@ def test_a_value_is_of_its_own_place_where_a_changed_file_has_fewer_points_on_re
     resumed.ingest([Point(number=3, parameters=new[0], state="done", values={"E": 1.0})])
     (told,) = resumed._generator.told  # type: ignore[attr-defined]
     assert told["x"] == new[0]["x"]
+
+
+def test_a_simplex_of_xopt_goes_on_with_the_same_points_after_it_is_built_anew() -> None:
+    pytest.importorskip("xopt", reason="Xopt is not installed (it brings torch)")
+    problem = Vocs(
+        variables=(Variable(name="x", low=-2.0, high=2.0), Variable(name="y", low=-1.0, high=2.0)),
+        objectives={"E": "minimize"},
+    )
+    path = "xopt.generators.sequential.neldermead.NelderMeadGenerator"
+    given = options(path, initial_point={"x": -1.0, "y": 0.0})
+
+    def bowl(point: Any) -> dict[str, float]:
+        return {"E": (point["x"] - 1.0) ** 2 + (point["y"] - 0.5) ** 2}
+
+    found = []
+    for stops in ((30,), (3, 9, 18)):
+        played = PlayedGenerator(lambda: GEST.build(problem, given), problem)
+        for calls in stops:
+            points = played.play(calls, bowl)
+            played.renew()
+        found.append(points)
+    assert found[0] == found[1]
+    assert min(bowl(point)["E"] for point in found[0]) < 0.5
