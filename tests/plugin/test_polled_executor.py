@@ -227,9 +227,11 @@ def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_
     assert ran(tmp_path) == 0
 
 
+@pytest.mark.parametrize(("task_id", "cancelled"), [("-", False), ("0", False), ("0", True)])
 def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
-    odd: Odd, tmp_path: Path
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str, cancelled: bool
 ) -> None:
+    monkeypatch.setattr(Odd, "task_id", task_id)
     odd.auto = False
     odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
@@ -249,9 +251,36 @@ def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
 
         odd.submit_batch = refused  # type: ignore[method-assign]
         session.wait_for(job, "start")
+        if cancelled:
+            session.cancel(job)
+            wait_until(lambda: odd.ended == ["0"])
         gate.touch()
         session.wait_clean(job)
-        assert session.context(job, "finish")["status"] == 0
+        assert cancelled or session.context(job, "finish")["status"] == 0
+        session.check_ended_once()
+
+
+def test_a_cancel_that_comes_before_the_id_of_a_job_that_has_begun_is_known_reaches_the_queue(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Odd, "task_id", "0")
+    monkeypatch.setattr(pace, "READ", 3600.0)  # no look at the reports comes between
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        odd.begin("0")
+        reports = Path(odd.batches["0"].script).parents[1] / "reports"
+        wait_until(lambda: any(path.read_text() for path in reports.iterdir()))
+        session.cancel(job)
+        monkeypatch.undo()
+        wait_until(lambda: odd.ended == ["0"])
+        gate.touch()
+        session.wait_clean(job)
         session.check_ended_once()
 
 

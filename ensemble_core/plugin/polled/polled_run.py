@@ -103,7 +103,7 @@ class PolledRun:
                 began = self.spool.start(report)
                 if began is None:
                     continue
-                life.queue_id = life.queue_id or (None if began[2] == "-" else began[2])
+                self._learn(life, began[2])
                 if end is None:
                     life.started(began[0], began[1], now)
                     news = True
@@ -111,6 +111,14 @@ class PolledRun:
                 life.ended(end, now, self.note)
                 news = True
         return news
+
+    def _learn(self, life: JobLife, queue_id: str) -> None:
+        """Take the queue's id of a job that has begun from what its wrapper reports; a cancel that
+        came before it was known goes there now."""
+        if life.queue_id is None and queue_id != "-":
+            life.queue_id = queue_id
+            if life.cancelled:
+                self.cancels.setdefault(queue_id, 0.0)
 
     # -- cancelling ----------------------------------------------------------------------------
 
@@ -141,6 +149,7 @@ class PolledRun:
             began = self.spool.start(f"{life.job}@{life.key}")
             if began is not None:
                 life.misses = 0
+                self._learn(life, began[2])
                 life.started(began[0], began[1], self.now())
             # One without a word may be about to be written; or is a full disk's, or our own from
             # before a crash.

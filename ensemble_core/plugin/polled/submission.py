@@ -156,7 +156,7 @@ class Submission:
             else:  # an earlier attempt may arrive yet: this stays that batch
                 going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
                 self._unsure.append(going)
-            waiting = len(self._orders) or len(going.orders)
+            waiting = len(self._orders) + (0 if full and first else len(going.orders))
             what = "does not answer: it is asked again until it does"
             if full:
                 what = f"takes no more jobs for now: {waiting} wait here and are tried again"
