@@ -63,7 +63,7 @@ class _Grid(Generator):
 
 def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
     """Equal for equal values: 1 is 1.0, and never "1" or true."""
-    return tuple(repr(each) if isinstance(each, bool) else each for each in values)
+    return tuple((isinstance(each, bool), each) for each in values)
 
 
 def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:

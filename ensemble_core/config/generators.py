@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ensemble_core.config.actions import Occasion, OptionCheck
@@ -186,15 +187,22 @@ def _built(
 
 
 def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
-    """The place of the option that a message has between quotes, by its name or its value."""
+    """The place of the option that a message has first between quotes, by its name or value."""
+    found = ((told.find(f"'{word}'"), place) for word, place in _words(given, path) if word)
+    named = [each for each in found if each[0] >= 0]
+    return min(named, key=itemgetter(0))[1] if named else None
+
+
+def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
+    """What a message may call each option by."""
     for name, value in given.items():
-        words = name, value, str(value).rpartition(".")[0]  # of a class the module, too
-        if any(f"'{word}'" in told for word in words):
-            return (*path, name)
-        inner = _option(value, told, (*path, name)) if isinstance(value, Mapping) else None
-        if inner is not None:
-            return inner
-    return None
+        place = (*path, name)
+        yield name, place
+        if isinstance(value, Mapping):
+            yield from _words(value, place)
+        else:
+            yield f"{value}", place
+            yield f"{value}".rpartition(".")[0], place  # of a class, the module
 
 
 def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:

@@ -86,6 +86,7 @@ class GeneratorCalls:
         that of all calls that it makes again); what became of it."""
         worker = self._worker(task.call.name)
         timeout = self._specs[task.call.name].timeout * worker.calls(task)
+        timeout = min(timeout, threading.TIMEOUT_MAX)
         found: _Answer | _Fault
         try:
             worker.begin(task)

@@ -46,6 +46,7 @@ def axis(found: list[Mapping[str, Any]]) -> list[Any]:
         ((4, 3.0, 2, 1), [4]),
         ((True, "1", 3, 5), [True, "1", 5]),  # neither is the 1 on record
         ((5, 6), [5, 6]),
+        (("True", 1, 2, 3), ["True"]),
     ],
 )
 def test_a_grid_with_other_values_gives_those_that_are_not_on_record_each_once(
@@ -81,3 +82,11 @@ def test_points_on_record_that_are_lost_or_under_way_are_not_given_again() -> No
     _, resumed = built("grid", values(1, 2))
     resumed.resume([under_way])
     assert axis(list(resumed.suggest(2))) == [2]
+
+
+def test_a_grid_that_goes_on_tells_true_from_the_word() -> None:
+    record = played("grid", 1, values(True, "True"))
+    assert [p.parameters["n"] for each in record for p in each.suggested] == [True, "True"]
+    _, again = built("grid", values(True, "True"))
+    again.resume([Exchange((), (), (Point(number=0, parameters={"n": True}),))])
+    assert axis(list(again.suggest(9))) == ["True"]

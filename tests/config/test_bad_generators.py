@@ -256,6 +256,7 @@ def picky(told: str, checks: bool) -> Registry:
         ("lib's Best takes no argument 'depth'", "3}}"),
         ("the module 'lib' cannot be imported", "lib.Best"),
         ("it takes one objective", "picky"),
+        ("'depth' stands beside 'class', not in it", "3}}"),
     ],
 )
 def test_what_a_generator_refuses_is_told_at_the_option_that_it_names(told: str, word: str) -> None:

@@ -114,6 +114,13 @@ def test_a_resume_may_take_as_long_as_all_calls_that_it_makes_again() -> None:
     assert isinstance(told, CallReturned)
 
 
+def test_a_resume_that_may_take_longer_than_any_clock_counts_is_answered() -> None:
+    before = [Exchange((), (), ())] * 400
+    month = 30 * 86_400.0
+    told = outcome(spec(Fixed({"x": 1.0, "n": 3, "kind": "a"}), timeout=12 * month), before)
+    assert isinstance(told, CallReturned)
+
+
 class Buried(Stuck):
     """Comes back from a resume when the test is over."""
 
