@@ -56,6 +56,10 @@ _USUAL = {
 }  # fmt: skip
 
 
+#: Keys that no jobspec has: one that has them is an ensemble file, whatever else it says.
+_ENSEMBLE = frozenset({"jobs", "rules", "generators", "results", "limits", "use", "custom"})
+
+
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
     is at a path."""
@@ -63,7 +67,7 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     try:
         if not part and context.validators.hold(data):
             return
-        if not part and isinstance(data, dict) and "tasks" in data and "jobs" not in data:
+        if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & _ENSEMBLE:
             context.report(
                 at,
                 "this is a jobspec, and not an ensemble file",

@@ -368,6 +368,15 @@ def test_a_jobspec_given_as_the_study_is_refused_with_the_line_that_names_it(
     assert "unknown key" not in result.output
 
 
+def test_an_ensemble_file_with_tasks_for_jobs_is_not_taken_for_a_jobspec(tmp_path: Path) -> None:
+    text = "tasks: [{name: a, command: hostname}]\n"
+    rules = "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    result = _simulate(tmp_path, text + rules)
+    assert result.exit_code == 2
+    assert "jobspec" not in result.output
+    assert "'jobs'" in result.output
+
+
 GENERATOR = """
 jobs:
   - name: sim
