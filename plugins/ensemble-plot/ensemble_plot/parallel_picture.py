@@ -56,9 +56,10 @@ class Axis:
         if self.low == self.high:
             return [(0.5, f"{self.low:.4g}")]
         middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        marked = [self.low, middle, self.high]
         if self.steps:
-            middle = self.steps[len(self.steps) // 2]
-        return [(self.height(each), f"{each:.3g}") for each in (self.low, middle, self.high)]
+            marked = sorted({self.steps[0], self.steps[len(self.steps) // 2], self.steps[-1]})
+        return [(self.height(each), f"{each:.3g}") for each in marked]
 
 
 @dataclass(frozen=True, slots=True)

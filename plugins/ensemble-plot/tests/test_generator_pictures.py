@@ -169,11 +169,17 @@ def test_no_tick_stands_between_two_points(count: int, monkeypatch: pytest.Monke
     assert all(tick == int(tick) for tick in ticks)
 
 
-def test_the_marks_of_an_axis_in_steps_are_values_of_it() -> None:
-    steps = Variable(name="n", low=2, high=9, step=1)
+@pytest.mark.parametrize(
+    ("high", "step", "marks"),
+    [(9, 1, ["2", "6", "9"]), (9, 4, ["2", "6"]), (12, 4, ["2", "6", "10"])],
+)
+def test_the_marks_of_an_axis_in_steps_are_values_of_it(
+    high: int, step: int, marks: list[str]
+) -> None:
+    steps = Variable(name="n", low=2, high=high, step=step)
     vocs = Vocs(variables=(steps,), objectives={"E": "minimize"})
     standing = Standing(vocs, 11)
     for point in standing.points:
         point.parameters = {"n": 3}
     axis = parallel_picture("search", vocs, standing, None).axes[0]
-    assert [text for _, text in axis.marks()] == ["2", "6", "9"]
+    assert [text for _, text in axis.marks()] == marks
