@@ -286,6 +286,10 @@ class EachRun:
         """Run a file. ``False`` while the process of an earlier server is at it, which holds a lock
         on the file."""
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
+        if not file.exists():
+            print_line(f"{file.name}: it is not there any more; its run is left as it is")
+            self._backoffs.pop(file, None)
+            return True
         # Over NFS a lock needs a file that may be written.
         mode = "r+b" if os.access(file, os.W_OK) else "rb"
         with file.open(mode) as held, open(file.with_suffix(".log"), "ab", opener=private) as log:

@@ -145,6 +145,8 @@ class SharedRun:
             self._registry, self._choice, workload, file, self._state, measure=measure
         )
         options = replace(options, prefix=prefix, stage=f"{{cwd}}/jobspec-{file.stem}")
+        if not measure:  # its jobs are as they were written then, when Flux was there for them
+            options = replace(options, flux=options.flux or "flux")
         converted = convert(workload, options)
         for warning in converted.warnings:
             print_line(f"{file.name}: warning: {warning}")

@@ -359,6 +359,21 @@ def test_a_run_of_its_own_that_cannot_begin_is_begun_again_and_has_not_failed(aw
     assert said.count("before the run was over: error: cannot reach the queue") == 2
 
 
+def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_server(
+    away: Path,
+) -> None:
+    move_in("a", task("a"))
+    program = f"import ensemble_jobspec.serving as s; s.PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
+    server = subprocess.Popen([*words, "--each", "--once"], stdout=subprocess.PIPE, text=True)
+    wait_until(Path("tries").exists)
+    for path in Path("served/running").glob("a-*.yaml"):
+        path.unlink()
+    said, _ = server.communicate()
+    assert server.returncode == 0, said
+    assert "it is not there any more" in said
+
+
 def test_a_run_of_its_own_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
     move_in("a", task("a", "sleep 600"))
     move_in("b", task("b", "until test -e go; do sleep 0.05; done"))

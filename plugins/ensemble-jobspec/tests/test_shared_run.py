@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_jobspec import serving, shared_run
+from ensemble_jobspec.options import Options
 from ensemble_jobspec.serving import Ended, Server, make_folders
 from ensemble_jobspec.shared_run import SharedRun
 
@@ -231,3 +232,28 @@ def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
     (ended,) = served(runs, [claimed("a")], least=1)
     assert ended.code == 1
     assert ended.why.startswith("error: of this start")
+
+
+def test_a_group_of_several_nodes_that_was_begun_is_gone_on_with_where_flux_is_not_found(
+    shared: Callable[..., SharedRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of cron has another PATH than the one that began the jobspec."""
+    make_folders(Path("served").absolute())
+    file = Path("served/running/wide-20260101T000000-abc123.yaml").absolute()
+    slot = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}
+    wide = {"name": "g", "resources": "two", "tasks": [{"command": "true"}]}
+    two = {"two": {"type": "node", "count": 2, "with": [slot]}}
+    file.write_text(json.dumps({"version": 1, "resources": two, "groups": [wide]}))
+    asked = Options(executor="slurm", executors=frozenset({"slurm"}), file=str(file))
+    monkeypatch.setattr(shared_run, "run_options", lambda *_, **__: asked)
+    assert served(shared("pass"), [file], least=1, move=False)[0].code == 2  # it would begin here
+    jobs = [{"name": "wide-abc123-g", "command": "true"}]
+    begin = {"trigger": "start", "action": {"name": "submit", "label": "wide-abc123-g"}}
+    rules = [{"id": "wide-abc123-begin", **begin}]
+    document = {"name": "served-x", "limits": {"chain": 64}, "jobs": jobs, "rules": rules}
+    Path("served/ensemble.yaml").write_text(json.dumps(document))
+    Path("state/runs/served-x").mkdir(parents=True, mode=0o700)
+    monkeypatch.setattr(SharedRun, "_stands", lambda _: "interrupted")
+    known = shared("pass")
+    known.begin([file])
+    assert known.ended() == []
