@@ -194,7 +194,7 @@ def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
 
 
 def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
-    """What a message may call each option by."""
+    """The words by which a message may call each option, and its place."""
     for name, value in given.items():
         place = (*path, name)
         yield name, place

@@ -257,7 +257,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 
 @cache
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """What each table of a journal may be made by, as SQLite writes it down, in any version."""
+    """Statements that made each table of a journal, in any version, as SQLite keeps them."""
     with closing(sqlite3.connect(":memory:")) as connection:
         found: dict[str, set[str]] = {}
         for script in (*migrations, TABLES):

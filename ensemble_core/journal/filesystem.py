@@ -54,8 +54,8 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_note(path: Path) -> bytes:
-    """What is in a small file. Raises :class:`OSError` where it cannot be read, or is another thing
-    than a file: a named pipe would be waited for, and a device may never end."""
+    """The content of a small file. Raises :class:`OSError` where it cannot be read, or is another
+    thing than a file: a named pipe would be waited for, and a device may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -32,7 +32,7 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
 
 
 class _Outer(NamedTuple):
-    """What stands around a task or group: the whole's attributes and, nearer, those of resources of
+    """Surroundings of a task or group: the whole's attributes and, nearer, those of resources of
     groups; what the groups themselves say, which is nearer than a task's resources; and how long
     the innermost group may take."""
 
@@ -177,7 +177,7 @@ class _Reader:
     def _attributes(
         self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Outer
     ) -> tuple[Attributes, Attributes]:
-        """What a task or group says, or the groups around it say; and all that is its own."""
+        """Attributes that a task or group has by itself or by groups around it; and all its own."""
         said = outer.groups
         if "attributes" in given:
             said = attributes(self._faults, (*path, "attributes")).within(said)

@@ -234,6 +234,7 @@ def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
     assert ended.why.startswith("error: of this start")
 
 
+@pytest.mark.checkout  # the executor is ensemble-slurm's
 def test_a_group_of_several_nodes_that_was_begun_is_gone_on_with_where_flux_is_not_found(
     shared: Callable[..., SharedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
