@@ -112,7 +112,12 @@ class Node:
             found = [each for name, each in self._pods.items() if name.startswith(f"{job}-0-")]
             running = [each for each in found if each.poll() is None]
             for each in running:
+                each.send_signal(signal.SIGSTOP)  # so that it begins nothing that is not seen here
+                os.waitpid(each.pid, os.WUNTRACED)
+                begun = Path(f"/proc/{each.pid}/task/{each.pid}/children").read_text().split()
                 _kill(each)
+                for process in begun:
+                    os.kill(int(process), signal.SIGKILL)
             with contextlib.suppress(OSError, ValueError):
                 run = int((self._folder / job / "mnt" / "ensemble.pid").read_text())
                 os.kill(run, signal.SIGKILL)
