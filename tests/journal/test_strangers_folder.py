@@ -29,7 +29,7 @@ def a_run(folder: Path) -> Path:
 
 
 def in_time(call: Callable[[], object]) -> object:
-    """What a call returns; a test that fails where it waits for what never comes."""
+    """The value of a call; a test fails where its call waits for what never comes."""
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
     thread.start()
