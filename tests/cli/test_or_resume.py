@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -190,7 +191,10 @@ def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path)
     assert submitted() == before
 
 
-@pytest.mark.parametrize("made", ["the folder", "an empty file", "a file without tables"])
+@pytest.mark.parametrize(
+    "made",
+    ["the folder", "an empty file", "an unwritten file", "a half-written file", "a file without tables"],
+)
 def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
     folder: Path, made: str
 ) -> None:
@@ -199,6 +203,17 @@ def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
     place.mkdir(parents=True)
     if made == "an empty file":
         (place / NAME).touch()
+    elif made in ("an unwritten file", "a half-written file"):
+        # SQLite's rollback journal is there before the first page is, and after it.
+        database = sqlite3.connect("other.db")
+        database.executescript("PRAGMA cache_size=1; BEGIN; CREATE TABLE t (x);")
+        database.executemany("INSERT INTO t VALUES (zeroblob(4000))", [()] * 100)
+        if made == "a half-written file":
+            shutil.copy("other.db", place / NAME)
+        else:
+            (place / NAME).touch()
+        shutil.copy("other.db-journal", place / f"{NAME}-journal")
+        database.close()
     elif made == "a file without tables":
         database = sqlite3.connect(place / NAME)
         database.execute("PRAGMA journal_mode=WAL")
