@@ -19,7 +19,7 @@ __all__ = ["is_run", "remove"]
 
 #: Output of a job, as executors name it in the run's own folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
-#: SQLite's own files beside the journal; the last is there until the mode is set, and on shared storage.
+#: With the files of SQLite beside it; the last one is a rollback journal, short-lived in mode WAL.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
 _NOTES = (PERFORMED, LOCK, STOP, HALT, LEAVE)
 #: The first bytes of a journal; and where, in them, is whose file it is.

@@ -193,7 +193,13 @@ def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path)
 
 @pytest.mark.parametrize(
     "made",
-    ["the folder", "an empty file", "an unwritten file", "a half-written file", "a file without tables"],
+    [
+        "the folder",
+        "an empty file",
+        "an unwritten file",
+        "a half-written file",
+        "a file without tables",
+    ],
 )
 def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
     folder: Path, made: str
