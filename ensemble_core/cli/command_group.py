@@ -30,10 +30,15 @@ FAULT = 70
 class CommandGroup(click.Group):
     """A click group that ends with Ensemble's messages and exit codes when it is a program."""
 
+    #: Commands that handle signals themselves once they have begun.
+    handle_signals: frozenset[str] = frozenset()
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in self.handle_signals:
+            _end_at_ctrl_c(ctx)
         command = self.get_command(ctx, name)
         if command is not None:
             return name, command, args[1:]
@@ -93,6 +98,17 @@ class CommandGroup(click.Group):
         if fault is not None:
             _tell_fault(fault, silent=code == 130)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_at_ctrl_c(ctx: click.Context) -> None:
+    """Have Ctrl-C end the process at once, for as long as ``ctx`` lasts. The interpreter may drop a
+    ``KeyboardInterrupt`` inside of an import with the import lock still held: the command would go
+    on, and its first thread that imports a module would wait for ever."""
+    before = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        ctx.call_on_close(lambda: signal.signal(signal.SIGINT, before))
 
 
 def _open_closed_streams() -> None:

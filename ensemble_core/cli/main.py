@@ -52,6 +52,8 @@ COMMANDS: dict[str, str] = {
 class EnsembleGroup(CommandGroup):
     """The core's commands, imported when they are called, and those of plugins."""
 
+    handle_signals = frozenset({"run", "resume"})
+
     def commands_of_plugins(self) -> dict[str, str]:
         """The plugins' commands with their help texts; where several claim a name, who they are."""
         from ensemble_core.cli.plugin_commands import find_commands, summary_of

@@ -193,3 +193,38 @@ def test_schema_is_json_and_indents_as_asked() -> None:
     assert len(line.splitlines()) == 1
     assert wide.splitlines()[1].startswith('    "')
     assert json.loads(line)["properties"]["jobs"]
+
+
+def test_ctrl_c_ends_a_run_that_is_still_importing_whoever_catches_it(tmp_path: Path) -> None:
+    """The interpreter drops a KeyboardInterrupt in some places, and the run would never end."""
+    (tmp_path / "deaf.py").write_text(
+        "import sys, time\n"
+        "print('importing', file=sys.stderr, flush=True)\n"
+        "while True:\n"
+        "    try: time.sleep(1)\n"
+        "    except BaseException: pass\n"
+    )
+    (tmp_path / "e.yaml").write_text(
+        "jobs: [{name: a, command: x}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--plugin", "deaf.py"],
+        cwd=tmp_path,
+        env={**os.environ, "ENSEMBLE_STATE": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        assert process.stderr.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+    finally:
+        process.kill()
+
+
+def test_a_python_program_that_calls_the_command_gets_its_ctrl_c_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert CliRunner().invoke(main, ["run", str(tmp_path / "absent.yaml")]).exit_code == 2
+    assert signal.getsignal(signal.SIGINT) is before

@@ -107,7 +107,7 @@ class Talk:
             body=None if body is None else json.dumps(body),
             headers={"Content-Type": content_type, "Accept": accept, **self._authorization},
             preload_content=not stream,
-            timeout=60.0,
+            timeout=100.0,
             retries=False,
         )
 
