@@ -22,8 +22,18 @@ from ensemble_core.errors import EnsembleError, Location, UsageError
 if TYPE_CHECKING:
     from ensemble_core.journal.run_store import Lock
 
-__all__ = ["asker", "given_values", "leave_word", "request", "switch_rules", "wait_until_left"]
+__all__ = [
+    "AGAIN",
+    "asker",
+    "given_values",
+    "leave_word",
+    "request",
+    "switch_rules",
+    "wait_until_left",
+]
 
+#: The exit code of a command whose same words may do later what cannot be had now (EX_TEMPFAIL).
+AGAIN = 75
 #: Seconds between looks whether the controller has gone.
 _LOOK = 0.2
 

@@ -30,7 +30,7 @@ from ensemble_core.engine.report import Report
 from ensemble_core.journal.requests import Desk
 from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.events import Event, JobEvent, StopRequested
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
@@ -100,7 +100,7 @@ class RunSession:
         kept: ControlledRun | None = None,
         *,
         engine: Engine | None = None,
-        stop_first: str | None = None,
+        stop_first: StopRequested | None = None,
         make: Callable[..., Runtime | VirtualRuntime] = Runtime,
         wall: float | None = None,
         reopened: bool = False,
@@ -108,7 +108,7 @@ class RunSession:
         """Run to the end, or go on with ``engine``; the exit code.
 
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
-        why the run is taken up only to be cancelled, ``wall`` after how many seconds it is to stop.
+        the stop for which alone the run is taken up, ``wall`` after how many seconds it is to stop.
         ``make`` makes the runtime.
         """
         output = Output(
@@ -153,7 +153,8 @@ class RunSession:
                 self._left = True
                 output.say("leaving at once", error=True)
             else:
-                kept_jobs = how == "stop" and runtime.on_stop == "keep"
+                keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
+                kept_jobs = how == "stop" and keeps
                 jobs = count_of(len(feed.active), "job")
                 doing = f"{jobs} left to the queue" if kept_jobs else f"cancelling {jobs}"
                 note = f"stopping: {doing if feed.active else 'no job is active'}"

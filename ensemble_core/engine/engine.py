@@ -493,8 +493,7 @@ class Engine:
     def _on_stop(self, event: StopRequested) -> None:
         state = self.state
         if event.then != "end":
-            if state.ended is None:
-                self._stopping.begin(event)
+            self._stopping.begin(event, [job for job, _ in self.in_queue()])
             return
         # An end that a resume takes back gives way to this one, and so does a stop.
         by_stop = state.stop is not None

@@ -8,13 +8,14 @@ record and statistics of its own begun anew. Had by ``engine``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Terminate
+from ensemble_core.model.decisions import Cancel, Terminate
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
@@ -55,23 +56,44 @@ class Stopping:
         #: Of the event at hand: groups with jobs that are to be handed on again.
         self._requeued: dict[str, None] = {}
 
-    def begin(self, event: StopRequested) -> None:
-        """Stop the run. Of the jobs that are cancelled for that, those that a rule cancelled stay
-        so."""
+    def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
+        """Stop the run, unless it has ended, with these jobs in the queue."""
+        if event.then == "cancel-left":
+            self._cancel_left(event, in_queue)
+        elif self.state.ended is None:
+            records, cancels = self.state.table.records, event.then == "cancel"
+            cancel = [job for job in in_queue if cancels and records[job].outcome is None]
+            self._begin(event, cancel)
+
+    def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
+        """Cancel the jobs that are ``left`` in the queue, and stop the run where it has not ended
+        for good. A stop that is in force stays, with the events that it deferred."""
         state = self.state
-        cancel: tuple[str, ...] = ()
-        if event.then == "cancel":
-            held = set(state.held())
-            records = state.table.records
-            cancel = tuple(
-                job for job in records if records[job].outcome is None and job not in held
-            )
-            for job in cancel:
+        taken_back = state.stop is not None or state.ended is state.ended_for_now
+        if state.lost:  # an earlier controller's queue
+            state.lost = False
+            state.errors -= taken_back
+        if taken_back:  # the run is under way, or was stopped, or has ended for now
+            state.ended_for_now = None
+            self._begin(event, left)
+        elif state.ended is not None:
+            state.ended = replace(state.ended, cancel=tuple(left))
+            state.out.append(Cancel(jobs=state.ended.cancel))
+
+    def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
+        """Stop the run and cancel these jobs; those that a rule cancelled stay so."""
+        state, records = self.state, self.state.table.records
+        for job in cancel:
+            if records[job].outcome is None:
                 records[job].stopping = not records[job].cancelling
         decision = Terminate(
-            exit_code=event.exit_code, cancel=cancel, reason=event.reason, stopped=True
+            exit_code=event.exit_code, cancel=tuple(cancel), reason=event.reason, stopped=True
         )
-        state.stop, state.ended = Stop(decision), decision
+        state.ended = decision
+        if state.stop is None:
+            state.stop = Stop(decision)
+        else:
+            state.stop.decision = decision
         state.out.append(decision)
 
     def defers(self, event: Event) -> bool:
@@ -86,6 +108,8 @@ class Stopping:
             record = self.state.table.records.get(event.job)
             if record is None or (isinstance(event, JobEvent) and not event.ours):
                 return True
+            if isinstance(event, JobEvent) and event.job in stop.over:
+                return True  # told twice: the resume may hand the job on under this id
             # What a controller goes by that asks the queue, and reads files on.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)

@@ -29,6 +29,7 @@ from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 __all__ = [
     "HALT",
     "LEAVE",
+    "LEFT",
     "LOCK",
     "STOP",
     "Lock",
@@ -251,7 +252,7 @@ State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", 
 
 
 #: Those in which its last controller left a run by itself, with an exit code.
-_LEFT = ("ended", "stopped", "limited")
+LEFT = ("ended", "stopped", "limited")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +262,8 @@ class RunInfo:
     ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
     or generators of it are at fault, ``limited``: its limits hold what is left of it,
     ``interrupted``: its controller was killed, or left at once; all three can be resumed. ``new``:
-    killed before anything happened. ``unreadable``: ``problem`` says why.
+    killed before anything happened. ``unreadable``: ``problem`` says why. ``left``: its last
+    controller left jobs to the queue.
     """
 
     tag: str
@@ -273,6 +275,7 @@ class RunInfo:
     ended: float | None = None
     exit_code: int | None = None
     reason: str = ""
+    left: bool = False
     events: int = 0
     controller: Mapping[str, Any] | None = None
     problem: str = ""
@@ -319,8 +322,9 @@ def look(folder: Path) -> RunInfo:
         executor=str(about.get("executor", {}).get("name", "")),
         began=sessions[0].began if sessions else None,
         ended=last.ended if last is not None and state != "running" else None,
-        exit_code=outcome.get("exit_code") if outcome and state in _LEFT else None,
+        exit_code=outcome.get("exit_code") if outcome and state in LEFT else None,
         reason=str(outcome.get("reason", "")) if outcome and state != "running" else "",
+        left=bool(outcome and outcome.get("left")),
         events=events,
         controller=controller,
     )

@@ -179,13 +179,15 @@ class StopRequested(Event):
 
     ``then`` says which. ``end``: its jobs are cancelled and it is over. It is stopped, so that a
     resume goes on with it, by ``cancel`` (its jobs are cancelled, and handed on again by the
-    resume) and by ``keep`` (they are left to the queue).
+    resume) and by ``keep`` (they are left to the queue). ``cancel-left`` is the first event of a
+    controller that takes the run up for nothing else: as ``cancel``, of the jobs too that an
+    earlier stop or end left to the queue.
     """
 
     type: ClassVar[str] = "stop"
     reason: str = "interrupted"
     exit_code: int = 130
-    then: Literal["end", "cancel", "keep"] = "end"
+    then: Literal["end", "cancel", "keep", "cancel-left"] = "end"
 
     @property
     def ends(self) -> bool:

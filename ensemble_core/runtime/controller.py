@@ -113,9 +113,7 @@ class Runtime:
         self._journal = journal
         if journal is not None and journal.keeps_rows:
             self.engine.state.table.over = []
-        self._snapshots: Snapshots | None = None
-        if journal is not None:
-            self._snapshots = Snapshots(journal, self.engine, maker, self._warn)
+        self._snapshots = Snapshots(journal, self.engine, maker, self._warn) if journal else None
         self._state = state
         self._stop_first: StopRequested | None = None
         self._wall_limit = ensemble.limits.wall if wall is None else wall
@@ -283,26 +281,27 @@ class Runtime:
             left=len(self.engine.in_queue()),
         )
 
-    def stop_first(self, reason: str, exit_code: int = 130) -> None:
-        """Stop the run as the first thing that :meth:`run` does: a run that is taken up again only
-        to be cancelled submits nothing."""
-        self._stop_first = StopRequested(self.clock(), reason, exit_code)
+    def stop_first(self, asked: StopRequested) -> None:
+        """Stop the run as the first thing that :meth:`run` does; it submits nothing then."""
+        self._stop_first = replace(asked, timestamp=self.clock())
 
     def _begin(self) -> None:
         """The first event of this controller: the run begins, or is taken up again."""
+        first = self._stop_first
         if not self.engine.state.events:
-            first = Started(self.clock(), self._guard.resources())
-            self._handle(self._stop_first or first)
+            self._handle(first or Started(self.clock(), self._guard.resources()))
             return
         earlier = Resumption(
             self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
         )
         absent = earlier.seek()
         # After the queue was asked: a cancel would go to it from another thread at the same time.
-        if self._stop_first is not None:
-            self._handle(self._stop_first)
-        # At the time of the newest event: what happened in the queue meanwhile comes with times of
-        # its own, and a backoff or a window is to see those.
+        if first is not None:
+            self._handle(first)
+            if not first.ends:
+                earlier.tell_of_lost(cancelled=absent)
+                return
+        # At the newest event's time: what happened meanwhile has times of its own, for windows.
         self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent, self.reopened))
         earlier.tell_of_lost()
         if self._behind > _CLOCK_SLACK:

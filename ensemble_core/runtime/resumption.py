@@ -39,6 +39,7 @@ class Resumption:
         self._emit = emit
         self._clock = clock
         self._jobs = engine.in_queue()
+        self._stopping = {name for name, record in self._jobs if record.stopping}
         #: The time of the newest event of each job that was in the queue; 0: none came.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
@@ -74,8 +75,9 @@ class Resumption:
         asked = {self._names.name(job): newest for job, newest in jobs.items()}
         return self._names.found(jobs, self._guard.reattach(asked))
 
-    def tell_of_lost(self) -> None:
-        """Tell of the end of the jobs that the executor knows nothing of any more."""
+    def tell_of_lost(self, cancelled: Sequence[str] = ()) -> None:
+        """Tell of the end of the jobs that the executor knows nothing of any more; and of those in
+        ``cancelled``, which never came to the queue and are not to be handed on now."""
         sought, found = self._sought, self._found
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
@@ -84,12 +86,17 @@ class Resumption:
             if name not in records:
                 continue
             # Of what a stop cancelled nothing is left where the queue is gone since.
-            kind = "cancel" if records[name].stopping else "lost"
+            gone = records[name].stopping and name in self._stopping
             note = (
                 f"executor {self._name} knows nothing of this job any more: whether and how it "
                 "ended cannot be known"
             )
-            context = {"type": kind, "severity": 0, "note": note}
-            if records[name].outcome is None:
-                self._tracker.emit((JobEvent(self._clock(), name, "exception", context),))
-            self._tracker.emit((JobEvent(self._clock(), name, "clean"),))
+            self._tell_of_end(name, "cancel" if gone else "lost", note)
+        for name in cancelled:
+            self._tell_of_end(name, "cancel", "cancelled before it came to the queue")
+
+    def _tell_of_end(self, name: str, kind: str, note: str) -> None:
+        context = {"type": kind, "severity": 0, "note": note}
+        if self._engine.state.table.records[name].outcome is None:
+            self._tracker.emit((JobEvent(self._clock(), name, "exception", context),))
+        self._tracker.emit((JobEvent(self._clock(), name, "clean"),))

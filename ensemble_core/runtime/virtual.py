@@ -144,9 +144,9 @@ class VirtualRuntime:
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)
 
-    def stop_first(self, reason: str, exit_code: int = 130) -> None:
+    def stop_first(self, asked: StopRequested) -> None:
         """Stop the run before its first job."""
-        self.stop(reason, exit_code)
+        self.stop(asked.reason, asked.exit_code)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
         """Refused: nobody is there in the virtual time to ask for anything."""

@@ -30,6 +30,28 @@ rules:
   - {id: begin, trigger: start, action: {name: submit, label: work}}
   - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
 """
+#: A queue that cannot be had while there is a file 'away', and is lost while there is one 'lost'.
+FRAIL = """
+from dataclasses import replace
+from pathlib import Path
+
+import disk_queue
+from ensemble_core import ExecutorError, ExecutorLost, hookimpl
+
+
+class Frail(disk_queue.DiskQueue):
+    def open(self, run, emit):
+        if Path("away").exists():
+            raise ExecutorError("the network is down")
+        super().open(run, emit)
+        if Path("lost").exists():
+            emit([ExecutorLost(run.clock(), "disk", "the network is down")])
+
+
+@hookimpl
+def ensemble_executors():
+    return [replace(each, build=lambda o: Frail(**o)) for each in disk_queue.ensemble_executors()]
+"""
 JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
 
 
@@ -240,3 +262,24 @@ def test_an_empty_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: 
     assert submitted() == before
     shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
     assert json.loads(shown.output)["state"] == "unreadable"
+
+
+@pytest.mark.parametrize("trouble", ["away", "lost"])
+def test_jobs_of_a_queue_that_is_away_are_cancelled_once_it_is_back(
+    folder: Path, trouble: str
+) -> None:
+    Path("frail.py").write_text(FRAIL)
+    Path("e.yaml").write_text(YAML.replace("0.1", "100"))
+    frail = ["--plugin", "frail.py", "--executor", "disk", "-o", f"folder={folder}"]
+    run = ["run", "e.yaml", *frail, "--state", "state", *PLAIN]
+    stop = ["stop", "study", "--cancel-jobs", "--state", "state"]
+    assert CliRunner().invoke(main, [*run, "--wall", "1s", "--set", "on_stop=keep"]).exit_code == 5
+    Path(trouble).touch()
+    for _ in range(2):
+        result = CliRunner().invoke(main, stop)
+        assert result.exit_code == 75, result.output
+        assert "the network is down" in result.output
+    Path(trouble).unlink()
+    result = CliRunner().invoke(main, stop)
+    assert result.exit_code == 0, result.output
+    assert submitted() == {name: count for name, count in JOBS.items() if "work" in name}

@@ -242,3 +242,87 @@ def test_a_run_that_has_ended_is_opened_again_by_a_change_that_gives_it_somethin
     assert "last" in ensemble("jobs", "study").output
     check_whole()
     assert ensemble("jobs", "study").output.count("\nlast") == 2
+
+
+@pytest.mark.parametrize("how", ["under way", "killed", "stopped"])
+def test_jobs_that_a_run_left_are_cancelled_on_demand_and_submitted_again(
+    folder: Path, how: str
+) -> None:
+    process = begun("--set", "on_stop=keep")
+    if how == "killed":
+        process.kill()
+        process.communicate()
+    elif how == "stopped":
+        ensemble("stop", "study")
+    assert "run study is stopped" in ensemble("stop", "study", "--cancel-jobs").output
+    if how != "killed":
+        assert "stopping: 3 jobs left to the queue" in stopped(process, 5)[1]
+    assert state() == "stopped"
+    assert len(starts()) == 3
+    again = ensemble("stop", "study", "--cancel-jobs").output
+    assert again == "run study is stopped; 'ensemble resume study' goes on with it\n"
+    Path("go").touch()
+    ensemble("resume", "study")
+    assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
+    check_whole()
+    assert "has ended already" in ensemble("stop", "study", "--cancel-jobs").output
+
+
+def test_jobs_that_ended_before_they_could_be_cancelled_count_and_nothing_follows_yet(
+    folder: Path,
+) -> None:
+    """Where the run is taken up for that alone, no rule hears of them: 'last' would be begun."""
+    Path("job.sh").write_text(f"{JOB}echo over >> over\n")
+    process = begun("--set", "on_stop=keep")
+    process.kill()
+    process.communicate()
+    Path("go").touch()
+    wait_until(lambda: Path("over").exists() and len(Path("over").read_text().split()) == 3)
+    ensemble("stop", "study", "--cancel-jobs")
+    assert "last" not in ensemble("jobs", "study").output
+    assert state() == "stopped"
+    ensemble("resume", "study")
+    assert len(starts()) == 3
+    check_whole()
+
+
+def test_jobs_that_cannot_all_be_cancelled_are_told_of_by_exit_code_75(folder: Path) -> None:
+    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    process = begun("--set", "on_stop=keep")
+    process.terminate()
+    stopped(process, 143)
+    words = [*COMMAND, "stop", "study", "--cancel-jobs"]
+    one = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: state() == "running")
+    other = ensemble("resume", "study", code=2)
+    assert "is controlled by" in other.output
+    wait_until(lambda: "stopped by" in ensemble("events", "study").output)
+    one.terminate()
+    assert one.stderr is not None
+    assert "stopping: cancelling 3 jobs" in one.stderr.readline()
+    while not select.select([one.stderr], [], [], 0.4)[0]:
+        one.terminate()
+    out, _ = stopped(one, 75)
+    assert "run study is interrupted, and may have jobs in its queue yet" in out
+    Path("go").touch()
+    ensemble("stop", "study", "--cancel-jobs")
+    assert state() == "stopped"
+    ensemble("resume", "study")
+    check_whole()
+
+
+def test_jobs_that_the_end_of_a_run_let_be_are_cancelled_on_demand(folder: Path) -> None:
+    end = "{trigger: job-start, name: work, action: {name: terminate, cancel: false}}"
+    Path("e.yaml").write_text(STUDY.replace("results:\n", f"  - {end}\nresults:\n"))
+    process = begun()
+    stopped(process, 0)
+    assert json.loads(ensemble("runs", "--json").output)["left"]
+    ensemble("stop", "study", "--cancel-jobs")
+    found = json.loads(ensemble("runs", "--json").output)
+    assert (found["state"], found["exit_code"], found["left"]) == ("ended", 0, False)
+    assert "cancelled" in ensemble("jobs", "study").output
+    ensemble("replay", "study")
+
+
+def test_to_cancel_jobs_without_waiting_is_refused(folder: Path) -> None:
+    assert "exclude" in ensemble("stop", "study", "--cancel-jobs", "--no-wait", code=2).output

@@ -321,6 +321,65 @@ def test_a_stop_of_a_run_that_has_ended_changes_nothing() -> None:
     assert story.exit_code == 0
 
 
+def test_jobs_that_an_earlier_stop_left_are_cancelled_and_what_was_deferred_stays() -> None:
+    story = Story(SWEEP)
+    story.start()
+    for number in range(3):
+        story.begin(f"work.{number}")
+    stop(story, "keep")
+    story.end("work.0")
+    story.job("work.1", "finish", status=0)
+    again(story)
+    end = stop(story, "cancel-left")
+    assert end.cancel == ("work.1", "work.2")
+    story.job("work.1", "clean")
+    story.cancel("work.2")
+    story.job("work.2", "exception", "clean", type="cancel", severity=0)  # told twice
+    assert story.engine.in_queue() == []
+    assert not story.engine.waits_for_cancelled
+    decided = resume(story)
+    assert requeued(decided) == [
+        ("after.0", "after.0"),
+        ("after.1", "after.1"),
+        ("work.2", "work.2~1"),
+    ]
+    assert story.metric("count.work.cancelled") == 0
+
+
+def test_jobs_of_a_run_whose_queue_was_lost_are_cancelled_by_the_next_controller() -> None:
+    story = Story(SWEEP)
+    story.start()
+    story.begin("work.0")
+    story.tell(ExecutorLost(story.now, "flux", "the instance ended"))
+    again(story)
+    assert len(stop(story, "cancel-left").cancel) == 3
+    assert not story.engine.state.lost
+    assert story.engine.state.errors == 0
+    for number in range(3):
+        story.cancel(f"work.{number}")
+    assert len(requeued(resume(story))) == 3
+    assert story.engine.state.errors == 0
+
+
+def test_jobs_that_an_end_let_be_are_cancelled_and_the_end_stands() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: job-success, action: {name: terminate, exit_code: 7, cancel: false}}
+"""
+    )
+    story.start()
+    story.play("work.0")
+    assert story.exit_code == 7
+    again(story)
+    decided = story.tell(StopRequested(story.now, "stopped by ada", 5, "cancel-left"))
+    assert decided == [Cancel(jobs=("work.1",))]
+    story.cancel("work.1")
+    assert (story.exit_code, story.engine.busy) == (7, 0)
+
+
 # -- a stop anywhere is as none ------------------------------------------------------------------
 
 STUDY = """
@@ -405,6 +464,13 @@ class Queue:
 
     def stop(self) -> None:
         self.stopped += 1
+        if self.chance.random() < 0.2:  # it is killed instead
+            self.calls.clear()
+            again(self.story)
+            self.cancel_left()
+            self.carry_out(self.story.tell(Resumed(self.story.now, {})))
+            self.calls = list(self.story.engine.state.calls)
+            return
         then = self.chance.choice(["cancel", "keep"])
         (end,) = self.story.tell(StopRequested(self.story.now, "x", 143, then))  # type: ignore[arg-type]
         assert isinstance(end, Terminate)
@@ -418,8 +484,22 @@ class Queue:
         self.calls.clear()  # with their process
         if self.chance.random() < 0.5:
             again(self.story)
+        for _ in range(self.chance.choice([0, 0, 1, 2])):
+            self.cancel_left()
         self.carry_out(self.story.tell(Resumed(self.story.now, {})))
         self.calls = list(self.story.engine.state.calls)
+
+    def cancel_left(self) -> None:
+        """Another controller cancels what is left, and may leave in the middle of it."""
+        (end,) = self.story.tell(StopRequested(self.story.now, "y", 5, "cancel-left"))
+        assert isinstance(end, Terminate)
+        assert end.stopped
+        assert set(end.cancel) == set(self.lives)
+        late = [job for job in end.cancel if self.chance.random() < 0.2]
+        for job in end.cancel:
+            self.cancel(job, only=late)
+        assert self.story.engine.waits_for_cancelled == bool(late)
+        again(self.story)
 
     def cancel(self, job: str, only: list[str]) -> None:
         """It ends because it is cancelled, now or, of those in ``only``, when its turn comes."""

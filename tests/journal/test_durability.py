@@ -265,11 +265,42 @@ def test_a_run_of_which_nothing_happened_yet_is_cancelled_without_being_started(
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
     executor = FakeExecutor(instant=True)
     runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path)
-    runtime.stop_first("cancelled by somebody")
+    runtime.stop_first(StopRequested(0.0, "cancelled by somebody"))
     outcome = ended(runtime)
     assert executor.submitted == []
     assert outcome.exit_code == 130
     assert outcome.over
+
+
+def test_who_cancels_what_a_killed_controller_left_takes_no_lost_job_for_a_cancelled_one(
+    tmp_path: Path,
+) -> None:
+    """It would be begun again, and may have run to its end. One that never came to the queue is
+    handed on by the resume, as any that was cancelled."""
+    story = Story(f"jobs: [{{name: work, command: x, count: 3}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    story.begin("work.1")
+
+    class Left(Again):
+        def reattach(self, jobs: Any) -> dict[str, bool]:
+            return {job: job in self._states for job in jobs}
+
+        def cancel(self, jobs: Any) -> None:
+            self.finish("work.0", status=0)  # before the cancel came to it
+
+    executor = Left(["work.0"])
+    runtime = runtime_of(story.ensemble, executor, tmp_path, engine=story.engine)
+    runtime.stop_first(StopRequested(0.0, "stopped by somebody", 5, "cancel-left"))
+    assert ended(runtime, 120).stopped
+    assert executor.submitted == []
+    assert story.engine.in_queue() == []
+    decided = story.tell(Resumed(story.now))
+    assert [job.queue_name for one in decided if isinstance(one, Submit) for job in one.jobs] == [
+        "work.2~1"
+    ]
+    counts = {name: story.metric(f"count.work.{name}") for name in ("success", "lost", "active")}
+    assert counts == {"success": 1, "lost": 1, "active": 1}
 
 
 def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_queue(

@@ -13,6 +13,7 @@ from ensemble_core.cli.remains import remains
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
+from ensemble_core.model.events import StopRequested
 
 __all__ = ["cancel"]
 
@@ -64,7 +65,7 @@ def cancel(
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
-        stop = f"cancelled by {asker()}"
+        stop = StopRequested(0.0, f"cancelled by {asker()}")
         display = Display(as_json=as_json)
         try:
             take_up(str(folder), state, display, take_over=take_over, stop_first=stop)

@@ -40,7 +40,7 @@ from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, find, is_own, state_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Resumed
+from ensemble_core.model.events import Resumed, StopRequested
 
 __all__ = ["resume"]
 
@@ -101,10 +101,11 @@ def take_up(
     accept_changes: bool = False,
     overrides: Sequence[str] = (),
     take_over: bool = False,
-    stop_first: str | None = None,
+    stop_first: StopRequested | None = None,
     wall: float | None = None,
 ) -> int:
-    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
+    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left: of a
+    run that has ended too, where the run does not end by it."""
     folder = find(state_folder(state), run)
     if not is_own(folder):
         raise UsageError(
@@ -136,7 +137,7 @@ def _take_up(
     display: Display,
     accept_changes: bool,
     overrides: Sequence[str],
-    stop_first: str | None,
+    stop_first: StopRequested | None,
     wall: float | None,
 ) -> int:
     if past.journal.about.get("simulated"):
@@ -155,7 +156,8 @@ def _take_up(
         "opens it again, with --accept-changes or --set; 'ensemble status' shows how it went",
         code="run-ended",
     )
-    if over and (stop_first is not None or not (accept_changes or overrides)):
+    ends = stop_first is not None and stop_first.ends
+    if over and (ends or (stop_first is None and not (accept_changes or overrides))):
         raise ended
     if not past.journal.texts():
         check_not_lost(past.folder)
@@ -171,12 +173,13 @@ def _take_up(
             code="program-absent",
         )
     past.journal.check_if_small()
-    if stop_first is None:
+    if not ends:
         past.journal.check_newest()
     about = past.journal.about
     _go_to(str(about.get("cwd", ".")), past.tag)
     changed = None if stop_first is not None else _changed(past, accept_changes, overrides)
-    if over and (changed is None or not _something_to_do(past, past.loading(changed))):
+    reopened = over and stop_first is None
+    if reopened and (changed is None or not _something_to_do(past, past.loading(changed))):
         raise ended
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
@@ -184,7 +187,7 @@ def _take_up(
     if told != options:
         options = read_options(record, (), told)
     executor = build_executor(past.registry, record, options)
-    recovered = past.recover(compare=stop_first is None, pending=changed is None)
+    recovered = past.recover(compare=not ends, pending=changed is None)
     ensemble: Ensemble = recovered.engine.state.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
@@ -209,7 +212,7 @@ def _take_up(
             engine=recovered.engine,
             stop_first=stop_first,
             wall=wall,
-            reopened=over,
+            reopened=reopened,
         )
 
 

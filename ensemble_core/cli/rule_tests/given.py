@@ -318,9 +318,8 @@ class Given(StepReader):
         """Somebody stops the run, or ends it."""
         data = value if isinstance(value, Mapping) else {"reason": value or "interrupted"}
         data = self._mapping(data, path, ("reason", "exit_code", "then"), ())
-        then = self._one_of(
-            data.get("then", "end"), (*path, "then"), "word", ("end", "cancel", "keep")
-        )
+        ways = ("end", "cancel", "keep", "cancel-left")
+        then = self._one_of(data.get("then", "end"), (*path, "then"), "word", ways)
         code = self._number(data.get("exit_code", 130), (*path, "exit_code"), 0, 255)
         reason = self._text(data, "reason", path, "interrupted")
         return lambda queue: queue.emit(StopRequested(queue.now, reason, code, then))

@@ -2,6 +2,8 @@
 
 A round is one study whose controllers get SIGTERM, SIGHUP, SIGINT or SIGKILL, sometimes twice, while
 functions are under way, retries wait, jobs are held, and instances of ``each`` and ``for`` count.
+Between two controllers ``ensemble stop --cancel-jobs`` is called now and then, and ended like them:
+where its exit code is 0, no process of a job may be there.
 Its tables (``ensemble results``) must be those of a run that nobody disturbed. Prints a line of JSON
 for each round, as ``scripts/soak.py`` reads them; used by a test as well.
 
@@ -13,6 +15,7 @@ tables, are forks of this process, which has imported everything by then.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -207,6 +210,34 @@ def disturb(controller: Controller, chance: random.Random) -> list[str]:
     return [number.name for number in sent]
 
 
+def cancelled(folder: Path, said: Path, tag: str, chance: random.Random) -> list[str]:
+    """Have the jobs cancelled that a controller left, perhaps not to the end; what was wrong."""
+    words = ["stop", tag, "--cancel-jobs", "--state", "state"]
+    controller = Controller(folder, words, said, program=False)
+    if chance.random() < 0.3:
+        disturb(controller, chance)
+    if not controller.ended(300):
+        controller.send(signal.SIGKILL)
+        controller.ended(300)
+        return ["a stop with --cancel-jobs did not end within 300 s"]
+    told = said.read_text()
+    if controller.code == 0 and (there := processes(folder)):
+        return [f"--cancel-jobs ended with 0, and there are processes {there}: {told}"]
+    begun = controller.code != 2 or "there is no run" in told or "before it began" in told
+    fine = controller.code in {0, 2, 75, *INTERRUPTED} and begun
+    return [] if fine else [f"--cancel-jobs ended with {controller.code}: {told}"]
+
+
+def processes(folder: Path) -> list[int]:
+    """The processes of the round's jobs."""
+    script, found = os.fsencode(folder / "sim.sh"), []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if script in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
 def played(
     folder: Path, seed: int, executor: str, options: Sequence[str], expected: dict[str, Any]
 ) -> dict[str, Any]:
@@ -230,6 +261,10 @@ def played(
         code = controller.code
         if code not in INTERRUPTED:
             break
+        if number < 8 and chance.random() < 0.4:
+            tag = words[words.index("--tag") + 1]
+            other += cancelled(folder, folder / f"said-cancel-{number}", tag, chance)
+            killed.append("--cancel-jobs")
     if code and not other:
         other.append(f"the last controller ended with {code}")
     try:
