@@ -34,7 +34,7 @@ _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 #: Started on the lead broker. How a run ended is told to the operator in the pod's termination
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
-#: killed says nothing, and its pod fails.
+#: killed says nothing, and its pod fails; and so does one that could not go on just then.
 _START = """\
 #!/bin/sh
 {command} &
@@ -48,8 +48,19 @@ while kill -0 "$run" 2>/dev/null; do
   code=$?
 done
 [ "$code" -gt 128 ] && exit "$code"
-printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
+{again}printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
 exit 0
+"""
+
+#: Exit codes 1 and 2 are also those of a controller that found its run in the hands of another, as
+#: of the pod before it that is still ending, or its queue away or lost. The run is not over then.
+_AGAIN = """\
+case "$code" in 1 | 2)
+  case $(ensemble runs --json | grep '"tag":"{tag}"') in
+    *'"state":"stopped"'*'"exit_code":'"$code,"*) ;;
+    *'"state":"running"'* | *'"state":"interrupted"'* | *'"state":"stopped"'*) exit 75 ;;
+  esac
+esac
 """
 
 #: Before a pod is deleted: its first process, a shell, passes no signals on.
@@ -100,10 +111,14 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     ]
 
 
-def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
+def config_map(
+    ensemble: Ensemble, part: str, words: list[str], text: str, digest: str, tag: str = ""
+) -> Object:
     """The ConfigMap that a member, or the run, is started with: immutable, and named by its
-    content."""
-    data = {"start.sh": _START.format(command=shlex.join(words)), "stop.sh": _STOP}
+    content. ``tag`` is that of a run that goes on in another pod."""
+    again = _AGAIN.format(tag=tag) if tag and ensemble.restart_policy == "Resume" else ""
+    start = _START.format(command=shlex.join(words), again=again)
+    data = {"start.sh": start, "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
     name = f"{ensemble.name}-{part}-{content(data)[:10]}"
     found = child(ensemble, "ConfigMap", name, "member", {"data": data, "immutable": True})
@@ -117,7 +132,8 @@ def member_objects(
     """The objects of a member, the MiniCluster last. ``text`` is its file, empty where the run is
     outside; ``digest`` names that content."""
     tag = run_tag(ensemble, member.name, digest)
-    files = config_map(ensemble, member.name, _words(ensemble, member, tag), text, digest)
+    words, resumed = _words(ensemble, member, tag), "" if ensemble.outside else tag
+    files = config_map(ensemble, member.name, words, text, digest, resumed)
     found = [files]
     if "size" in ensemble.state:
         found.append(_claim(ensemble, member.name))
@@ -263,7 +279,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     words = [*_RUN, "--tag", tag, "--executor", "remote", *where, "--name", ensemble.namespace]
-    files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest)
+    files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest, tag)
     claim = _claim_name(ensemble, RUNNER)
     volume: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "4Gi"}}
     if claim:

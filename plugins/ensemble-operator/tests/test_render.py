@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ def test_the_program_is_copied_to_a_volume_that_both_containers_mount() -> None:
 # -- the scripts, run by a shell ---------------------------------------------------------------------
 
 
-def script(tmp_path: Path, command: str) -> tuple[Path, Path]:
+def script(tmp_path: Path, command: str, tag: str = "") -> tuple[Path, Path]:
     from ensemble_operator import member_objects
 
     told = tmp_path / "termination-log"
-    text = member_objects._START.format(command=command).replace("/dev/termination-log", str(told))
+    again = member_objects._AGAIN.format(tag=tag) if tag else ""
+    text = member_objects._START.format(command=command, again=again)
+    text = text.replace("/dev/termination-log", str(told))
     (tmp_path / "start.sh").write_text(text)
     (tmp_path / "stop.sh").write_text(member_objects._STOP)
     return tmp_path / "start.sh", told
@@ -132,6 +135,69 @@ def test_a_run_that_was_killed_says_nothing_and_its_pod_fails(tmp_path: Path) ->
     done = subprocess.run(["/bin/sh", start], env=env, timeout=150, check=False)
     assert done.returncode == 137
     assert not told.exists()
+
+
+#: A queue that cannot be had, or is lost, while there is a file of that name.
+AWAY = """
+from pathlib import Path
+
+from ensemble_core import ExecutorError, ExecutorLost, ExecutorPlugin, hookimpl
+from ensemble_core.testing import FakeExecutor
+
+
+class Away(FakeExecutor):
+    def open(self, run, emit):
+        if Path("away").exists():
+            raise ExecutorError("the network is down")
+        super().open(run, emit)
+        if Path("lost").exists():
+            emit([ExecutorLost(run.clock(), "fake", "the network is down")])
+
+
+@hookimpl
+def ensemble_executors():
+    return [ExecutorPlugin(name="fake", summary="A queue", build=lambda o: Away(instant=True),
+                           capabilities=Away.capabilities, options={"type": "object"})]
+"""
+WAITS = "{trigger: interval, seconds: 1000, action: {name: log, message: x}}"
+ENDS = "{trigger: start, action: {name: terminate, exit_code: 75}}"
+FAILS = "{trigger: start, action: {name: terminate, exit_code: 1}}"
+
+
+@pytest.mark.parametrize("why", ["locked", "away", "lost"])
+def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str) -> None:
+    """Its pod fails, so that its Job makes another; what it ended with was taken for its end."""
+    from ensemble_core.journal.run_store import Lock
+
+    (tmp_path / "away.py").write_text(AWAY)
+    program = tmp_path / "ensemble"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ensemble_core.cli "$@"\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    env |= {"ENSEMBLE_STATE": str(tmp_path / "state"), "HOME": str(tmp_path)}
+
+    def run(tag: str, rule: str, *more: str) -> tuple[int, str]:
+        (tmp_path / "e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n")
+        words = ["ensemble", "run", "--or-resume", "--tag", tag, "--plugin", "away.py"]
+        words += ["--executor", "fake", *more, "e.yaml"]
+        start, told = script(tmp_path, shlex.join(words), tag)
+        told.unlink(missing_ok=True)
+        done = subprocess.run(["/bin/sh", start], env=env, cwd=tmp_path, timeout=250, check=False)
+        return done.returncode, told.read_text() if told.exists() else ""
+
+    assert run("study", WAITS, "--wall", "1s") == (0, "ensemble: exit 5\n")
+    lock = Lock(tmp_path / "state" / "runs" / "study")
+    if why == "locked":
+        lock.acquire()
+    else:
+        (tmp_path / why).touch()
+    try:
+        assert run("study", WAITS) == (75, "")
+    finally:
+        lock.release()
+    (tmp_path / why).unlink(missing_ok=True)
+    assert run("ends", ENDS) == (0, "ensemble: exit 75\n"), "a rule's own exit code is an end"
+    assert run("fails", FAILS) == (0, "ensemble: exit 1\n")
 
 
 def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
