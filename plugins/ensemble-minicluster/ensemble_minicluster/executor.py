@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -305,13 +306,15 @@ def build(given: Mapping[str, Any]) -> Executor:
         )
     member = member_name(options["name"])
 
+    file = options["token_file"]
+
     def client(timeout: float) -> ServiceClient:
         from ensemble_core import ServiceClient
 
         return ServiceClient(
             options["host"],
             options["port"],
-            token=_token(options["token_file"]),
+            token=None if file is None else partial(_token, file),
             ca=options["ca"],
             insecure=options["insecure"],
             timeout=timeout,
@@ -413,9 +416,7 @@ def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Pa
     return Part(name, lambda: record.build(dict(options)), resizes)
 
 
-def _token(file: str | None) -> str | None:
-    if file is None:
-        return None
+def _token(file: str) -> str:
     cause = "it is empty"
     try:
         token = Path(file).expanduser().read_text(encoding="utf-8").strip()

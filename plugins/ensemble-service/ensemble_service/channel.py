@@ -93,7 +93,7 @@ def open_channel(
     host: str = "localhost",
     port: int = 50051,
     *,
-    token: str | None = None,
+    token: str | Callable[[], str | None] | None = None,
     ca: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     max_message: int = MAX_MESSAGE,
@@ -104,7 +104,9 @@ def open_channel(
     ----------
     token:
         The credential; falls back to ``$ENSEMBLE_TOKEN``, then to the content of the file
-        ``$ENSEMBLE_TOKEN_FILE``. Without any, calls go without one.
+        ``$ENSEMBLE_TOKEN_FILE``. Without any, calls go without one. That file is read for each
+        call, and a function is called for each, so that a token may be renewed while the channel
+        is open; where that fails, the last one goes on to be used.
     ca:
         A file with the certificate of the authority that the service's own is checked by; falls
         back to ``$ENSEMBLE_CA``, then for a service on this machine to :func:`own_authority`.
@@ -123,7 +125,8 @@ def open_channel(
     channel: Channel
     if not host or not 0 < port < 65536:
         raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
-    token = _token(token)
+    source = _source(token)
+    first = source()
     trusted = trusted_file(host, ca, insecure)
     if trusted and insecure:
         raise UsageError(
@@ -153,10 +156,10 @@ def open_channel(
         channel = grpc.insecure_channel(target, options)
     else:
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
-    if token:
+    if first:
         plain = not trusted and not insecure and is_loopback(host)
         check = partial(_check_listener, host, port) if plain else None
-        channel = grpc.intercept_channel(channel, _bearer(token, check))
+        channel = grpc.intercept_channel(channel, _bearer(first, source, check))
     return channel
 
 
@@ -189,12 +192,16 @@ def trusted_file(
     return os.environ.get("ENSEMBLE_CA") or own_authority(host)
 
 
-def _token(given: str | None) -> str | None:
+def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | None]:
+    """What gives the token of each call."""
+    if callable(given):
+        return given
     text = given or os.environ.get("ENSEMBLE_TOKEN")
     path = os.environ.get("ENSEMBLE_TOKEN_FILE")
     if not text and path:
-        return read_token(path)
-    return _checked(text or "") or None
+        return partial(read_token, path)
+    token = _checked(text or "") or None
+    return lambda: token
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
@@ -296,18 +303,25 @@ def _check_listener(host: str, port: int) -> None:
         raise error
 
 
-def _bearer(token: str, check: Callable[[], None] | None = None) -> Any:
-    """An interceptor that puts the token on every call, after a check. (gRPC's own call credentials
-    refuse plaintext, which a service on this machine may speak.)"""
+def _bearer(
+    token: str, source: Callable[[], str | None], check: Callable[[], None] | None = None
+) -> Any:
+    """An interceptor that puts the token on every call, after a check; ``token`` while its source
+    gives none. (gRPC's own call credentials refuse plaintext, which a service on this machine may
+    speak.)"""
     import grpc
 
-    extra = authorization(token)
+    def current() -> str:
+        nonlocal token
+        with contextlib.suppress(UsageError):  # its file is being replaced
+            token = source() or token
+        return token
 
     class Details(grpc.ClientCallDetails):
         def __init__(self, details: Any) -> None:
             self.method = details.method
             self.timeout = details.timeout
-            self.metadata = (*(details.metadata or ()), *extra)
+            self.metadata = (*(details.metadata or ()), *authorization(current()))
             self.credentials = details.credentials
             self.wait_for_ready = details.wait_for_ready
             self.compression = details.compression

@@ -95,7 +95,7 @@ class ServiceClient:
         host: str = "localhost",
         port: int = 50051,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str | None] | None = None,
         ca: str | os.PathLike[str] | None = None,
         insecure: bool = False,
         timeout: float = 10.0,
