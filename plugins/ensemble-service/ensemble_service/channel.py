@@ -193,7 +193,7 @@ def trusted_file(
 
 
 def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | None]:
-    """What gives the token of each call."""
+    """A function that gives the token of each call."""
     if callable(given):
         return given
     text = given or os.environ.get("ENSEMBLE_TOKEN")
