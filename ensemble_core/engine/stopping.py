@@ -78,6 +78,7 @@ class Stopping:
             self._begin(event, left)
         elif state.ended is not None:
             state.ended = replace(state.ended, cancel=tuple(left))
+            self._submission.cancelling(state.ended.cancel)
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:

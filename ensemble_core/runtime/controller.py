@@ -116,6 +116,8 @@ class Runtime:
         self._snapshots = Snapshots(journal, self.engine, maker, self._warn) if journal else None
         self._state = state
         self._stop_first: StopRequested | None = None
+        #: Jobs that the executor did not speak of when a stop cancelled what was left.
+        self._unanswered = 0
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
         #: Whether the run had ended, and goes on because its file was changed.
@@ -278,7 +280,7 @@ class Runtime:
             and not self._for_now
             and (not self.engine.busy or not self._leave),
             stopped=ended.stopped and not self._for_now and not self._leave,
-            left=len(self.engine.in_queue()),
+            left=len(self.engine.in_queue()) + self._unanswered,
         )
 
     def stop_first(self, asked: StopRequested) -> None:
@@ -299,6 +301,7 @@ class Runtime:
         if first is not None:
             self._handle(first)
             if not first.ends:
+                self._unanswered = earlier.unanswered()
                 earlier.tell_of_lost(cancelled=absent)
                 return
         # At the newest event's time: what happened meanwhile has times of its own, for windows.

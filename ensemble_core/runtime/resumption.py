@@ -58,6 +58,10 @@ class Resumption:
             if not newest and self._found.get(name) is False
         )
 
+    def unanswered(self) -> int:
+        """The number of jobs that the executor did not speak of: they may be in the queue yet."""
+        return len(self._sought.keys() - self._found.keys())
+
     def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
         known: it is not submitted a second time."""

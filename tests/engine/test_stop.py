@@ -376,6 +376,9 @@ rules:
     again(story)
     decided = story.tell(StopRequested(story.now, "stopped by ada", 5, "cancel-left"))
     assert decided == [Cancel(jobs=("work.1",))]
+    # The controller was killed before the queue heard of it.
+    again(story)
+    assert Cancel(jobs=("work.1",)) in story.tell(Resumed(story.now))
     story.cancel("work.1")
     assert (story.exit_code, story.engine.busy) == (7, 0)
 

@@ -303,6 +303,28 @@ def test_who_cancels_what_a_killed_controller_left_takes_no_lost_job_for_a_cance
     assert counts == {"success": 1, "lost": 1, "active": 1}
 
 
+@pytest.mark.parametrize("capable", [True, False], ids=["speaks of no job", "finds none again"])
+def test_jobs_that_the_executor_does_not_speak_of_may_be_left(
+    tmp_path: Path, capable: bool
+) -> None:
+    """Nobody may say that none is left: a member that is away may run them."""
+    story = Story(f"jobs: [{{name: work, command: x, count: 2}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+
+    class Silent(Again):
+        capabilities = Again.capabilities if capable else Again.capabilities - {"reattach"}
+
+        def reattach(self, jobs: Any) -> dict[str, bool]:
+            return {}
+
+    runtime = runtime_of(story.ensemble, Silent([]), tmp_path, engine=story.engine)
+    runtime.stop_first(StopRequested(0.0, "stopped by somebody", 5, "cancel-left"))
+    outcome = ended(runtime, 120)
+    assert outcome.stopped
+    assert outcome.left == 2
+
+
 def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
