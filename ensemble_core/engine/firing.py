@@ -270,14 +270,18 @@ class EngineFiring:
         options: Mapping[str, Any],
     ) -> Decision:
         """A call of a function or a slow action, to be made off the engine's thread."""
-        record = self.origin.occasion.record
-        told = None if record is None else {**self.fields, **self._state.table.described(record)}
+        record, event = self.origin.occasion.record, self.event.to_dict()
+        told = None
+        if record is not None:
+            told = {**self.fields, **self._state.table.described(record)}
+            # A job may be over by an event that names none: the return of a function about it.
+            event.setdefault("job", record.job.id)
         return Call(
             **self.origin.mark,
             call=self._state.new_id("call"),
             kind=kind,
             name=name,
             options=dict(options),
-            event=self.event.to_dict(),
+            event=event,
             job=told,
         )

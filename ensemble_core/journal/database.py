@@ -102,6 +102,8 @@ def words(error: BaseException, path: Path) -> JournalError:
         or "malformed" in text
         or "decode" in text
     )
+    if isinstance(error, (TypeError, AttributeError)):
+        text = "a value in it is missing, or of another type than what was written"
     if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
         return JournalError(
             f"the journal is damaged: {path}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ensemble_core.model.decisions import Cancel, Log, SetGroup, Submit, Terminate
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGroup, Submit, Terminate
+from ensemble_core.model.events import CallReturned
 from ensemble_core.testing import Story
 
 GROUPS = """
@@ -396,3 +397,28 @@ jobs:
     assert told.observe("lammps.0", Temp=1.0) == []
     decided = told.observe("lammps.1", Temp=3.0)
     assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.1",)]
+
+
+def test_a_function_on_a_job_that_is_done_hears_which_also_where_another_function_held_it_up() -> None:
+    told = Story(
+        """
+jobs: [{name: sim, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-success, name: sim, action: {name: custom, label: look}}
+  - {trigger: job-done, name: sim, repetitions: 2, action: {name: custom, label: done}}
+custom: |
+  def look(**_): ...
+  def done(**_): ...
+"""
+    )
+    told.start()
+    (look,) = calls(told.play("sim.0"))
+    (second,) = calls(told.play("sim.1"))
+    (first,) = calls(told.tell(CallReturned(told.now, look.call)))
+    assert (look.name, second.name, first.name) == ("look", "done", "done")
+    assert [call.event["job"] for call in (look, second, first)] == ["sim.0", "sim.1", "sim.0"]
+
+
+def calls(decisions: list[Decision]) -> list[Call]:
+    return [each for each in decisions if isinstance(each, Call)]

@@ -120,21 +120,25 @@ class _Telling:
             if not going:
                 break
             time.sleep(_LOOK)
-        if not self._unreadable:
-            return 0
-        said = "1 event" if self._unreadable == 1 else f"{self._unreadable:,} events"
+        lost = []
+        if self._unreadable:
+            lost.append("1 event" if self._unreadable == 1 else f"{self._unreadable:,} events")
         if self._lost_from is not None:
-            said = f"what there may be from event {self._lost_from} on"
+            lost.append(f"what there may be from event {self._lost_from} on")
+        if not lost:
+            return 0
+        said = ", and ".join(lost) + "," * (len(lost) - 1)
         click.echo(f"error: {said} of this journal cannot be read: it is damaged", err=True)
         return 1
 
     def _cannot(self, seq: int, why: str, until: int | None) -> None:
         """The events from ``seq`` to ``until`` (``None``: nobody knows) cannot be read."""
+        if not self._unreadable and self._lost_from is None:
+            click.echo(printable(f"warning: event {seq} cannot be read: {why}"), err=True)
         if until is None:
             self._lost_from = seq
-        if not self._unreadable:
-            click.echo(printable(f"warning: event {seq} cannot be read: {why}"), err=True)
-        self._unreadable += 1
+        else:
+            self._unreadable += 1
 
     def _row(self, row: Row) -> None:
         """Tell one event and what was decided on it, as far as they are asked for."""

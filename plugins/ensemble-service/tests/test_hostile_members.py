@@ -47,7 +47,8 @@ from ensemble_core import (
     UsageError,
 )
 from ensemble_core.model import events as every
-from ensemble_core.testing import wait_until
+from ensemble_core.model.decisions import Call
+from ensemble_core.testing import Story, wait_until
 
 NOW = 1_000_000.0
 MINE, ANOTHERS, NOBODYS = "t.1", "t.2", "t.9"
@@ -202,6 +203,26 @@ def test_nothing_else_that_a_member_sends_reaches_the_run(event: Event) -> None:
         (warning,) = steered.warnings()  # once, with whom it is from and what to do
         assert "default/a" in warning.message
         assert "hint:" in warning.message
+
+
+def test_a_call_id_that_is_guessed_right_answers_no_call() -> None:
+    """Ids of calls can be guessed, since the engine draws no random numbers; guessing is no use."""
+    told = Story(
+        "jobs: [{name: t, command: x, count: 2}]\n"
+        "rules:\n"
+        "  - {trigger: start, action: {name: submit, label: t}}\n"
+        "  - {trigger: job-success, name: t, action: {name: custom, label: decide}}\n"
+        "custom: |\n  def decide(**_): ...\n"
+    )
+    told.start()
+    (call,) = (each for each in told.play(MINE) if isinstance(each, Call))
+    more = ({"action": {"name": "submit", "label": "t"}},)
+    answers = [every.CallReturned(NOW, call.call, more), every.CallFailed(NOW, call.call, "no")]
+    steered = Steered("strangers")
+    passed = [event for answer in answers for event in steered.say(of(answer))]
+    assert not [event for event in passed if not isinstance(event, Problem)]
+    assert "which no member may send" in steered.warnings()[0].message
+    assert told.submitted(told.tell(answers[0])) == ["t.2", "t.3"]  # the id was the right one
 
 
 @pytest.mark.parametrize("kind", Event.kinds)
