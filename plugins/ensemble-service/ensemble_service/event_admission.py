@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core import Event, ExecutorLost, JobEvent, Observed, Problem, ResizeOutcome, Resources
-from ensemble_service.pending_calls import MemberJob
+from ensemble_service.member_jobs import MemberJob
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.rate_limits import RateLimiter
 from ensemble_service.wire import clean, to_event

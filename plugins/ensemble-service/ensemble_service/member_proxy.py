@@ -11,8 +11,8 @@ and what has vanished is reported as lost. Only then does what waited go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -25,51 +25,25 @@ from ensemble_core import (
     ResizeOutcome,
     Resources,
 )
+from ensemble_service.absence import Absence
 from ensemble_service.event_admission import EventAdmission
 from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
-from ensemble_service.pending_calls import Kind, MemberJob, Waiting, fill
+from ensemble_service.member_jobs import MemberJob, MemberJobs
+from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, Waiting
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.rate_limits import RateLimiter
-from ensemble_service.wire import MOST_IDS, clean, in_parts, to_error
+from ensemble_service.receipts import Receipts
+from ensemble_service.run_context import RunContext
+from ensemble_service.wire import clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
 
-#: Calls that may wait for their answers at once.
-_WINDOW = 16
-#: Events after which an acknowledgement goes at once, and seconds between two otherwise: of a
-#: thousand members, one for each of their messages would be as much to carry as the messages.
-_ACK_AT_ONCE, _ACK_EVERY = 500, 1.0
-#: Seconds until a member is asked again to take part, and until it is told of as away.
-_AGAIN, _AWAY = 1.0, 3.0
+#: Seconds until a member is asked again to take part.
+_AGAIN = 2.0
 #: Times a second, and at once, that a member's gauges are told of as soon as they change.
 _GAUGE_RATE = (20.0, 200.0)
 #: Capabilities that one may have.
 _MOST_CAPABILITIES = 100
-#: Seconds after which a call that was not answered is made again: a member that is busy with it
-#: answers it once, and twice.
-_UNANSWERED = 60.0
-
-
-@dataclass(slots=True)
-class RunContext:
-    """The parts of the executor and its run that a member's proxy needs."""
-
-    run: str
-    epoch: int
-    number: Callable[[], int]
-    send: Callable[[pb.FromRun], None]
-    tell: Callable[[Sequence[Event]], None]
-    clock: Callable[[], float]
-    #: Gauges of these paths have changed, at this time.
-    gauges: Callable[[Iterable[str], float], None]
-    #: A member says that another controller has the run.
-    stale: Callable[[str, str], None]
-    #: Whether a job is a member's, but not of this name.
-    elsewhere: Callable[[str, str], bool]
-    #: A member's clock is ahead: by so many seconds at least, and now. Kept for later controllers.
-    ahead: Callable[[str, int, int], None]
-    #: Absolute folders in which members' files may be read.
-    shared: Sequence[str] = ()
 
 
 class MemberProxy:
@@ -84,19 +58,17 @@ class MemberProxy:
         self.refusal: ExecutorError | None = None
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
-        self.jobs: dict[str, MemberJob] = {}
+        self.jobs = MemberJobs()
         #: What the run asked about and the member answered, until it is fetched.
         self.found: dict[str, bool] = {}
         #: Whether it cannot say of jobs whether they ever arrived.
         self.blind = False
         #: The folder of the run at the member.
         self._home = ""
-        self._life: str | None = None
-        self._next = 1
-        self._acknowledged = 0
-        self._ack_due = 0.0
+        self._receipts = Receipts(name, run)
+        self._absence = Absence(name, run)
         self._opening = 0
-        self._waiting: dict[int, Waiting] = {}
+        self._calls = PendingCalls(name, run, self.jobs)
         #: Requests for another size that the run has heard no outcome of.
         self._resizes: dict[str, pb.Resize] = {}
         self._admission = EventAdmission(
@@ -104,7 +76,7 @@ class MemberProxy:
             self.jobs,
             self._resizes,
             elsewhere=partial(run.elsewhere, name),
-            tell=self._warn,
+            tell=run.warn,
             ahead=partial(run.ahead, name),
             offsets=offsets,
             shared=run.shared,
@@ -114,12 +86,8 @@ class MemberProxy:
         self._gauge_turns = RateLimiter(*_GAUGE_RATE)
         #: Whether it says that another controller has the run.
         self.disowned = False
-        #: When to do again what could not be done, and since when it is away.
+        #: When to do again what could not be done.
         self._again: float | None = None
-        self._away_since: float | None = None
-        self._told_away = False
-        #: The job groups that the run takes for away with it.
-        self._away_groups: set[str] = set()
 
     @property
     def open(self) -> bool:
@@ -128,7 +96,7 @@ class MemberProxy:
     @property
     def opened(self) -> bool:
         """True if it ever took part."""
-        return self._life is not None
+        return self._receipts.life is not None
 
     @property
     def sees_strangers(self) -> bool:
@@ -136,7 +104,7 @@ class MemberProxy:
 
     def waits(self, kind: Kind) -> bool:
         """True if a call of this kind has not been answered."""
-        return any(each.kind == kind and not each.own for each in self._waiting.values())
+        return any(each.kind == kind and not each.own for each in self._calls)
 
     # -- what the run wants --------------------------------------------------------------------
 
@@ -148,9 +116,8 @@ class MemberProxy:
             begin += len(part)
             for job, data in zip(ids, part, strict=True):
                 self.jobs[job] = MemberJob(data)
-            self._put("submit", ids)
-        if self._told_away:
-            self._tell_away(names)
+            self._calls.put("submit", ids)
+        self._absence.holds_up(names)
         self._pump()
 
     def cancel(self, jobs: Iterable[str]) -> None:
@@ -159,37 +126,17 @@ class MemberProxy:
         mine = [job for job in jobs if job in self.jobs]
         unsent = {job for job in mine if not self.jobs[job].sent}
         if unsent:
-            self._take_back(unsent)
+            self._calls.withdraw(unsent)
+            self._run.tell(self.jobs.take_back(unsent, self._run.clock(), self.name))
         rest = [job for job in mine if job not in unsent]
-        for begin in range(0, len(rest), MOST_IDS):
-            self._put("cancel", rest[begin : begin + MOST_IDS])
+        self._calls.put_parts("cancel", rest)
         self._pump()
-
-    def _take_back(self, jobs: set[str]) -> None:
-        for waiting in list(self._waiting.values()):
-            if waiting.kind == "submit":
-                waiting.jobs = [job for job in waiting.jobs if job not in jobs]
-                if not waiting.jobs:
-                    del self._waiting[waiting.id]
-        events: list[Event] = []
-        now = self._run.clock()
-        context = {
-            "type": "cancel",
-            "severity": 0,
-            "note": f"before member {self.name} was asked to run it",
-        }
-        for job in jobs:
-            del self.jobs[job]
-            events.append(JobEvent(now, job, "submit"))
-            events.append(JobEvent(now, job, "exception", context))
-            events.append(JobEvent(now, job, "clean"))
-        self._run.tell(events)
 
     def resize(self, request: str, delta: int, when_busy: str) -> None:
         """Ask for another size; the outcome comes as an event."""
         resize = pb.Resize(request=request, delta=delta, when_busy=when_busy)
         self._resizes[request] = resize
-        self._put("resize").resize = resize
+        self._calls.put("resize").resize = resize
         self._pump()
 
     def reattach(self, jobs: Mapping[str, float]) -> None:
@@ -197,56 +144,34 @@ class MemberProxy:
         for job, newest in jobs.items():
             newest = self._admission.theirs(newest)
             self.jobs[job] = MemberJob(None, newest, newest, sent=True)
-        names = list(jobs)
-        for begin in range(0, len(names), MOST_IDS):
-            self._put("reattach", names[begin : begin + MOST_IDS])
+        self._calls.put_parts("reattach", list(jobs))
         self._pump()
 
     def forget(self, jobs: Sequence[str]) -> None:
         """The member need not remember these."""
         if self.opened:
-            self._put("forget", list(jobs))
+            self._calls.put("forget", list(jobs))
             self._pump()
 
     def close(self) -> None:
         """The run leaves."""
         if self.present and (self.opened or self.state != "away"):
-            self._put("close")
+            self._calls.put("close")
             self._pump()
-
-    def _put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:
-        waiting = Waiting(self._run.number(), kind, jobs or [])
-        self._waiting[waiting.id] = waiting
-        return waiting
 
     # -- sending -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Send what may be sent."""
-        if self.state not in ("open", "asking"):
-            return
-        asking = self.state == "asking"
-        under_way = sum(waiting.sent for waiting in self._waiting.values())
-        for waiting in list(self._waiting.values()):
-            if under_way >= _WINDOW:
-                return
-            if not waiting.sent and waiting.own == asking:
-                waiting.sent, waiting.when = True, time.monotonic()
-                under_way += 1
-                call = self._call(waiting.id)
-                fill(call, waiting, self.jobs)
-                self._run.send(pb.FromRun(call=call))
-
-    def _call(self, number: int) -> pb.Call:
-        run = self._run
-        return pb.Call(run=run.run, member=self.name, epoch=run.epoch, id=number)
+        if self.state in ("open", "asking"):
+            self._calls.send(own=self.state == "asking")
 
     def ask_to_open(self) -> None:
         """Take part, or say that one is back. What waits goes on with the answer."""
         self.state = "opening"
-        self._again = time.monotonic() + _UNANSWERED
+        self._again = time.monotonic() + UNANSWERED
         self._opening = self._run.number()
-        call = self._call(self._opening)
+        call = self._calls.message(self._opening)
         call.open.SetInParent()
         self._run.send(pb.FromRun(call=call))
 
@@ -255,74 +180,38 @@ class MemberProxy:
     def came(self) -> None:
         """The member is connected."""
         self.present = True
-        self._away_since = None
-        if self._told_away:
-            self._told_away = False
-            self._warn(f"member {self.name} is back")
-        groups, self._away_groups = self._away_groups, set()
-        self._tell_gauges(groups, 0)
+        self._absence.end()
         self.ask_to_open()
 
     def went(self, now: float) -> None:
         """The member is away, or the service is. ``now`` is monotonic, in seconds."""
         self.present = False
-        if self._away_since is None:
-            self._away_since = now
+        self._absence.begin(now)
         self._interrupt()
 
     def _interrupt(self) -> None:
         self.state, self._again = "away", None
-        for waiting in self._waiting.values():
-            waiting.sent = False
+        self._calls.interrupt()
 
     def tick(self, now: float) -> None:
         """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
         if self._untold:
             paths, self._untold = self._untold, set()
             self._run.gauges(paths, self._run.clock())
-        if now >= self._ack_due and self._acknowledge():
-            self._ack_due = now + _ACK_EVERY
+        if self.state != "away":
+            self._receipts.acknowledge(now)
         if self._again is not None and now >= self._again and self.present:
             self._again = None
             if self.state in ("away", "opening"):
                 self.ask_to_open()
-        for waiting in self._waiting.values():
-            if waiting.sent and now - waiting.when > _UNANSWERED:
-                waiting.sent = False
+        self._calls.repeat(now)
         self._pump()
-        if (
-            self._away_since is not None
-            and now - self._away_since > _AWAY
-            and not self._told_away
-            and (self.jobs or self.opened or self._away_groups)
-        ):
-            self._told_away = True
-            self._warn(
-                f"member {self.name} is away: what it has to do goes on there, and the rest waits "
-                "until it is back"
-            )
-            self._tell_away(self.jobs)
+        self._absence.tick(now, self.jobs, self.opened)
 
     def away_with(self, group: str) -> bool:
         """True if the member is away: the run takes this group, of which it may have jobs, for away
         until it is back."""
-        if not self.present:
-            self._away_groups.add(group)
-        return group in self._away_groups
-
-    def _tell_away(self, jobs: Iterable[str]) -> None:
-        """The gauges ``away.GROUP`` of these jobs' groups are 1 from now on."""
-        found = {job.rpartition(".")[0] for job in jobs} - self._away_groups
-        self._away_groups |= found
-        self._tell_gauges(found, 1)
-
-    def _tell_gauges(self, groups: Collection[str], away: int) -> None:
-        if groups:
-            values = {f"away.{group}": away for group in sorted(groups)}
-            self._run.tell([Resources(self._run.clock(), values)])
-
-    def _warn(self, message: str) -> None:
-        self._run.tell([Problem(self._run.clock(), message)])
+        return self._absence.of_group(group, self.present)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -341,17 +230,17 @@ class MemberProxy:
                 self._interrupt()
                 self.ask_to_open()
             return
-        waiting = self._waiting.get(answer.id)
-        if waiting is None or not waiting.sent:
+        waiting = self._calls.sent(answer.id)
+        if waiting is None:
             return
         if what == "fault" and self._put_off(waiting, answer.fault, now):
             return
-        del self._waiting[answer.id]
+        self._calls.done(waiting)
         if what == "fault":
             self._refused(waiting, answer.fault)
         elif what == "found" and waiting.kind == "reattach":
             self._has_found(waiting, answer.found.jobs)
-        if waiting.own and not any(each.own for each in self._waiting.values()):
+        if waiting.own and not self._calls.asking:
             self._all_asked()
         self._pump()
 
@@ -402,7 +291,7 @@ class MemberProxy:
 
     def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
         """Nothing can be known of these jobs. None is submitted again: it may have arrived."""
-        self._warn(str(error))
+        self._run.warn(str(error))
         if waiting.own:
             self._give_up([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
             return
@@ -434,14 +323,14 @@ class MemberProxy:
             return
         error = to_error(fault, self.name)
         if self.opened and str(error) != str(self.refusal):
-            self._warn(str(error))
+            self._run.warn(str(error))
         self.refusal = error
-        self._again = now + _AGAIN * 2
+        self._again = now + _AGAIN
 
     def _disown(self, fault: pb.Fault, now: float) -> None:
         """It obeys another controller, as it says: nothing is asked of it but that again."""
         self._interrupt()
-        self._again = now + _AGAIN * 2
+        self._again = now + _AGAIN
         if not self.disowned:
             self.disowned = True
             self._run.stale(self.name, clean(fault.message))
@@ -450,12 +339,12 @@ class MemberProxy:
         """Its executor's queue is gone. It is asked to begin anew until that is back; then it says
         what became of its jobs. The run, and what other members do, goes on."""
         hint = f"\n  hint: {event.hint}" if event.hint else ""
-        self._warn(
+        self._run.warn(
             f"executor {clean(event.executor, 100)} of member {self.name} lost its queue: "
             f"{event.reason}; what it has to do waits until the queue is back{hint}"
         )
         self._interrupt()
-        self._again = time.monotonic() + _AGAIN * 2
+        self._again = time.monotonic() + _AGAIN
 
     def _has_opened(self, opened: pb.Opened) -> None:
         self.refusal, self._again, self.disowned = None, None, False
@@ -463,56 +352,35 @@ class MemberProxy:
         homes = [name for name in capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(capabilities).difference(homes)
         self._admission.strangers = self.sees_strangers
-        earlier, self._life = self._life, opened.life
+        earlier = self._receipts.life
         self._gauges(self._admission.gauges(opened.resources), self._run.clock())
-        # What was acknowledged while nobody listened is acknowledged again.
-        self._acknowledged = opened.kept_from - 1
+        self._receipts.begin(opened.life, opened.kept_from)
         if earlier != opened.life:
-            self._next = 1
             home = homes[0] if homes else ""
             if self._home and home != self._home:
-                self._moved()
+                self.jobs.moved()
             self._home = home or self._home
-            for waiting in [each for each in self._waiting.values() if each.own]:
-                del self._waiting[waiting.id]
+            for waiting in [each for each in self._calls if each.own]:
+                self._calls.done(waiting)
             if earlier is not None:
                 self._ask_for_jobs()
                 self._ask_for_sizes()
         # Asked again within a life, under the same id: what was replayed once must not come twice.
-        asking = any(waiting.own for waiting in self._waiting.values())
-        self.state = "asking" if asking else "open"
+        self.state = "asking" if self._calls.asking else "open"
         self._pump()
 
     def _ask_for_jobs(self) -> None:
         """In another life than before: ask which of our jobs the member knows."""
-        asked = {
-            job
-            for waiting in self._waiting.values()
-            if waiting.kind == "reattach"
-            for job in waiting.jobs
-        }
-        names = [name for name, job in self.jobs.items() if job.sent and name not in asked]
-        for name in names:
-            # What comes from here on is newer, or comes again. Not looked at again when the
-            # question is only sent again: by then some of what is newer may have come.
-            self.jobs[name].since = self.jobs[name].newest
-        for begin in range(0, len(names), MOST_IDS):
-            self._put("reattach", names[begin : begin + MOST_IDS]).own = True
-
-    def _moved(self) -> None:
-        """An agent with another folder has taken over. The earlier one may be stopped only, and
-        still submit what it was sent: what this one does not know is not submitted again."""
-        for job in self.jobs.values():
-            if job.sent:
-                job.data = None
+        asked = {job for each in self._calls if each.kind == "reattach" for job in each.jobs}
+        self._calls.put_parts("reattach", self.jobs.to_ask(asked), own=True)
 
     def _ask_for_sizes(self) -> None:
         """In another life than before: an outcome that was on its way is gone with the earlier one.
         What was carried out is answered again, and not carried out twice."""
-        asked = {each.resize.request for each in self._waiting.values() if each.resize is not None}
+        asked = {each.resize.request for each in self._calls if each.resize is not None}
         for request, resize in self._resizes.items():
             if request not in asked:
-                self._put("resize").resize = resize
+                self._calls.put("resize").resize = resize
 
     def _has_found(self, waiting: Waiting, found: Mapping[str, bool]) -> None:
         if not waiting.own:
@@ -521,42 +389,20 @@ class MemberProxy:
                 if not found.get(name):
                     self.jobs.pop(name, None)
             return
-        lost: list[str] = []
-        for name in waiting.jobs:
-            job = self.jobs.get(name)
-            if job is None:
-                continue
-            if found.get(name):
-                job.sent = True
-            elif job.newest or job.data is None:
-                lost.append(name)
-            else:
-                job.sent = False
         note = f"member {self.name} knows nothing of this job any more: how it ended is not known"
-        self._give_up(lost, "lost", note)
+        self._give_up(self.jobs.found(waiting.jobs, found), "lost", note)
 
     def _all_asked(self) -> None:
         """Submits again, before all else that waits, the jobs that the member never received."""
-        for waiting in [each for each in self._waiting.values() if each.kind == "submit"]:
-            del self._waiting[waiting.id]
-        later = self._waiting
-        self._waiting = {}
-        again = {n: job.data for n, job in self.jobs.items() if not job.sent and job.data}
-        names, begin = list(again), 0
-        for part in in_parts(list(again.values())):
-            self._put("submit", names[begin : begin + len(part)])
-            begin += len(part)
-        self._waiting.update(later)
+        self._calls.submit_first(self.jobs.unsent())
         self.state = "open"
 
     # -- events --------------------------------------------------------------------------------
 
     def received(self, batch: pb.Batch) -> None:
         """Events came."""
-        if batch.life != self._life:
-            return  # of a life that is over, or that is not known yet
-        skip = self._next - batch.first
-        if skip < 0:
+        new = self._receipts.new(batch)
+        if new is None:
             # Some before them did not arrive. They come again once the member is asked to.
             if self.state == "open":
                 self._interrupt()
@@ -564,11 +410,10 @@ class MemberProxy:
             return
         events: list[Event] = []
         now, admission = self._run.clock(), self._admission
-        for message in batch.events[skip:]:
-            self._next += 1
+        for message in new:
             event = admission.take(message, now)
             if event is None or (
-                isinstance(event, JobEvent) and event.ours and not self._news_of(event)
+                isinstance(event, JobEvent) and event.ours and not self.jobs.is_news(event)
             ):
                 continue
             when = event.timestamp
@@ -589,19 +434,8 @@ class MemberProxy:
             events.append(event)
         if events:
             self._run.tell(events)
-        if self._next - 1 - self._acknowledged >= _ACK_AT_ONCE:
-            self._acknowledge()
-
-    def _news_of(self, event: JobEvent) -> bool:
-        """True if a job's event was not seen before."""
-        job = self.jobs.get(event.job)
-        if job is None or event.timestamp <= job.since:
-            return False
-        job.newest = max(job.newest, event.timestamp)
-        job.data = None
-        if event.name == "clean":
-            del self.jobs[event.job]
-        return True
+        if self.state != "away":
+            self._receipts.acknowledge()
 
     def _gauges(self, values: Mapping[str, float], when: float) -> None:
         changed = [path for path, value in values.items() if self.gauges.get(path) != value]
@@ -611,12 +445,3 @@ class MemberProxy:
             self._run.gauges(changed, when)
         else:
             self._untold.update(changed)
-
-    def _acknowledge(self) -> bool:
-        """True if there was something to acknowledge."""
-        if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
-            return False
-        self._acknowledged = self._next - 1
-        ack = pb.Ack(run=self._run.run, member=self.name, life=self._life, seq=self._acknowledged)
-        self._run.send(pb.FromRun(ack=ack))
-        return True

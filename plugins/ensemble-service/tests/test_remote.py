@@ -559,7 +559,7 @@ def test_a_resize_of_a_member_that_is_away_is_asked_again_later(world: World) ->
 def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
     world.agent("a")
     controller = world.run("run-tell")
     world.leave("a")
@@ -572,7 +572,7 @@ def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
 
 
 def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
 
     def told() -> list[float]:
         found = [event for event in controller.events if isinstance(event, Resources)]
@@ -597,7 +597,7 @@ def test_a_resumed_run_is_told_whose_member_is_away_now(
     world: World, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record says how it was when the controller before was stopped."""
-    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
     world.agent("a")
     first = world.run("run-resumed-away")
     assert "away.t" not in first.executor.resources()  # none of its jobs is there

@@ -1,0 +1,71 @@
+"""Absence of a member: how long it lasts, and what the run is told of it.
+
+``member_proxy`` has one :class:`Absence` for its member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ensemble_core import Resources
+from ensemble_service.run_context import RunContext
+
+__all__ = ["Absence"]
+
+#: Seconds until a member is told of as away.
+_AWAY = 3.0
+
+
+class Absence:
+    """Away or not, for one member. Its job groups have the gauge ``away.GROUP`` while it is."""
+
+    def __init__(self, member: str, run: RunContext) -> None:
+        self._member = member
+        self._run = run
+        self._since: float | None = None
+        self._told = False
+        #: The job groups that the run takes for away with the member.
+        self._groups: set[str] = set()
+
+    def begin(self, now: float) -> None:
+        """It is away since ``now`` (monotonic seconds), unless it was already."""
+        if self._since is None:
+            self._since = now
+
+    def end(self) -> None:
+        self._since = None
+        if self._told:
+            self._told = False
+            self._run.warn(f"member {self._member} is back")
+        groups, self._groups = self._groups, set()
+        self._tell(groups, 0)
+
+    def tick(self, now: float, jobs: Collection[str], opened: bool) -> None:
+        """Warn once of an absence that lasts and holds something up."""
+        if self._since is None or now - self._since <= _AWAY or self._told:
+            return
+        if jobs or opened or self._groups:
+            self._told = True
+            self._run.warn(
+                f"member {self._member} is away: what it has to do goes on there, and the rest "
+                "waits until it is back"
+            )
+            self.holds_up(jobs)
+
+    def holds_up(self, jobs: Iterable[str]) -> None:
+        """These jobs are the member's: where its absence was told, so is that of their groups."""
+        if self._told:
+            found = {job.rpartition(".")[0] for job in jobs} - self._groups
+            self._groups |= found
+            self._tell(found, 1)
+
+    def of_group(self, group: str, present: bool) -> bool:
+        """True if the run takes this group, of which the member may have jobs, for away."""
+        if not present:
+            self._groups.add(group)
+        return group in self._groups
+
+    def _tell(self, groups: Collection[str], away: int) -> None:
+        if groups:
+            values = {f"away.{group}": away for group in sorted(groups)}
+            self._run.tell([Resources(self._run.clock(), values)])
