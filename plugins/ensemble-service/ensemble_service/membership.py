@@ -33,7 +33,7 @@ class Membership:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         kept = _read(run)
         #: Whether an earlier controller had the run.
         self.resumed = kept is not None
@@ -66,7 +66,7 @@ class Membership:
             return
         known.append(name)
         try:
-            _write(self._run, self._state)
+            _write(self.run, self._state)
         except BaseException:
             known.remove(name)
             raise
@@ -79,7 +79,7 @@ class Membership:
     def set_clock(self, name: str, least: int, now: int) -> None:
         """Put that on record."""
         self._state.setdefault("clocks", {})[name] = (least, now)
-        _write(self._run, self._state)
+        _write(self.run, self._state)
 
     def assign(self, name: str, jobs: Iterable[str]) -> None:
         """Put on record, before they are submitted, that jobs of these groups are this member's:
@@ -93,7 +93,7 @@ class Membership:
         for group in added:
             groups.setdefault(group, []).append(name)
         try:
-            _write(self._run, self._state)
+            _write(self.run, self._state)
         except BaseException:
             for group in added:
                 groups[group].remove(name)

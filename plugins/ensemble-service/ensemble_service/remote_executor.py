@@ -35,10 +35,12 @@ from ensemble_core import (
     UsageError,
 )
 from ensemble_service.access import member_name, namespace_name
-from ensemble_service.call_errors import MISMATCHED, why_away
+from ensemble_service.call_errors import why_away
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
-from ensemble_service.membership import Membership, away, listed, no_such_member, taken_over
+from ensemble_service.membership import Membership, away, taken_over
 from ensemble_service.plugin import CAPABILITIES
+from ensemble_service.roll_call import RollCall
+from ensemble_service.service_presence import ServicePresence
 
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
@@ -50,14 +52,8 @@ __all__ = ["RemoteExecutor"]
 
 #: Seconds between looks at the time.
 _TICK = 0.1
-#: Seconds that the service has to answer at the start, that a member's executor has to be opened
-#: in, and that members have to let the run go.
-_WELCOME, _OPENING, _LEAVING = 5.0, 120.0, 5.0
-#: Seconds for members to come that must be there: a little more than they take, at most, to connect
-#: again once the service is back.
-_COMING = 8.0
-#: Seconds without the service before that is told.
-_AWAY = 5.0
+#: Seconds that a member's executor has to be opened in, and that members have to let the run go.
+_OPENING, _LEAVING = 120.0, 5.0
 
 _log = logging.getLogger("ensemble.remote")
 
@@ -93,7 +89,7 @@ class RemoteExecutor(Executor):
     ) -> None:
         load_grpc()
         self._namespace = namespace_name(name)
-        self._target = address(host, port)
+        self._service = ServicePresence(address(host, port))
         self._patience = patience
         self._shared = tuple(map(_shared_folder, shared))
         self._default = None if default is None else self._full(default)
@@ -114,16 +110,11 @@ class RemoteExecutor(Executor):
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
         self._members: dict[str, MemberProxy] = {}
-        self._present: set[str] = set()
         self._run: Run | None = None
         self._emit: Emit | None = None
         self._membership: Membership
         self._started = False
         self._numbers = itertools.count(1)
-        self._welcome = False
-        self._trouble: EnsembleError | None = None
-        self._away_since: float | None = None
-        self._told_away = False
         self._over = threading.Event()
         self._context: RunContext
         self._connection: Connection[pb.FromRun, pb.ToRun]
@@ -151,7 +142,7 @@ class RemoteExecutor(Executor):
         self._connection = Connection(
             self._channel,
             "Steer",
-            self._target,
+            self._service.target,
             first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=epoch)),
             heard=self._heard,
             down=self._down,
@@ -183,76 +174,15 @@ class RemoteExecutor(Executor):
 
     def _open(self) -> None:
         """Wait for the service and for the members that must be there."""
-
-        def known() -> bool:
-            trouble = self._trouble
-            lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
-            return self._welcome or lasting
-
-        self._news.wait_for(known, _WELCOME)
-        if not self._welcome:
-            raise self._unreachable()
-        if not self._membership.resumed:
-            self._wait_for_members()
-        if self._default is None:
-            self._default = self._choose_default()
-        names = set(self._wanted)
+        roll_call = RollCall(self._service, self._membership, self._namespace, self._news)
+        self._default = roll_call.take(self._wanted, self._default, self._need_default)
+        names = {*self._wanted, *self._membership.names}
         if self._default is not None:
             names.add(self._default)
-        if not self._membership.resumed:
-            absent = sorted(names - self._present)
-            if absent and not self._welcome:
-                raise self._unreachable()  # it was there, and has gone while they were waited for
-            if absent:
-                raise no_such_member(absent, self._present, self._target, self._namespace)
-        names.update(self._membership.names)
         proxies = [self._proxy(name) for name in sorted(names)]
         if self._membership.resumed:
             return  # they are waited for when their jobs are asked for
         self._wait_open(proxies, _OPENING)
-
-    def _wait_for_members(self) -> None:
-        """After a restart of the service its members come back one by one, within seconds."""
-
-        def awaited() -> list[str]:
-            names = self._wanted if self._default is None else {*self._wanted, self._default}
-            absent = [f"member {name}" for name in sorted(names - self._present)]
-            if self._default is None and (self._need_default or not self._wanted):
-                prefix = f"{self._namespace}/"
-                if not any(name.startswith(prefix) for name in self._present):
-                    absent.append(f"a member of {self._namespace}")
-            return absent
-
-        absent = awaited()
-        if absent:
-            _log.warning(
-                "waiting up to %g s for %s to connect to the service at %s",
-                _COMING,
-                listed(absent),
-                self._target,
-            )
-            self._news.wait_for(lambda: not awaited(), _COMING)
-
-    def _choose_default(self) -> str | None:
-        """The member for jobs that name none, where that was not said."""
-        if self._membership.default is not None:
-            return self._membership.default
-        there = sorted(name for name in self._present if name.startswith(f"{self._namespace}/"))
-        if len(there) == 1 and (self._need_default or not self._wanted):
-            self._membership.default = there[0]
-            return there[0]
-        if self._need_default or not self._wanted:
-            if not there and not self._welcome:
-                raise self._unreachable()
-            if not there:
-                raise no_such_member([], self._present, self._target, self._namespace)
-            raise ExecutorError(
-                "some job groups name no member, and there is more than one",
-                cause=f"in {self._namespace} there are {listed(there)}",
-                hint=f"choose one for them: --option default={there[0].partition('/')[2]}",
-                code="no-default",
-            )
-        return None
 
     def _wait_open(self, proxies: Sequence[MemberProxy], seconds: float) -> None:
         """Wait until all are open, unless one cannot be."""
@@ -273,27 +203,6 @@ class RemoteExecutor(Executor):
                 raise each.refusal
             raise away(self._run, [each.name], seconds)
 
-    def _unreachable(self) -> EnsembleError:
-        trouble = self._trouble
-        if isinstance(trouble, UsageError):
-            return trouble
-        if trouble is None:
-            return ExecutorError(
-                f"the service at {self._target} does not answer",
-                hint="is it running there? 'ensemble-server start' starts one",
-                code="unavailable",
-                transient=True,
-            )
-        if trouble.code == "failed-precondition":
-            return taken_over(self._run)
-        return ExecutorError(
-            trouble.what,
-            cause=trouble.cause,
-            hint=trouble.hint,
-            code=trouble.code,
-            transient=trouble.transient,
-        )
-
     def _proxy(self, name: str) -> MemberProxy:
         """The member of this name, from now on one of the run's."""
         from ensemble_service.member_proxy import MemberProxy
@@ -304,7 +213,7 @@ class RemoteExecutor(Executor):
             self._membership.know(name)
             clock = self._membership.clock(name)
             proxy = self._members[name] = MemberProxy(name, self._context, clock)
-            if name in self._present:
+            if name in self._service.members:
                 proxy.came()
             else:
                 proxy.went(time.monotonic())
@@ -490,30 +399,26 @@ class RemoteExecutor(Executor):
             elif what == "presence":
                 self._came_or_went(message.presence.member, message.presence.present)
             elif what == "welcome":
-                self._welcome, self._trouble, self._away_since = True, None, None
-                if self._told_away:
-                    self._told_away = False
-                    self._warn(f"the service at {self._target} is back")
+                back = self._service.came()
+                if back:
+                    self._warn(back)
             self._news.notify_all()
 
     def _came_or_went(self, member: str, present: bool) -> None:
         proxy = self._members.get(member)
         if present:
-            self._present.add(member)
+            self._service.members.add(member)
             if proxy is not None:
                 proxy.came()
         else:
-            self._present.discard(member)
+            self._service.members.discard(member)
             if proxy is not None:
                 proxy.went(time.monotonic())
 
     def _down(self, error: EnsembleError) -> None:
         with self._lock:
-            self._trouble, self._welcome = error, False
             now = time.monotonic()
-            if self._away_since is None:
-                self._away_since = now
-            self._present.clear()
+            self._service.went(error, now)
             for proxy in self._members.values():
                 proxy.went(now)
             if error.code == "failed-precondition" and self._members:
@@ -529,16 +434,13 @@ class RemoteExecutor(Executor):
                 _log.exception("what is due could not be done")
 
     def _look(self, now: float) -> None:
-        if self._away_since is None:
+        if self._service.there:
             for proxy in list(self._members.values()):
                 proxy.tick(now)
-        elif now - self._away_since > _AWAY and not self._told_away and self._members:
-            self._told_away = True
-            cause = self._trouble.cause or self._trouble.what if self._trouble else ""
-            self._warn(
-                f"the service at {self._target} is away: jobs go on, and the run goes on when it "
-                f"is back{f' ({cause})' if cause else ''}"
-            )
+        elif self._members:
+            away = self._service.lasting_absence(now)
+            if away:
+                self._warn(away)
 
     # -- what the run is told ------------------------------------------------------------------
 

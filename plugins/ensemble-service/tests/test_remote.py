@@ -687,7 +687,7 @@ def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: Wo
 def test_members_that_are_not_there_are_named_with_those_that_are(
     world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 0.2)
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.2)
     world.agent("a")
     world.agent("b")
     with pytest.raises(ExecutorError) as caught:
@@ -707,7 +707,7 @@ def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 60.0)
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 60.0)
 
     def told() -> int:
         return [words in record.getMessage() for record in caplog.records].count(True)
@@ -730,7 +730,7 @@ def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom
 def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
     world.agent("a")
     with pytest.raises(ExecutorError) as caught:
         world.run("run-typo", members=["aa"])
@@ -744,7 +744,7 @@ def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
 def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 4.0)
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 4.0)
     state = tmp_path / "service"
     token, _ = TokenFile(state / "tokens.json").add("controller", "default")
     stack = contextlib.ExitStack()
@@ -829,7 +829,7 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ensemble_service.remote_executor._WELCOME", 0.5)
+    monkeypatch.setattr("ensemble_service.roll_call._WELCOME", 0.5)
     executor = RemoteExecutor(host="127.0.0.1", port=1)
     with pytest.raises(ExecutorError) as caught:
         executor.open(Run("run-0", Path("nowhere"), time.time), lambda events: None)

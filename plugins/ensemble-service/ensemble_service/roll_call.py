@@ -1,0 +1,104 @@
+"""Roll call at the start of a run: waits for the service and for the members that must be there,
+and chooses the one for jobs that name none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+
+from ensemble_core import ExecutorError
+from ensemble_service.membership import Membership, listed, no_such_member
+from ensemble_service.service_presence import ServicePresence
+
+__all__ = ["RollCall"]
+
+#: Seconds that the service has to answer at the start.
+_WELCOME = 5.0
+#: Seconds for members to come that must be there: a little more than they take, at most, to connect
+#: again once the service is back.
+_COMING = 8.0
+
+_log = logging.getLogger("ensemble.remote")
+
+
+class RollCall:
+    """One roll call. ``news`` is notified of whatever comes, and its lock is held."""
+
+    def __init__(
+        self,
+        service: ServicePresence,
+        membership: Membership,
+        namespace: str,
+        news: threading.Condition,
+    ) -> None:
+        self._service = service
+        self._membership = membership
+        self._namespace = namespace
+        self._news = news
+
+    def take(self, wanted: Collection[str], default: str | None, need: bool) -> str | None:
+        """Wait for the members ``wanted`` and for the default one, if any is named or ``need`` says
+        that there must be one; its name. Raises :class:`EnsembleError` where some are missing."""
+        service, resumed = self._service, self._membership.resumed
+        self._news.wait_for(lambda: service.answered, _WELCOME)
+        if not service.welcome:
+            raise service.unreachable(self._membership.run)
+        need = need or not wanted
+        if not resumed:
+            self._wait(wanted, default, need)
+        if default is None:
+            default = self._choose_default(need)
+        names = {*wanted} if default is None else {*wanted, default}
+        absent = sorted(names - service.members)
+        if absent and not resumed:
+            if not service.welcome:  # it has gone while they were waited for
+                raise service.unreachable(self._membership.run)
+            raise no_such_member(absent, service.members, service.target, self._namespace)
+        return default
+
+    def _there(self) -> list[str]:
+        prefix = f"{self._namespace}/"
+        return sorted(name for name in self._service.members if name.startswith(prefix))
+
+    def _wait(self, wanted: Collection[str], default: str | None, need: bool) -> None:
+        """After a restart of the service its members come back one by one, within seconds."""
+        names = {*wanted} if default is None else {*wanted, default}
+
+        def awaited() -> list[str]:
+            absent = [f"member {name}" for name in sorted(names - self._service.members)]
+            if default is None and need and not self._there():
+                absent.append(f"a member of {self._namespace}")
+            return absent
+
+        absent = awaited()
+        if absent:
+            _log.warning(
+                "waiting up to %g s for %s to connect to the service at %s",
+                _COMING,
+                listed(absent),
+                self._service.target,
+            )
+            self._news.wait_for(lambda: not awaited(), _COMING)
+
+    def _choose_default(self, need: bool) -> str | None:
+        """The member for jobs that name none, where that was not said."""
+        if self._membership.default is not None:
+            return self._membership.default
+        if not need:
+            return None
+        there = self._there()
+        if len(there) == 1:
+            self._membership.default = there[0]
+            return there[0]
+        if not there:
+            if not self._service.welcome:
+                raise self._service.unreachable(self._membership.run)
+            raise no_such_member([], self._service.members, self._service.target, self._namespace)
+        raise ExecutorError(
+            "some job groups name no member, and there is more than one",
+            cause=f"in {self._namespace} there are {listed(there)}",
+            hint=f"choose one for them: --option default={there[0].partition('/')[2]}",
+            code="no-default",
+        )
