@@ -73,7 +73,7 @@ def change(values: Sequence[float], least: int) -> float | None:
 
 
 def in_turn(values: Sequence[float]) -> float:
-    """Their sum, added as they stand: what came in parts is the same as what came at once."""
+    """Sum of the values, added in order: the same whether they came in parts or at once."""
     return functools.reduce(operator.add, values)
 
 

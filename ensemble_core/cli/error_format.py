@@ -93,7 +93,7 @@ def _lines(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """Errors of what is done inside are printed as JSON too, where JSON was asked for."""
+    """Context manager: errors raised inside are printed as JSON if the command prints JSON."""
     try:
         yield
     except EnsembleError as error:

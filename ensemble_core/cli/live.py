@@ -56,7 +56,7 @@ class LiveTable:
         self.note = ""
 
     def begin(self) -> None:
-        """The run begins now: loading what it needs took time that is not the run's."""
+        """Start the run's clock: loading plugins and the file is not part of its time."""
         self._began = self._clock()
 
     def erase(self) -> str:

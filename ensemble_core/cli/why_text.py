@@ -18,7 +18,7 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """Verdicts of one kind: the last of them, and what they come to."""
+    """Consecutive verdicts of one kind: the last of them, and their summary."""
 
     verdict: Verdict
     first: int

@@ -34,7 +34,7 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
 
 
 class Occasion(NamedTuple):
-    """The context in which a rule's action is checked: what it may count on when the rule fires.
+    """Context of a rule's action when it is checked: the fields and metrics that it will have.
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is

@@ -17,7 +17,7 @@ __all__ = ["bind_limits", "hours_of"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
-    """The checked limits; of what is wrong with them, which is reported, the defaults."""
+    """The checked limits. Errors are reported, and the default stands in for a wrong value."""
     if not isinstance(given, Mapping) or not context.intact(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")

@@ -26,7 +26,7 @@ class Answers:
         self._rules = rules
 
     def returned(self, event: CallReturned) -> None:
-        """A function returned: what it asks for is done, or the generator told."""
+        """Handle a function's return: perform the actions it asks for, or tell its generator."""
         state = self._state
         if state.generators and self._rules.generating.answered(event.call, event.result, event):
             return

@@ -56,7 +56,7 @@ class Usage:
         self._running: dict[tuple[int, int, int, int], list[float]] = {}
 
     def keep(self) -> None:
-        """Keep sums of those that run."""
+        """Keep the sums of the jobs that run."""
         if not self.kept:
             self.kept, self._running = True, self._found()
 

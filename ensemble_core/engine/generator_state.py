@@ -69,7 +69,7 @@ class GeneratorState:
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """A call came to nothing: what it held is to be told again."""
+        """Undo a call that failed: the points it was told are to be told again."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings

@@ -243,7 +243,7 @@ class JobTable:
         return [job for group in self.groups.values() for job, _, _ in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
-        """Gauges of what the run used by now and, where it has a budget, of what is committed."""
+        """Gauges ``used.…`` of the run by now and, where it has a budget, ``committed.…``."""
         budget = self.budget
         if budget is None:
             jobs = self.submitted - self.withdrawn

@@ -261,8 +261,7 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """How many indices are open of those that a rule on ``idle`` looks at, and how many there
-        have been."""
+        """Counts of the indices that a rule on ``idle`` looks at: those open, and all so far."""
         if scope is not None:
             return scope.open, scope.submitted
         groups, counts = rule.groups or self.table.groups, self.metrics.counts

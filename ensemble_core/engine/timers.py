@@ -27,7 +27,7 @@ class Timer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Timers:
-    """Times to come, by what they are for. One of each ``(kind, key)``."""
+    """Timers that have not elapsed, one for each ``(kind, key)``."""
 
     _heap: list[Timer] = field(default_factory=list)
     _due: dict[tuple[Kind, str], float] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
 
 
 def list_text(texts: Sequence[str]) -> str:
-    """Several of what :func:`event_text` gives, as the column ``list``."""
+    """Encode several texts of :func:`event_text` as the column ``list``."""
     return f"[{','.join(texts)}]"
 
 

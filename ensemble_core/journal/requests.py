@@ -100,7 +100,7 @@ def forget_requests(folder: Path) -> None:
 
 
 class Desk:
-    """Where a run's controller finds what it is asked: call it now and then."""
+    """Requests to a run, read by its controller: to be called periodically."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self._folder = folder / _FOLDER

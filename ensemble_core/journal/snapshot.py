@@ -153,7 +153,7 @@ class _Writer:
         return contents
 
     def column(self, values: Sequence[Any]) -> Any:
-        """Values as JSON can hold them: scalars as they are, all else with what it is."""
+        """Values as JSON: scalars as they are, all others with their type."""
         kinds = set(map(type, values))
         if kinds <= _SCALARS:
             if len(kinds) == 1 and float not in kinds and len(set(values)) == 1:

@@ -143,7 +143,7 @@ class JobLifecycle:
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
     def leave(self, record: JobRecord, note: str = "", *first: str) -> None:
-        """Nothing of this job runs any more: free what it held. ``first`` are its events before."""
+        """Free the slots of a job whose processes are gone. ``first`` are its events before."""
         lost = self.lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)

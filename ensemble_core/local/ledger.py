@@ -346,7 +346,7 @@ class Ledger:
         yield from b"".join(self._buffer).splitlines(keepends=True)
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Remember nothing of these jobs, which are over."""
+        """Drop the records of these jobs, which are over."""
         known = [name for name in jobs if name in self._sizes]
         if not known:
             return

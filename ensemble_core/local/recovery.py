@@ -50,7 +50,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
 
 
 def why_lost(ledger: Ledger, what: LedgerJob) -> str:
-    """The message for an inherited job once nothing of it is left."""
+    """Error message for an inherited job whose processes are gone."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:

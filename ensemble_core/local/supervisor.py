@@ -47,7 +47,7 @@ _PIECE = 1 << 18
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
-    """The process id and user id of whoever is at the other end."""
+    """Process id and user id of the peer."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid
@@ -67,7 +67,7 @@ class Connection:
         self._unsent: list[bytes] = []
 
     def read(self) -> bool:
-        """Take in what has come; whether more may come."""
+        """Read what has arrived. False at the end of the connection."""
         while True:
             try:
                 piece = self.sock.recv(_PIECE)
@@ -84,7 +84,7 @@ class Connection:
                 return False  # nothing that a controller of ours would say
 
     def send(self, texts: Sequence[bytes]) -> bool:
-        """Send lines, as far as they go now; whether some are left for :meth:`send_rest`."""
+        """Send lines without blocking. True if some are left for :meth:`send_rest`."""
         self._unsent.extend(texts)
         return self.send_rest()
 
@@ -105,7 +105,7 @@ class Connection:
 
 
 class Supervisor:
-    """Lets controllers in, one at a time, and hands what they ask to the loop."""
+    """Accepts connections of controllers, one at a time, and hands their requests to the loop."""
 
     def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
         self._tag: str = hello["tag"]

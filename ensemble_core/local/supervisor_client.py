@@ -380,7 +380,7 @@ class StartedSupervisor:
                 ) from None
 
     def close(self) -> None:
-        """Let it end, as nobody will greet it."""
+        """End a supervisor that was not greeted."""
         self.sock.close()
         self.last_words()
 

@@ -247,7 +247,7 @@ class SupervisorLoop:
         self._launcher.serve(run, environment, folder)
 
     def controller_gone(self) -> None:
-        """The controller is gone: nobody hears of any job."""
+        """The controller has disconnected: events stay in the ledger."""
         self.log.publish()
         self.log.deliver = lambda lines: None
         for record in self.active.records.values():

@@ -89,7 +89,7 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool | None:
-        """True if the condition holds; ``None`` where that hangs on what has no value.
+        """True if the condition holds; ``None`` if a metric or field that decides it has no value.
 
         ``A or B`` holds as soon as one of them does, and ``A and B`` is false as soon as one of
         them is, whatever is known of the other.

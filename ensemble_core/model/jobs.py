@@ -227,7 +227,7 @@ class JobGroup:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Parameters that have no value: whoever submits must give them."""
+        """Parameters without a value: each submit must give them."""
         own = (
             name
             for name, values in self.parameters.items()

@@ -47,7 +47,7 @@ class Table:
 
     @property
     def row_names(self) -> tuple[str, ...]:
-        """All that is known of a row: what it is of, and its columns."""
+        """Names of a row's fields: those of its job, and its columns."""
         own = (*self.by, "n") if self.by else (*OWN_NAMES, *self.names)
         return tuple(dict.fromkeys((*own, *self.columns)))
 

@@ -40,7 +40,7 @@ GROUP = "ensemble"
 
 
 def discover(files: Sequence[str | Path] = ()) -> Registry:
-    """Load every installed plugin, and the single ``files``, and ask each what it has.
+    """Load every installed plugin and the plugin ``files``, and call the hooks of each.
 
     Raises :class:`PluginError` for a file that is missing or broken, with the place in it; never
     because of an installed plugin.

@@ -48,7 +48,7 @@ class MakeCall(NamedTuple):
 
 
 def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
-    """The order that makes a call, with what it is given as of now."""
+    """Order that makes a call, with its arguments as of now."""
     if call.kind == "generator":
         generator = engine.state.generators[call.name]
         assert generator.asking is not None

@@ -399,7 +399,7 @@ jobs:
     assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.1",)]
 
 
-def test_a_function_on_a_job_that_is_done_hears_which_also_where_another_function_held_it_up() -> None:
+def test_a_function_on_a_job_whose_end_another_function_held_up_hears_which_job() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: x, count: 2}]

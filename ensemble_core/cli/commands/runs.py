@@ -75,7 +75,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
 
 def format_length(info: RunInfo) -> str:
-    """How long a run took, or has taken so far; a dash where nobody knows."""
+    """Duration of a run, or its age while it goes on; a dash where that is unknown."""
     if info.began is None:
         return "-"
     if info.state == "running":

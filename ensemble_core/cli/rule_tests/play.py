@@ -111,7 +111,7 @@ class _Told(Watcher):
 
     @property
     def untold(self) -> int:
-        """Steps that nobody was there to hear of."""
+        """Steps that came after the run was over."""
         return len(self._untold)
 
     def _tell(self, step: Step, queue: ToldQueue) -> None:

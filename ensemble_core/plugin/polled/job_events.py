@@ -80,7 +80,7 @@ class JobEvents:
         self.tell("exception", when, now, context)
 
     def end(self, status: int | None, when: float, now: float) -> None:
-        """It is over, with this wait status if it ever began; nothing of it is left."""
+        """Events of the job's end, with this wait status if it ever began."""
         if "start" in self.told:
             status = int(signal.SIGKILL) if status is None else status
             self.tell("finish", when, now, {"status": status})

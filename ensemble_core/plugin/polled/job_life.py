@@ -71,7 +71,7 @@ class JobLife(JobEvents):
         self.end(status, when, now)
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
-        """The queue says that it is over, or knows nothing of it; its wrapper has said nothing."""
+        """The queue reports the job as over or unknown, and its wrapper has reported no end."""
         if kind is None and status is not None:
             self.started(now, "", now)
         if kind is not None:

@@ -34,7 +34,7 @@ class Outlet:
         self._events.extend(events)
 
     def emit(self) -> None:
-        """Tell what has gathered."""
+        """Emit the events gathered so far."""
         if self._events:
             events, self._events = self._events, []
             self._emit(events)

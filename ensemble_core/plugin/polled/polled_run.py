@@ -86,7 +86,7 @@ class PolledRun:
     # -- what wrappers have written ------------------------------------------------------------
 
     def read(self) -> bool:
-        """Work in what wrappers have written; whether there was anything new."""
+        """Process the reports of wrappers. True if there were any."""
         lives = {f"{life.job}@{life.key}": life for life in self.lives.values() if life.key}
         if not lives:
             return False
@@ -160,7 +160,7 @@ class PolledRun:
     # -- telling -------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Write down what has happened, then tell it."""
+        """Record what has happened on disk, then emit it."""
         events, self.events[:] = self.events[:], []
         if events:
             self.outlet.write(lambda: self.records.tell(events))

@@ -124,7 +124,7 @@ class Spool:
             os.unlink(os.path.join(self._scripts, f"{key}.sh"))
 
     def remove(self) -> None:
-        """Take the folder away; nobody is left who would use it."""
+        """Remove the folder."""
         for path in self._paths():
             with suppress(OSError):
                 os.unlink(path)

@@ -36,7 +36,7 @@ class _Going:
 
 
 class Submission:
-    """Jobs that the queue does not have yet, or of which nobody knows whether it has them."""
+    """Jobs that the queue does not have yet, or may not have."""
 
     def __init__(self, polled: PolledRun) -> None:
         self._polled = polled

@@ -29,7 +29,7 @@ from ensemble_service.router import Router
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_service.wire import from_jobs
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core import (
@@ -252,7 +252,7 @@ ANYTHING = st.recursive(
 FIELDS = sorted({name for kind in Event.kinds.values() for name in kind.__dataclass_fields__})
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(Event.kinds)),
     st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=6),
