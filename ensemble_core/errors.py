@@ -1,4 +1,5 @@
-"""Errors that a user can act on: what happened, where, why, and what to do.
+"""Errors that a user can act on: what happened, where, why, and what to do. Their codes stand where
+they are raised, and in ``docs/error-codes.md``.
 
 Every error this project raises on purpose is an :class:`EnsembleError`; the command line prints
 it without a traceback. Called by every other module; imports none of them.

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.columns import imported, in_columns
+from ensemble_core.cli.column_types import imported, in_columns
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The live table at the foot of a terminal: how each group stands, under the lines of the run.
+"""The live table at the foot of a terminal, under the lines of the run. ``summary`` has its rows.
 
 A :class:`Block` only makes text: what erases the last frame, and the next frame. The output thread
 writes it together with the lines that go above, in one piece, so nothing flickers and nothing is

@@ -1,4 +1,4 @@
-"""Summary of a run: groups, rules, and why a rule never fired. Also the table's rows.
+"""Summary of a run, and rows and columns of the live table: groups, rules, why a rule never fired.
 
 Pure functions over a report; the live table and the end of ``ensemble run`` print them.
 """

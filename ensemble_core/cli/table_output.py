@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from ensemble_core.cli.columns import Batch
+from ensemble_core.cli.column_types import Batch
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import format_table, format_time, print_line, printable, style_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.columns import Batch
+from ensemble_core.cli.column_types import Batch
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
