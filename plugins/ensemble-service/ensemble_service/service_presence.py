@@ -53,7 +53,7 @@ class ServicePresence:
         self.members.clear()
 
     def lasting_absence(self, now: float) -> str | None:
-        """What to tell, once, of a service that is away for long."""
+        """Warning, once, of a service that is away for long."""
         if self._away_since is None or now - self._away_since <= _AWAY or self._told_away:
             return None
         self._told_away = True
