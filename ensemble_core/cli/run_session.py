@@ -147,6 +147,19 @@ class RunSession:
         if reopened and isinstance(runtime, Runtime):
             runtime.reopened = True
 
+        def announce(keep: bool, leave: str = "Ctrl-C to leave at once") -> None:
+            feed.announce = None
+            jobs = count_of(len(feed.active), "job")
+            doing = f"{jobs} left to the queue" if keep else f"cancelling {jobs}"
+            note = f"stopping: {doing if feed.active else 'no job is active'} ({leave})"
+            if self._block is not None:
+                self._block.note = note
+            # A terminal shows "^C" where the cursor was: write over it.
+            output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
+
+        if stop_first is None:
+            feed.announce = announce
+
         def stop(reason: str, exit_code: int, how: How) -> None:
             ended = runtime.engine.state.ended
             if how == "leave":
@@ -154,15 +167,7 @@ class RunSession:
                 output.say("leaving at once", error=True)
             else:
                 keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
-                kept_jobs = how == "stop" and keeps
-                jobs = count_of(len(feed.active), "job")
-                doing = f"{jobs} left to the queue" if kept_jobs else f"cancelling {jobs}"
-                note = f"stopping: {doing if feed.active else 'no job is active'}"
-                note += " (Ctrl-C again to leave at once)"
-                if self._block is not None:
-                    self._block.note = note
-                # A terminal shows "^C" where the cursor was: write over it.
-                output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
+                announce(how == "stop" and keeps, "Ctrl-C again to leave at once")
             # The run's second stop leaves at once: one that is ending anyway is let end.
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end")
@@ -268,6 +273,7 @@ class RunSession:
             name=self._ensemble.name,
             reason=outcome.reason,
             exit_code=outcome.exit_code,
+            how="ended" if outcome.over else "stopped" if outcome.stopped else "interrupted",
             seconds=outcome.seconds,
             at=time.time(),
             look=self._look,
@@ -287,12 +293,16 @@ class Feed(Watcher):
         self.shown: ShownTable | None = None
         #: Our ids of the jobs that are in the queue, for who asks how many there are.
         self.active: set[str] = set()
+        #: Tells, once, that the run stops and whether its jobs are left to the queue.
+        self.announce: Callable[[bool], None] | None = None
         #: The newest event, where nobody was told of it: it says when decisions were made.
         self._untold: Event | None = None
 
     def event(self, event: Event) -> None:
         if isinstance(event, JobEvent) and event.name == "clean":
             self.active.discard(event.job)
+        if isinstance(event, StopRequested) and self.announce is not None:
+            self.announce(event.then == "keep")
         self._untold = None
         if self._everything or interesting(event):
             self._output.put(event)

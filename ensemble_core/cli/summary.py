@@ -266,15 +266,16 @@ def summary(
     width: int | None = None,
     kept: str | None = None,
     at: float | None = None,
+    how: str = "ended",
 ) -> list[str]:
-    """The lines at the end of a run, which was ``at`` so many seconds since the epoch. ``kept`` is
-    the folder that has the jobs' output."""
+    """The lines at the end of a run, which was ``at`` so many seconds since the epoch: it ended, or
+    was stopped (``how``). ``kept`` is the folder that has the jobs' output."""
     if width is not None:
         width = max(width, _NARROWEST)
     clock = "" if at is None else f", at {format_clock(at, at - seconds)}"
     lines = [
         "",
-        look.paint(f"{printable(name)}: ended after {format_duration(seconds)}{clock}", "bold"),
+        look.paint(f"{printable(name)}: {how} after {format_duration(seconds)}{clock}", "bold"),
     ]
     lines += report_lines(report, look, width)
     if kept is not None:

@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
         for name in (
             "action",
             "algorithm",
+            "chain",
             "crash",
             "decisions",
             "executor",
@@ -38,6 +39,7 @@ pytest.register_assert_rewrite(
             "running",
             "session",
             "statistic",
+            "stops",
             "story",
             "trigger",
         )
@@ -47,6 +49,7 @@ pytest.register_assert_rewrite(
 if TYPE_CHECKING:
     from ensemble_core.testing.action import ActionContract
     from ensemble_core.testing.algorithm import AlgorithmContract
+    from ensemble_core.testing.chain import ChainSuite
     from ensemble_core.testing.crash import CrashSuite
     from ensemble_core.testing.decisions import DecisionSuite
     from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.running import Running
     from ensemble_core.testing.session import Session, wait_until
     from ensemble_core.testing.statistic import StatisticContract
+    from ensemble_core.testing.stops import StopSuite
     from ensemble_core.testing.story import Story
     from ensemble_core.testing.trigger import TriggerContract
 else:
@@ -66,6 +70,7 @@ else:
     _HOMES = {
         "ActionContract": "action",
         "AlgorithmContract": "algorithm",
+        "ChainSuite": "chain",
         "CrashSuite": "crash",
         "DecisionSuite": "decisions",
         "ExecutorContract": "executor",
@@ -80,6 +85,7 @@ else:
         "Running": "running",
         "Session": "session",
         "StatisticContract": "statistic",
+        "StopSuite": "stops",
         "Story": "story",
         "TriggerContract": "trigger",
         "wait_until": "session",
@@ -96,6 +102,7 @@ else:
 __all__ = [
     "ActionContract",
     "AlgorithmContract",
+    "ChainSuite",
     "CrashSuite",
     "DecisionSuite",
     "ExecutorContract",
@@ -110,6 +117,7 @@ __all__ = [
     "Running",
     "Session",
     "StatisticContract",
+    "StopSuite",
     "Story",
     "TriggerContract",
     "wait_until",

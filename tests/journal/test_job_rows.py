@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -112,6 +113,14 @@ def test_a_layout_whose_write_failed_is_written_again_and_one_that_is_there_is_n
     assert layouts(writer, [row(E=1.5), row(E=1)]) == failed
     writer.written()
     assert layouts(writer, [row(E=2.5), row(E=2)]) == ({}, [1, 0])
+
+
+@pytest.mark.parametrize("said", ["a", "],[", '],["b"', "[],[],[]", '"'])
+def test_each_row_has_its_own_text_whatever_is_in_it(said: str) -> None:
+    rows = [row(E=said, F=1.5), row(E=2), row(E=said)]
+    (written,) = (v for sql, v in JobRowWriter({}).statements(rows) if "job_rows" in sql)
+    texts = [json.loads(str(text)) for text in written[3::4]]
+    assert texts == [[*each[2:10], 2, *each.columns.values()] for each in rows]
 
 
 SLOW = """

@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHAIN = Path(__file__).resolve().parents[3] / "examples" / "chain"
-#: Jobs that end one after the other, when they may.
-GATED = """#!/bin/sh
-echo "{\\"energy\\": $1}"
-until [ -e "$GATES/$1" ]; do sleep 0.1; done
-echo "{\\"energy\\": $(($1 * 10))}"
-"""
+from ensemble_core.testing import ChainSuite
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that a user submits from, with ``ensemble`` on the PATH as after activating."""
-    folder = tmp_path / "chain"
-    shutil.copytree(CHAIN, folder)
-    (folder / "step.sh").write_text(GATED)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("GATES", str(folder))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return folder
+class TestFlux(ChainSuite):
+    example = Path(__file__).resolve().parents[3] / "examples" / "chain"
 
+    @pytest.fixture(autouse=True)
+    def _queue(self, instance: Any) -> None:
+        self.instance = instance
 
-def test_three_allocations_are_one_study_with_one_table(instance: Any, here: Path) -> None:
-    def submit(wall: str) -> str:
-        words = ["flux", "batch", f"--env=WALL={wall}", "flux.sh"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+    def submit(self, wall: str) -> str:
+        job = self.output_of("flux", "batch", f"--env=WALL={wall}", "flux.sh")
+        return self.output_of("flux", "job", "id", "--to=f58plain", job)
 
-    jobs = [submit("3s"), submit("3s"), submit("9m")]
-    codes = []
-    for number, job in enumerate(jobs):
-        opened = range(1, 9) if number == 2 else range(4 * number + 1, 4 * number + 3)
-        for gate in opened:
-            (here / str(gate)).touch()
-        instance.flux("job", "wait-event", "--timeout=120", job, "clean")
-        codes.append(instance.flux("jobs", "-no", "{returncode}", job).strip())
-    said = "\n".join(path.read_text() for path in here.glob("chain-*.out"))
-    assert codes == ["5", "5", "0"], said
-    assert len(re.findall("run chain goes on after event", said)) == 2
-    words = [sys.executable, "-m", "ensemble_core.cli", "results", "chain", "ladder", "--json"]
-    table = subprocess.run([*words, "--state", "state"], capture_output=True, text=True, check=True)
-    assert [(row["T"], row["E"], row["mean"]) for row in json.loads(table.stdout)] == [
-        (T, 10 * T, 5.5 * T) for T in range(1, 9)
-    ]
+    def wait_over(self, job: str) -> None:
+        self.instance.flux("job", "wait-event", f"--timeout={self.timeout}", job, "clean")
+
+    def warn(self, job: str) -> None:
+        self.instance.flux("job", "kill", "--signal=SIGTERM", job)

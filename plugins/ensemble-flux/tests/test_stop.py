@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,29 +60,6 @@ def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
     (summary,) = run.of(type="summary")
     (work,) = (group for group in summary["groups"] if group["name"] == "work")
     assert (work["running"], work["waiting"]) == (0, 20)  # for a resume
-
-
-@pytest.mark.usefixtures("stranger")
-@pytest.mark.parametrize(("file", "left"), [("", 3), ("on_stop: cancel", 0)])
-def test_a_run_that_was_stopped_goes_on_with_its_jobs(
-    instance: Any, ensemble: Ensemble, tmp_path: Path, file: str, left: int
-) -> None:
-    lasting = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done; touch {tmp_path}/$ENSEMBLE_JOB_ID"
-    text = (
-        "rules: [{trigger: start, action: {name: submit, label: work}}]\n"
-        f"jobs: [{{name: work, command: [sh, -c, '{lasting}'], count: 3}}]\n{file}\n"
-    )
-    state = tmp_path / "kept"
-    run = ensemble(text, "--state", str(state), "--tag", "study")
-    run.wait_for(3, type="job", name="submit")
-    run.signal(signal.SIGTERM)
-    assert run.ended() == 143
-    assert len(ours(instance)) == left
-    (tmp_path / "go").touch()
-    words = [sys.executable, "-m", "ensemble_core.cli", "resume", "study", "--state", str(state)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(path.name for path in tmp_path.glob("work.*")) == ["work.0", "work.1", "work.2"]
 
 
 @pytest.mark.usefixtures("stranger")

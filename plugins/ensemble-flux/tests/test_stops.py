@@ -1,5 +1,6 @@
-"""A study whose controllers are stopped and killed at random has the tables of one that nobody
-disturbed, on a real Flux. (``make soak`` plays a thousand rounds.)"""
+"""On a real Flux: a run that is stopped goes on where it was, and a study whose controllers are
+stopped and killed at random has the tables of one that nobody disturbed. (``make soak`` plays a
+thousand rounds.)"""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import Any
 
 import pytest
 
+from ensemble_core.testing import StopSuite
+
 STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "stops.py"
+
+
+@pytest.mark.usefixtures("instance")
+class TestFlux(StopSuite):
+    executor = "flux"
+    on_stop = "keep"
 
 
 @pytest.mark.checkout

@@ -1,4 +1,4 @@
-"""The contract of executors, on a real Grid Engine; and its decisions, and its crashes."""
+"""The contract of executors, on a real Grid Engine; and its decisions, stops and crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_gridengine import ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Cause, Executor
-from ensemble_core.testing import CrashSuite, DecisionSuite, ExecutorContract, Session
+from ensemble_core.testing import CrashSuite, DecisionSuite, ExecutorContract, Session, StopSuite
 from ensemble_core.testing.decisions import ensemble_files
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ class TestDecisions(DecisionSuite):
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
     unheeded = ("known-enough",)  # cancels what still waits, if anything does
+
+
+@pytest.mark.usefixtures("cluster")
+class TestStops(StopSuite):
+    executor = "gridengine"
+    options = OPTIONS
+    on_stop = "keep"
 
 
 @pytest.mark.timeout(600)

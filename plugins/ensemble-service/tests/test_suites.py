@@ -1,4 +1,4 @@
-"""Executor ``remote`` over a member of this machine: the decision suite and the crash suite."""
+"""Executor ``remote`` over a member of this machine: decisions, stops and crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import CrashSuite, DecisionSuite
+from ensemble_core.testing import CrashSuite, DecisionSuite, StopSuite
 from ensemble_core.testing.crash import seed_and_rounds
 
 
@@ -50,6 +50,10 @@ class Remote:
 
 @pytest.mark.timeout(300)
 class TestRemoteDecisions(Remote, DecisionSuite): ...
+
+
+class TestRemoteStops(Remote, StopSuite):
+    on_stop = "keep"
 
 
 @pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])
