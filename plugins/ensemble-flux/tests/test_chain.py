@@ -19,7 +19,7 @@ class TestFlux(ChainSuite):
 
     def submit(self, wall: str) -> str:
         job = self.output_of("flux", "batch", f"--env=WALL={wall}", "flux.sh")
-        return self.output_of("flux", "job", "id", "--to=f58plain", job)
+        return self.output_of("flux", "job", "id", "--to=f58", job)
 
     def wait_over(self, job: str) -> None:
         self.instance.flux("job", "wait-event", f"--timeout={self.timeout}", job, "clean")
