@@ -16,7 +16,6 @@ a run that nobody stopped.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
