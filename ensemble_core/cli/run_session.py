@@ -273,7 +273,7 @@ class RunSession:
             name=self._ensemble.name,
             reason=outcome.reason,
             exit_code=outcome.exit_code,
-            how="ended" if outcome.over else "stopped" if outcome.stopped else "interrupted",
+            how="ended" if outcome.over else "interrupted" if self._left else "stopped",
             seconds=outcome.seconds,
             at=time.time(),
             look=self._look,

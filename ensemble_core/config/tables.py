@@ -11,6 +11,7 @@ from typing import Any
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
 from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.store import USUAL_STATISTICS
 from ensemble_core.model import conditions
 from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
@@ -229,17 +230,25 @@ def _report_name(
         hint = "columns do not see one another: write out what it is"
     else:
         statistics = context.known.statistics
+        head, _, variable = name.partition(".")
+        variable = variable or name
+        if table.by and head in USUAL_STATISTICS:
+            head = USUAL_STATISTICS[head]
         offered = [*known, *FUNCTIONS]
         offered += [f"{each}.{one}" for each in statistics for one in inner if table.by]
         offered += [
-            f"{name.partition('.')[0]}.{other}.{column}"
+            f"{head}.{other}.{column}"
             for other, there in context.known.tables.items()
             if other != table.name
             for column in there.row_names
         ]
         near = nearest(name, offered, 0.6)
+        if head in statistics:  # which is right: what follows it is what was misspelt
+            start = f"{head}."
+            rests = [each.removeprefix(start) for each in offered if each.startswith(start)]
+            rest = nearest(variable, rests, 0.6)
+            near = rest and start + rest
         hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
-        variable = name.partition(".")[2] or name
         observed = context.variables(table.of)
         if not near and (observed is None or variable in observed):
             hint = (

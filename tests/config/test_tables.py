@@ -57,6 +57,20 @@ def load(results: str) -> Ensemble:
             "6:38",
         ),
         (
+            "  a: {of: sim, by: [T], columns: {x: avg.duration}}",
+            "'avg.duration' is not known",
+            "did you mean 'mean.duration'?",
+            "no-such-column",
+            "6:38",
+        ),
+        (
+            "  a: {of: sim, by: [T], columns: {x: mean.energy}}",
+            "'mean.energy' is not known",
+            "known are ",
+            "no-such-column",
+            "6:38",
+        ),
+        (
             "  a: {of: sim, by: [T], columns: {x: maen.duration}}",
             "'maen.duration' is not known",
             "'mean.duration'",
