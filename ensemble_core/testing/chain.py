@@ -58,8 +58,8 @@ class ChainSuite:
     @abstractmethod
     def submit(self, wall: str) -> str:
         """Submit the script from the folder that this process is in; the allocation's id, as it
-        stands in the name of its output. ``WALL`` and this process's ``PATH`` and ``GATES`` are in
-        its environment."""
+        stands in the name of its output. ``WALL`` is in its environment, and so are ``PATH`` and
+        ``GATES`` as :meth:`output_of` has them."""
 
     @abstractmethod
     def wait_over(self, job: str) -> None:
@@ -71,19 +71,21 @@ class ChainSuite:
 
     @pytest.fixture(autouse=True)
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The folder that a user submits from, with ``ensemble`` on the PATH as after
-        activating."""
+        """The folder that a user submits from."""
         self.folder = tmp_path / "chain"
         shutil.copytree(self.example, self.folder)
         (self.folder / "step.sh").write_text(GATED)
         monkeypatch.chdir(self.folder)
         monkeypatch.setenv("GATES", str(self.folder))
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        monkeypatch.setenv("PATH", path)
 
     def output_of(self, *words: str) -> str:
-        """What a command says that must succeed."""
-        done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+        """What a command says that must succeed, with ``ensemble`` on the PATH as after
+        activating."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path}
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=150, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
