@@ -90,21 +90,24 @@ def combinations(
 ) -> Iterator[dict[str, object]]:
     """The combinations of these values, in the group's order of parameters: those of ``base`` stay
     where they are not given anew, what neither has is the group's own sweep."""
+    names = group.names
     given = {
         name: tuple(value) if isinstance(value, (list, tuple)) else (value,)
         for name, value in {**base, **parameters}.items()
-        if name in group.names
+        if name in names
     }
-    others = [name for name in group.names if name not in given]
-    own: dict[tuple[object, ...], None] = dict.fromkeys(
-        tuple(one.get(name) for name in others)
-        for entry in (group, *group.more)
-        for one in entry.combinations()
-    )
-    for rest in own if others else [()]:
+    others = [name for name in names if name not in given]
+    own: dict[tuple[object, ...], None] = {(): None}
+    if others:
+        own = dict.fromkeys(
+            tuple(one.get(name) for name in others)
+            for entry in (group, *group.more)
+            for one in entry.combinations()
+        )
+    for rest in own:
         for values in itertools.product(*given.values()):
             one = {**dict(zip(others, rest, strict=True)), **dict(zip(given, values, strict=True))}
-            yield {name: one[name] for name in group.names}
+            yield {name: one[name] for name in names}
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:

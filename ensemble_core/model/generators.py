@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
@@ -41,7 +42,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 _SLACK = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Variable:
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high``, both
     included; ``log``: drawn evenly by its logarithm; ``step``: only every so much from ``low``
@@ -54,7 +55,7 @@ class Variable:
     step: float | None = None
     values: tuple[Any, ...] = ()
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Any, ...]:
         """All values that it can have; empty where they are not listed."""
         if self.values or self.step is None:
@@ -66,7 +67,7 @@ class Variable:
             else tuple(int(self.low) + i * int(self.step) for i in range(count))
         )
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """True if its values are whole numbers from ``low`` on, ``step`` apart."""
         return isinstance(self.low, int) and isinstance(self.step, int)
@@ -129,7 +130,7 @@ class Constraint:
         return value - self.bound if self.sign.startswith("<") else self.bound - value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Vocs:
     """The problem that a generator is built for: its variables, objectives and constraints (VOCS,
     as the standard gest-api says it). Objectives and constraints are names of the group's
@@ -140,12 +141,12 @@ class Vocs:
     constraints: Mapping[str, Constraint] = field(default_factory=lambda: NOTHING)
     prunes: bool = False
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the variables."""
         return tuple(each.name for each in self.variables)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of objectives and constraints."""
         return tuple(dict.fromkeys((*self.objectives, *self.constraints)))

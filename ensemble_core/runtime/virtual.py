@@ -301,7 +301,9 @@ class VirtualRuntime:
         else:
             outcome = self._caller.outcome(order_of(self.engine, call))
         self._calls += 1
-        heapq.heappush(self._returns, (due, self._calls, replace(outcome, timestamp=due)))
+        if outcome.timestamp != due:
+            outcome = replace(outcome, timestamp=due)
+        heapq.heappush(self._returns, (due, self._calls, outcome))
 
     def _tell(self) -> None:
         ticking = [watcher for watcher in self._watchers if watcher.wants_ticks]
