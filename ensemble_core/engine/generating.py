@@ -133,8 +133,9 @@ class Generating:
                 ("generator-best",), None, event, None, {**fields, **point.parameters}
             )
         self._rules.settle(event)
-        if generator.lost_in_row >= _MOST_LOST and not generator.successes:
-            self._give_up(generator, f"has lost its first {generator.lost_in_row} points: see why")
+        lost = generator.lost_in_row
+        if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
+            self._give_up(generator, f"has lost its first {lost} points: see why")
 
     def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
         """Call the generator where it is to be told something, or where there is room."""
