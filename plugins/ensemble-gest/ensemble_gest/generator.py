@@ -95,7 +95,11 @@ class GestGenerator(Generator):
         return True
 
     def _ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        point = dict(given)
+        # Of a single variable some give an array of one number: libEnsemble's UniformSample.
+        point = {
+            name: value.item() if getattr(value, "size", 0) == 1 else value
+            for name, value in given.items()
+        }
         for variable in self._vocs.variables:
             if variable.log:
                 value = math.exp(point[variable.name])

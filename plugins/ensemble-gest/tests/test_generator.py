@@ -125,6 +125,12 @@ class TestLibensemble(GeneratorContract):
         pytest.importorskip("libensemble", reason="libEnsemble is not installed")
 
 
+class TestLibensembleWithOneVariable(TestLibensemble):
+    """Its points are arrays of one number."""
+
+    vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
+
+
 PROBLEM = Vocs(
     variables=(
         Variable(name="x", low=1e-5, high=10.0, log=True),
