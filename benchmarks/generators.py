@@ -84,7 +84,7 @@ _SIDE, _CLUSTERS = 4, 150
 def ising(point: Point) -> float:
     """Minus the susceptibility at temperature ``x0``, L^2 (<m^2> - <|m|>^2) / T, by the cluster
     algorithm of Wolff. The noise follows from the temperature."""
-    temperature, size = point["x0"], _SIDE**2
+    temperature, size = float(point["x0"]), _SIDE**2
     random, join = Random(repr(temperature)).random, 1 - math.exp(-2 / temperature)
     spins, found = [1] * size, []
     for _ in range(_CLUSTERS):

@@ -58,7 +58,7 @@ class GestGenerator(Generator):
         none now."""
         for number in (count, None):
             try:
-                return [dict(each) for each in self._generator.suggest(number)]
+                return [_single(each) for each in self._generator.suggest(number)]
             except ValueError:  # as the standard says it
                 continue
         return []
@@ -95,11 +95,7 @@ class GestGenerator(Generator):
         return True
 
     def _ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        # Of a single variable some give an array of one number: libEnsemble's UniformSample.
-        point = {
-            name: value.item() if getattr(value, "size", 0) == 1 else value
-            for name, value in given.items()
-        }
+        point = dict(given)
         for variable in self._vocs.variables:
             if variable.log:
                 value = math.exp(point[variable.name])
@@ -111,6 +107,15 @@ class GestGenerator(Generator):
             each.name: math.log(parameters[each.name]) if each.log else parameters[each.name]
             for each in self._vocs.variables
         }
+
+
+def _single(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A point with numbers where it has arrays of one: libEnsemble's generators give these for a
+    single variable, and do not take them."""
+    return {
+        name: value.item() if getattr(value, "shape", None) == (1,) else value
+        for name, value in given.items()
+    }
 
 
 def _values(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,9 +126,13 @@ class TestLibensemble(GeneratorContract):
 
 
 class TestLibensembleWithOneVariable(TestLibensemble):
-    """Its points are arrays of one number."""
+    """Its points are arrays of one number, and it takes numbers."""
 
     vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
+
+    def test_it_is_told_of_its_points(self) -> None:
+        played = PlayedGenerator(lambda: GEST.build(self.vocs, self.options), self.vocs, 2)
+        played.play(6, lambda point: {"E": 1.0})
 
 
 PROBLEM = Vocs(
