@@ -142,11 +142,11 @@ class Generating:
         state = self.state
         if generator.asking is not None or generator.fault is not None:
             return
+        if not generator.met and spec.until is not None and self._until(spec, event):
+            generator.met = True
         count = 0
         if not (generator.met or generator.exhausted or generator.paused):
             count = max(0, spec.at_once - generator.pending)
-        if count and spec.until is not None and self._until(spec, event):
-            generator.met, count = True, 0
         count += generator.extra
         if generator.short and not generator.over:
             count = 0  # it has no more before something is told
