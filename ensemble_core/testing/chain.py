@@ -79,7 +79,7 @@ class ChainSuite:
         monkeypatch.setenv("GATES", str(self.folder))
 
     def output_of(self, *words: str) -> str:
-        """What a command says that must succeed, with ``ensemble`` on the PATH as after
+        """The output of a command that must succeed, with ``ensemble`` on the PATH as after
         activating."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path}

@@ -148,7 +148,7 @@ class StopSuite:
         ],
     )
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
-        """What the stop does with jobs, the file says, or else the executor."""
+        """The file says what becomes of jobs, or else the executor."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
         process = self.begin(*words, *(("--wall", "4s") if how == "wall" else ()))
         code = 5
