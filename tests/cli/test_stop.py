@@ -15,23 +15,10 @@ from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
 from ensemble_core.testing import wait_until
+from ensemble_core.testing.stops import STUDY
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 #: Jobs print a row, wait for a file that lets them end, and print another.
-STUDY = """
-jobs:
-  - name: work
-    command: '{here}/job.sh {T}'
-    parameters: {T: [1, 2, 3]}
-    observe: {json-lines: {}}
-    result: {x: mean.x}
-  - {name: last, command: 'true'}
-rules:
-  - {trigger: start, action: {name: submit, label: work}}
-  - {trigger: idle, name: work, action: {name: submit, label: last}}
-results:
-  t: {of: work, by: [T], columns: {x: mean.x, n: n}}
-"""
 JOB = """#!/bin/sh
 echo "started $ENSEMBLE_JOB_ID" >> started
 echo "{\\"x\\": $1}"
