@@ -339,6 +339,44 @@ def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
     assert ran(tmp_path) == 0
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_ends_well_before_its_cancel_takes_effect_has_succeeded(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A resume that took it for cancelled would run it again; one that failed is cancelled."""
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit {code}")
+        session.submit(job)
+        session.wait_for(job, "start")
+        monkeypatch.setattr(Odd, "end_jobs", lambda odd, ids: odd.ended.extend(ids))
+        session.cancel(job)
+        wait_until(lambda: odd.ended == ["0"])
+        gate.touch()
+        session.wait_clean(job)
+        session.check_ended_once()
+        if code:
+            assert session.exception(job) == "cancel"
+        else:
+            assert "exception" not in session.names(job)
+            assert session.context(job, "finish")["status"] == 0
+
+
+def test_a_job_that_answers_its_cancel_with_exit_code_0_is_cancelled(
+    odd: Odd, tmp_path: Path
+) -> None:
+    with Session(odd, tmp_path) as session:
+        here = tmp_path / "here"
+        job = session.job(
+            "sh", "-c", f"trap 'exit 0' TERM; touch {here}; while :; do sleep 0.05; done"
+        )
+        session.submit(job)
+        wait_until(here.exists)
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+
+
 @pytest.mark.parametrize("call", ["ask", "find"])
 def test_a_queue_that_is_away_is_told_of_once_and_costs_nothing(
     odd: Odd, tmp_path: Path, call: str

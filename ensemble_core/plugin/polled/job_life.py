@@ -52,7 +52,8 @@ class JobLife(JobEvents):
             self.begin(self._began, now, host)
 
     def ended(self, report: Report, now: float, note: str) -> None:
-        """Its wrapper has written down how it ended; ``note`` is said where we cancelled it."""
+        """Its wrapper has written down how it ended; ``note`` is said where we cancelled it. One
+        that ended well before a signal reached its wrapper has succeeded, cancelled or not."""
         if report.why.startswith("fail-"):
             self.arrived(now)
             self._except(report.why.removeprefix("fail-"), report.note, now, 126 << 8)
@@ -62,7 +63,7 @@ class JobLife(JobEvents):
         when = report.ended
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + seconds)
-        if self.cancelled:
+        if self.cancelled and (status or report.why != "-"):
             self.fail("cancel", note, when, now)
             status = status or int(signal.SIGTERM)
         elif report.why == "timeout":
