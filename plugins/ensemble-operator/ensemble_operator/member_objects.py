@@ -35,28 +35,46 @@ _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 #: Started on the lead broker. How a run ended is told to the operator in the pod's termination
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
 #: killed says nothing, and its pod fails; and so does one that could not go on just then.
+#: ``follow`` is for what a signal, and the script below, reach.
 _START = """\
 #!/bin/sh
-{command} &
-run=$!
-echo "$run" > "$ENSEMBLE_PID"
 trap 'kill -TERM "$run"' TERM INT
-wait "$run"
-code=$?
-while kill -0 "$run" 2>/dev/null; do
+follow() {{
+  "$@" &
+  run=$!
+  echo "$run" > "$ENSEMBLE_PID"
   wait "$run"
   code=$?
-done
-[ "$code" -gt 128 ] && exit "$code"
-{again}printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
+  while kill -0 "$run" 2>/dev/null; do
+    wait "$run"
+    code=$?
+  done
+  [ "$code" -gt 128 ] && exit "$code"
+}}
+{body}printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
 exit 0
+"""
+
+#: A run that meets no service, or no queue, when it first begins is not kept. It is begun once more
+#: after a pause, which loses nothing whatever becomes of runs that are lost.
+_BEGUN = """\
+standing() {{
+  ensemble runs --json | grep '"tag":"{tag}"'
+}}
+for pause in 0 1 2 4 8 16 32; do
+  follow sleep "$pause"
+  follow {command}
+  [ "$code" = 1 ] || break
+  case $(standing) in '' | *'"state":"new"'*) ;; *) break ;; esac
+done
 """
 
 #: Exit codes 1 and 2 are also those of a controller that found its run in the hands of another, as
 #: of the pod before it that is still ending, or its queue away or lost. The run is not over then.
 _AGAIN = """\
 case "$code" in 1 | 2)
-  case $(ensemble runs --json | grep '"tag":"{tag}"') in
+  case "$code$(standing)" in
+    1 | 1*'"state":"new"'*) exit 75 ;;
     *'"state":"stopped"'*'"exit_code":'"$code,"*) ;;
     *'"state":"running"'* | *'"state":"interrupted"'* | *'"state":"stopped"'*) exit 75 ;;
   esac
@@ -111,13 +129,21 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     ]
 
 
+def start_script(words: list[str], tag: str, *, resumed: bool) -> str:
+    """The script that starts a pod's command. ``tag`` is that of its run, empty where it is none;
+    ``resumed``: whether another pod goes on with it."""
+    body = f"follow {shlex.join(words)}\n"
+    if tag:
+        body = _BEGUN.format(tag=tag, command=shlex.join(words)) + (_AGAIN if resumed else "")
+    return _START.format(body=body)
+
+
 def config_map(
-    ensemble: Ensemble, part: str, words: list[str], text: str, digest: str, tag: str = ""
+    ensemble: Ensemble, part: str, words: list[str], text: str, digest: str, tag: str
 ) -> Object:
     """The ConfigMap that a member, or the run, is started with: immutable, and named by its
-    content. ``tag`` is that of a run that goes on in another pod."""
-    again = _AGAIN.format(tag=tag) if tag and ensemble.restart_policy == "Resume" else ""
-    start = _START.format(command=shlex.join(words), again=again)
+    content. ``tag`` is that of its run, empty where it is none."""
+    start = start_script(words, tag, resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
     name = f"{ensemble.name}-{part}-{content(data)[:10]}"
@@ -132,8 +158,8 @@ def member_objects(
     """The objects of a member, the MiniCluster last. ``text`` is its file, empty where the run is
     outside; ``digest`` names that content."""
     tag = run_tag(ensemble, member.name, digest)
-    words, resumed = _words(ensemble, member, tag), "" if ensemble.outside else tag
-    files = config_map(ensemble, member.name, words, text, digest, resumed)
+    words, own = _words(ensemble, member, tag), "" if ensemble.outside else tag
+    files = config_map(ensemble, member.name, words, text, digest, own)
     found = [files]
     if "size" in ensemble.state:
         found.append(_claim(ensemble, member.name))

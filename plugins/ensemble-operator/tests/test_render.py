@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,13 @@ def test_the_program_is_copied_to_a_volume_that_both_containers_mount() -> None:
 # -- the scripts, run by a shell ---------------------------------------------------------------------
 
 
-def script(tmp_path: Path, command: str, tag: str = "") -> tuple[Path, Path]:
+def script(
+    tmp_path: Path, command: str, tag: str = "", *, resumed: bool = True
+) -> tuple[Path, Path]:
     from ensemble_operator import member_objects
 
     told = tmp_path / "termination-log"
-    again = member_objects._AGAIN.format(tag=tag) if tag else ""
-    text = member_objects._START.format(command=command, again=again)
+    text = member_objects.start_script(shlex.split(command), tag, resumed=resumed)
     text = text.replace("/dev/termination-log", str(told))
     (tmp_path / "start.sh").write_text(text)
     (tmp_path / "stop.sh").write_text(member_objects._STOP)
@@ -164,40 +166,75 @@ ENDS = "{trigger: start, action: {name: terminate, exit_code: 75}}"
 FAILS = "{trigger: start, action: {name: terminate, exit_code: 1}}"
 
 
+class Pod:
+    """What the script of a pod's start finds: the program, and a folder for runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "away.py").write_text(AWAY)
+        program = folder / "ensemble"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ensemble_core.cli "$@"\n')
+        program.chmod(0o755)
+        self.env = {"PATH": f"{folder}:/usr/bin:/bin", "ENSEMBLE_PID": str(folder / "pid")}
+        self.env |= {"ENSEMBLE_STATE": str(folder / "state"), "HOME": str(folder)}
+
+    def run(
+        self, tag: str, rule: str, *more: str, resumed: bool = True, pauses: str = "0 1 2"
+    ) -> tuple[int, str]:
+        """The exit code of its first container, and what that told."""
+        (self.folder / "e.yaml").write_text(
+            f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n"
+        )
+        words = ["ensemble", "run", "--or-resume", "--tag", tag, "--plugin", "away.py"]
+        words += ["--executor", "fake", *more, "e.yaml"]
+        start, told = script(self.folder, shlex.join(words), tag, resumed=resumed)
+        start.write_text(start.read_text().replace("0 1 2 4 8 16 32", pauses))
+        told.unlink(missing_ok=True)
+        done = subprocess.run(
+            ["/bin/sh", start], env=self.env, cwd=self.folder, timeout=250, check=False
+        )
+        return done.returncode, told.read_text() if told.exists() else ""
+
+
 @pytest.mark.parametrize("why", ["locked", "away", "lost"])
 def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str) -> None:
     """Its pod fails, so that its Job makes another; what it ended with was taken for its end."""
     from ensemble_core.journal.run_store import Lock
 
-    (tmp_path / "away.py").write_text(AWAY)
-    program = tmp_path / "ensemble"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ensemble_core.cli "$@"\n')
-    program.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
-    env |= {"ENSEMBLE_STATE": str(tmp_path / "state"), "HOME": str(tmp_path)}
-
-    def run(tag: str, rule: str, *more: str) -> tuple[int, str]:
-        (tmp_path / "e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n")
-        words = ["ensemble", "run", "--or-resume", "--tag", tag, "--plugin", "away.py"]
-        words += ["--executor", "fake", *more, "e.yaml"]
-        start, told = script(tmp_path, shlex.join(words), tag)
-        told.unlink(missing_ok=True)
-        done = subprocess.run(["/bin/sh", start], env=env, cwd=tmp_path, timeout=250, check=False)
-        return done.returncode, told.read_text() if told.exists() else ""
-
-    assert run("study", WAITS, "--wall", "1s") == (0, "ensemble: exit 5\n")
+    pod = Pod(tmp_path)
+    assert pod.run("study", WAITS, "--wall", "1s") == (0, "ensemble: exit 5\n")
     lock = Lock(tmp_path / "state" / "runs" / "study")
     if why == "locked":
         lock.acquire()
     else:
         (tmp_path / why).touch()
     try:
-        assert run("study", WAITS) == (75, "")
+        assert pod.run("study", WAITS) == (75, "")
     finally:
         lock.release()
     (tmp_path / why).unlink(missing_ok=True)
-    assert run("ends", ENDS) == (0, "ensemble: exit 75\n"), "a rule's own exit code is an end"
-    assert run("fails", FAILS) == (0, "ensemble: exit 1\n")
+    assert pod.run("ends", ENDS) == (0, "ensemble: exit 75\n"), "a rule's own exit code is an end"
+    assert pod.run("fails", FAILS) == (0, "ensemble: exit 1\n")
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_run_that_finds_no_service_at_first_is_begun_once_there_is_one(
+    tmp_path: Path, resumed: bool
+) -> None:
+    """It was told to have failed, though nothing of it had been begun."""
+    pod, away = Pod(tmp_path), tmp_path / "away"
+    away.touch()
+    given_up = (75, "") if resumed else (0, "ensemble: exit 1\n")
+    assert pod.run("study", ENDS, resumed=resumed, pauses="0 0.1") == given_up
+    back = threading.Timer(1.0, away.unlink)
+    back.start()
+    try:
+        assert pod.run("study", ENDS, resumed=resumed, pauses="0 1 2 4 8 16 32") == (
+            0,
+            "ensemble: exit 75\n",
+        )
+    finally:
+        back.join()
 
 
 def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
