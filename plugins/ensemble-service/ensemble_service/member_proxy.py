@@ -56,6 +56,7 @@ class MemberProxy:
         self.state: Literal["away", "opening", "asking", "open"] = "away"
         #: Why it could not be opened, the last time.
         self.refusal: ExecutorError | None = None
+        self._told_refusal = ""
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
         self.jobs = MemberJobs()
@@ -322,7 +323,8 @@ class MemberProxy:
         if fault.code == "away":
             return
         error = to_error(fault, self.name)
-        if self.opened and str(error) != str(self.refusal):
+        if (self.opened or self.jobs) and str(error) != self._told_refusal:
+            self._told_refusal = str(error)
             self._run.warn(str(error))
         self.refusal = error
         self._again = now + _AGAIN
@@ -347,7 +349,8 @@ class MemberProxy:
         self._again = time.monotonic() + _AGAIN
 
     def _has_opened(self, opened: pb.Opened) -> None:
-        self.refusal, self._again, self.disowned = None, None, False
+        self.refusal, self._told_refusal = None, ""
+        self._again, self.disowned = None, False
         capabilities = [clean(name, 300) for name in opened.capabilities[:_MOST_CAPABILITIES]]
         homes = [name for name in capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(capabilities).difference(homes)

@@ -18,6 +18,7 @@ __all__ = [
     "Membership",
     "away",
     "listed",
+    "meant",
     "no_such_member",
     "taken_over",
 ]
@@ -166,6 +167,11 @@ def taken_over(run: Run | None) -> ExecutorError:
     )
 
 
+def meant(name: str, there: Collection[str]) -> str | None:
+    """The member that may be meant by a name that none has."""
+    return next(iter(get_close_matches(name, sorted(there), 1, 0.75)), None)
+
+
 def no_such_member(
     absent: Sequence[str], present: Collection[str], target: str, namespace: str
 ) -> ExecutorError:
@@ -173,9 +179,9 @@ def no_such_member(
     there = sorted(present)
     cause = f"there are {listed(there)}" if there else "no member is there"
     hint = "'ensemble member start' starts one beside a queue"
-    near = get_close_matches(absent[0], there, 1, 0.75) if absent else []
+    near = meant(absent[0], there) if absent else None
     if near:
-        hint = f"did you mean {near[0]!r}? {hint}"
+        hint = f"did you mean {near!r}? {hint}"
     what = f"member {absent[0]} is" if len(absent) == 1 else f"members {listed(absent)} are"
     return ExecutorError(
         f"{what} not connected to the service at {target}"

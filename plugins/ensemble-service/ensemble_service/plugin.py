@@ -52,7 +52,7 @@ OPTIONS: Mapping[str, Any] = {
         "members": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Members that must be there at the start; default: those in the file.",
+            "description": "Members to wait for, some seconds, at the start; default: the file's.",
         },
         "token_file": {
             **_flag(

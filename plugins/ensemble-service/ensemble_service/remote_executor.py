@@ -62,7 +62,7 @@ class RemoteExecutor(Executor):
     """Steers members of the ensemble service.
 
     ``name`` is their namespace, ``default`` the member for jobs that name none, ``members`` those
-    that must be there at the start (an empty name: a default one must). ``patience`` is how long
+    that are waited for at the start (an empty name: a default one must). ``patience`` is how long
     members that are away are waited for when a run is resumed, in seconds. ``channel`` opens
     another channel than :func:`open_channel` does, for tests.
     """
@@ -173,7 +173,7 @@ class RemoteExecutor(Executor):
             raise
 
     def _open(self) -> None:
-        """Wait for the service and for the members that must be there."""
+        """Wait for the service and for the members that are named."""
         roll_call = RollCall(self._service, self._membership, self._namespace, self._news)
         self._default = roll_call.take(self._wanted, self._default, self._need_default)
         names = {*self._wanted, *self._membership.names}
@@ -182,7 +182,7 @@ class RemoteExecutor(Executor):
         proxies = [self._proxy(name) for name in sorted(names)]
         if self._membership.resumed:
             return  # they are waited for when their jobs are asked for
-        self._wait_open(proxies, _OPENING)
+        self._wait_open([each for each in proxies if each.present], _OPENING)
 
     def _wait_open(self, proxies: Sequence[MemberProxy], seconds: float) -> None:
         """Wait until all are open, unless one cannot be."""

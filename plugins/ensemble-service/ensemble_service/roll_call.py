@@ -1,4 +1,4 @@
-"""Roll call at the start of a run: waits for the service and for the members that must be there,
+"""Roll call at the start of a run: waits for the service and for the members that the file names,
 and chooses the one for jobs that name none.
 """
 
@@ -7,16 +7,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from functools import partial
 
 from ensemble_core import ExecutorError
-from ensemble_service.membership import Membership, listed, no_such_member
+from ensemble_service.membership import Membership, listed, meant, no_such_member
 from ensemble_service.service_presence import ServicePresence
 
 __all__ = ["RollCall"]
 
 #: Seconds that the service has to answer at the start.
 _WELCOME = 5.0
-#: Seconds for members to come that must be there: a little more than they take, at most, to connect
+#: Seconds for members to come that are named: a little more than they take, at most, to connect
 #: again once the service is back.
 _COMING = 8.0
 
@@ -40,7 +41,9 @@ class RollCall:
 
     def take(self, wanted: Collection[str], default: str | None, need: bool) -> str | None:
         """Wait for the members ``wanted`` and for the default one, if any is named or ``need`` says
-        that there must be one; its name. Raises :class:`EnsembleError` where some are missing."""
+        that there must be one; its name. Those that are away hold up their own jobs alone.
+
+        Raises :class:`EnsembleError` where all are missing, or one that seems to be spelt wrong."""
         service, resumed = self._service, self._membership.resumed
         self._news.wait_for(lambda: service.answered, _WELCOME)
         if not service.welcome:
@@ -55,7 +58,16 @@ class RollCall:
         if absent and not resumed:
             if not service.welcome:  # it has gone while they were waited for
                 raise service.unreachable(self._membership.run)
-            raise no_such_member(absent, service.members, service.target, self._namespace)
+            there = service.members - names
+            if not names & service.members or any(map(partial(meant, there=there), absent)):
+                raise no_such_member(absent, service.members, service.target, self._namespace)
+            _log.warning(
+                "not connected to the service at %s: %s; their jobs wait until they come, "
+                "the others go on (there: %s)",
+                service.target,
+                listed(absent),
+                listed(sorted(service.members)),
+            )
         return default
 
     def _there(self) -> list[str]:

@@ -637,6 +637,57 @@ def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World
     assert patient.executor.reattach({"t.1": 0.0}) == {"t.1": True}
 
 
+def test_a_member_that_is_away_at_the_start_holds_up_its_own_jobs_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
+    world.agent("a")
+    controller = world.run("run-without", members=["a", "b"])
+    controller.executor.submit([*jobs(1, member="a"), *jobs(2, member="b")])
+    controller.over("t.1")
+    controller.wait(controller.problems, "the word")
+    assert controller.names("t.2") == []
+    world.agent("b")
+    controller.over("t.2")
+    (told,) = [each.getMessage() for each in caplog.records if "their jobs" in each.getMessage()]
+    assert told.startswith("not connected to the service at")
+    assert told.endswith(
+        "default/b; their jobs wait until they come, the others go on (there: default/a)"
+    )
+
+
+def test_a_member_that_comes_late_and_whose_queue_cannot_be_opened_is_told_of_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.member_proxy._AGAIN", 0.1)
+    world.agent("a")
+    controller = world.run("run-late", members=["a", "b"])
+    world.queues["b"] = Queue()
+    world.queues["b"].refuse = ExecutorError("no queue here", hint="start it", code="no-queue")
+    world.agent("b")
+    wait_until(lambda: controller.executor._members["default/b"].refusal)
+    controller.executor.submit(jobs(1, member="b"))
+    controller.wait(controller.problems, "the word")
+    time.sleep(0.5)
+    world.queues["b"].refuse = None
+    controller.over("t.1")
+    assert len([each for each in controller.problems() if "no queue here" in each]) == 1
+
+
+def test_a_member_spelt_wrong_is_not_waited_for_though_another_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is there and no group names is what was meant; one that is named is another."""
+    monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
+    world.agent("a")
+    world.agent("b")
+    with pytest.raises(ExecutorError, match="did you mean 'default/b'"):
+        world.run("run-typo", members=["a", "bb"])
+    world.run("run-alike", members=["a", "b", "bb"])
+
+
 # -- several members ------------------------------------------------------------------------------
 
 
