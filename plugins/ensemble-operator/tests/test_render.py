@@ -55,7 +55,8 @@ def test_every_command_takes_the_words_that_it_is_given(file: Path) -> None:
     scripts = [each["data"]["start.sh"] for each in of_kind(objects, "ConfigMap")]
     assert scripts
     for script in scripts:
-        program, *words = shlex.split(script.splitlines()[1].removesuffix(" &"))
+        (line,) = [each for each in script.splitlines() if "follow ensemble " in each]
+        program, *words = shlex.split(line)[1:]
         assert program == "ensemble"
         command: Any = ensemble_command
         if words[0] == "member":
