@@ -341,7 +341,7 @@ def build(given: Mapping[str, Any]) -> Executor:
             executor="minicluster",
             version=__version__,
             capabilities=MiniCluster.capabilities,
-            gave_up=lambda error: warn(
+            refused=lambda error: warn(
                 f"the service is not told how {member} stands: {error.what}"
             ),
         )

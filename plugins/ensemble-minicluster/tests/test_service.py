@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,21 +285,34 @@ def test_a_run_tells_the_service_how_its_queue_stands(service: Service, tmp_path
     assert [(each.success, each.running) for each in stands().groups] == [(3, 0)]
 
 
-def test_a_run_with_another_members_token_goes_on_and_is_not_told_of(
+def test_a_run_with_another_members_token_is_told_of_once_it_has_its_own(
     service: Service, tmp_path: Path
 ) -> None:
+    """A token that was refused, as one that has expired, is the end of no reporter."""
     from ensemble_service import Reporter
 
-    gave_up: list[str] = []
-    token = service.tokens["default/other"]
+    refused: list[str] = []
+    token = tmp_path / "token"
+    shutil.copy(service.tokens["default/other"], token)
     reporter = Reporter(
         "default/ensemble",
         "localhost",
         service.port,
         token_file=str(token),
-        gave_up=lambda error: gave_up.append(error.code),
+        refused=lambda error: refused.append(error.code),
     )
+
+    def alive() -> bool:
+        known = service.tokens["default/ensemble"].read_text()
+        with ServiceClient("localhost", service.port, token=known) as client:
+            return any(each.alive for each in client.status("default/ensemble"))
+
     reporter.start()
-    wait_until(lambda: gave_up)
-    reporter.stop()
-    assert gave_up == ["permission-denied"]
+    try:
+        wait_until(lambda: refused)
+        assert not alive()
+        shutil.copy(service.tokens["default/ensemble"], token)
+        wait_until(alive)
+    finally:
+        reporter.stop()
+    assert refused == ["permission-denied"], "told once, and not with each attempt"

@@ -27,7 +27,7 @@ __all__ = ["Reporter"]
 
 #: Seconds between beats, and the least between two.
 _BEAT, _SOONEST = 2.0, 0.2
-#: Codes of errors that no waiting mends: this credential is not the member's.
+#: Codes of errors that are told: waiting alone mends none of them, but a token may be renewed.
 _LASTING = MISMATCHED | {"permission-denied", "unauthenticated", "unimplemented"}
 
 _log = logging.getLogger("ensemble.member")
@@ -39,9 +39,9 @@ class Reporter:
 
     ``token_file`` is a file with the credential (it is read for each connection), ``ca`` and
     ``insecure`` are as for :class:`ServiceClient`. ``executor``, ``version`` and ``capabilities``
-    are what is told of it. ``gave_up`` is called once, on a thread of this, where the service
-    refuses the credential: nothing more is told then, and the run goes on. A service that is away
-    is tried again without a word.
+    are what is told of it. ``refused`` is called, on a thread of this, where the service refuses
+    the credential: once, and again only after it was connected. It is tried again, with what the
+    file has by then, and so is a service that is away, without a word.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reporter:
         executor: str = "",
         version: str = "",
         capabilities: Collection[str] = (),
-        gave_up: Callable[[EnsembleError], None] | None = None,
+        refused: Callable[[EnsembleError], None] | None = None,
     ) -> None:
         self._hello = pb.Hello(
             member=member_name(name),
@@ -65,7 +65,8 @@ class Reporter:
             capabilities=sorted(capabilities),
             host=socket.gethostname(),
         )
-        self._gave_up = gave_up
+        self._refused = refused
+        self._told: set[str] = set()
         self._stats = MemberStats()
         self._ended = threading.Event()
 
@@ -107,6 +108,7 @@ class Reporter:
             self._beats.join(_BEAT)
 
     def _heard(self, message: pb.ToMember) -> None:
+        self._told.clear()
         if message.WhichOneof("what") != "call" or not message.call.epoch:
             return
         call = message.call
@@ -116,12 +118,10 @@ class Reporter:
         self._connection.send(pb.FromMember(answer=answer))
 
     def _down(self, error: EnsembleError) -> None:
-        if error.code not in _LASTING or self._ended.is_set():
-            return
-        self._ended.set()
-        threading.Thread(target=self._connection.close, daemon=True).start()
-        if self._gave_up is not None:
-            self._gave_up(error)
+        if error.code in _LASTING and error.code not in self._told and not self._ended.is_set():
+            self._told.add(error.code)
+            if self._refused is not None:
+                self._refused(error)
 
     def _beat(self) -> None:
         changes, last = -1, 0.0
