@@ -20,6 +20,8 @@ from .service_objects import tls_secret, tokens_secret
 
 __all__ = [
     "FILES",
+    "LAST",
+    "NEXT",
     "RENEW",
     "VIEWER",
     "Holder",
@@ -28,7 +30,9 @@ __all__ = [
     "holders",
     "known",
     "lines_of",
+    "of_holder",
     "renew_at",
+    "renewal",
     "secret_names",
     "value",
     "wanted",
@@ -39,6 +43,11 @@ Secrets = Mapping[str, "Object | None"]
 #: When a certificate is to be renewed, in seconds since the epoch.
 RENEW = f"{GROUP}/renew"
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
+#: What a Secret has beside a token: the one that is to take its place, once the service knows it
+#: for certain, and the id of the one whose place it took, which counts to its end.
+NEXT, LAST = ".next", ".last"
+#: Seconds in which a Secret that was written is in all pods that have it as files.
+_SPREAD = 600.0
 #: Whose the operator's own token is.
 VIEWER = "viewer"
 
@@ -99,12 +108,38 @@ def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
 
 def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
     """True if a token is on record, as its holder's."""
-    about = (holder.role, holder.name)
-    return bool(text) and any(
-        str(line.get("id")) == text[9:17]
-        and about == (line.get("role"), line.get("member") or line.get("namespace"))
-        for line in lines
-    )
+    return _line(lines, holder, text) is not None
+
+
+def _line(lines: list[dict[str, Any]], holder: Holder, text: str) -> dict[str, Any] | None:
+    found = (line for line in lines if str(line.get("id")) == text[9:17] and _is(line, holder))
+    return next(found, None) if text else None
+
+
+def _is(line: dict[str, Any], holder: Holder) -> bool:
+    who = (line.get("role"), line.get("member") or line.get("namespace"))
+    return (holder.role, holder.name) == who
+
+
+def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
+    """True if a line is that of a token that its holder has, is to have or had last."""
+    secret, key = secrets.get(holder.secret), holder.key
+    ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
+    return _is(line, holder) and str(line.get("id")) in ids
+
+
+def renewal(
+    lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
+) -> Literal["", "make", "use"]:
+    """The step by which a token is renewed now: another is made, and made known to the service, at
+    two thirds of its time; it is used once the service has it."""
+    secret = secrets.get(holder.secret)
+    coming = _line(lines, holder, value(secret, holder.key + NEXT))
+    if coming is not None:
+        return "use" if now >= coming.get("created", 0.0) + _SPREAD else ""
+    own = _line(lines, holder, value(secret, holder.key)) or {}
+    created, expires = own.get("created", 0.0), own.get("expires", 0.0)
+    return "make" if expires and now >= created + (expires - created) * 2 / 3 else ""
 
 
 def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
@@ -117,9 +152,12 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
     lines = lines_of(secrets, ensemble)
     everybody = holders(ensemble)
     authority = value(tls, "ca.crt")
-    return len(lines) != len(everybody) or not all(
+    return not all(
+        any(of_holder(line, each, secrets) for each in everybody) for line in lines
+    ) or not all(
         known(lines, each, value(secrets.get(each.secret), each.key))
         and value(secrets.get(each.secret), "ca.crt") == authority
+        and not renewal(lines, each, secrets, now)
         for each in everybody
     )
 

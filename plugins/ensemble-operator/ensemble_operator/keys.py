@@ -2,7 +2,8 @@
 with the public functions of ``ensemble_service``.
 
 What was begun is taken up where it was left: a token that a member has already is kept, and its
-hash is written down again where that was lost.
+hash is written down again where that was lost. A token is renewed in two steps, so that the service
+knows each that a member has: its hash is written first, and the token takes its place later.
 """
 
 from __future__ import annotations
@@ -13,7 +14,21 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .holders import FILES, RENEW, VIEWER, Secrets, holders, known, lines_of, renew_at, value
+from .holders import (
+    FILES,
+    LAST,
+    NEXT,
+    RENEW,
+    Holder,
+    Secrets,
+    holders,
+    known,
+    lines_of,
+    of_holder,
+    renew_at,
+    renewal,
+    value,
+)
 from .names import Object, child
 from .resource import Ensemble
 from .service_objects import address, tls_secret, tokens_secret
@@ -32,11 +47,10 @@ def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
             tls = _certificates(ensemble, tls, Path(folder, "tls"), now)
             found.append(tls)
         authority = value(tls, "ca.crt")
-        texts, document = _tokens(ensemble, secrets, Path(folder, "tokens.json"))
-    about = {"tokens.json": document, VIEWER: texts[0], "ca.crt": authority}
-    found.append(_secret(ensemble, tokens_secret(ensemble), about))
-    for holder, text in list(zip(holders(ensemble), texts, strict=True))[1:]:
-        found.append(_secret(ensemble, holder.secret, {"token": text, "ca.crt": authority}))
+        document, tokens = _tokens(ensemble, secrets, Path(folder, "tokens.json"), now)
+    for holder, data in tokens:
+        more = {"tokens.json": document} if holder.secret == tokens_secret(ensemble) else {}
+        found.append(_secret(ensemble, holder.secret, {**more, **data, "ca.crt": authority}))
     return [each for each in found if not _same(each, secrets.get(each["metadata"]["name"]))]
 
 
@@ -69,27 +83,37 @@ def _certificates(ensemble: Ensemble, old: Object | None, folder: Path, now: flo
     return found
 
 
-def _tokens(ensemble: Ensemble, secrets: Secrets, path: Path) -> tuple[list[str], str]:
-    """The token of each holder, and the file that the service knows them by."""
+def _tokens(
+    ensemble: Ensemble, secrets: Secrets, path: Path, now: float
+) -> tuple[str, list[tuple[Holder, dict[str, str]]]]:
+    """The file that the service knows tokens by, and what each holder's Secret has of its own."""
     from ensemble_service import TokenFile
 
     lines = lines_of(secrets, ensemble)
     everybody = holders(ensemble)
-    texts = [value(secrets.get(each.secret), each.key) for each in everybody]
-    kept = [
-        line
-        for line in lines
-        if any(known([line], holder, text) for holder, text in zip(everybody, texts, strict=True))
-    ]
-    if len(kept) == len(lines) == len(everybody):
-        return texts, value(secrets.get(tokens_secret(ensemble)), "tokens.json")
+    kept = [line for line in lines if any(of_holder(line, each, secrets) for each in everybody)]
     path.write_text(json.dumps({"version": 1, "tokens": kept}))
     path.chmod(0o600)
-    file = TokenFile(path)
-    for index, holder in enumerate(everybody):
-        if not known(kept, holder, texts[index]):
-            texts[index], _ = file.add(holder.role, holder.name, text=texts[index] or None)
-    return texts, path.read_text()
+    file = TokenFile(path, clock=lambda: now)
+    found = []
+    for holder in everybody:
+        keys = (holder.key, holder.key + NEXT, holder.key + LAST)
+        text, coming, last = (value(secrets.get(holder.secret), key) for key in keys)
+        step = renewal(lines, holder, secrets, now)
+        if step == "use":
+            text, coming, last = coming, "", text[9:17]
+        elif step == "make":
+            coming, _ = file.add(holder.role, holder.name, expires=now + _DAYS * 86400)
+        if not known(kept, holder, text):
+            given = text or None
+            until = now + _DAYS * 86400
+            text, _ = file.add(holder.role, holder.name, text=given, expires=until)
+        data = dict(zip(keys, (text, coming, last), strict=True))
+        there = (secrets.get(holder.secret) or {}).get("data") or {}
+        found.append((holder, {key: each for key, each in data.items() if each or key in there}))
+    same = kept == lines == json.loads(path.read_text())["tokens"]
+    before = value(secrets.get(tokens_secret(ensemble)), "tokens.json")
+    return before if before and same else path.read_text(), found
 
 
 def _secret(ensemble: Ensemble, name: str, data: Mapping[str, str]) -> Object:

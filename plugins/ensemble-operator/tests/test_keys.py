@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ensemble_service import TokenFile
+
+from ensemble_core import EnsembleError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for world
 
@@ -98,9 +102,57 @@ def test_certificates_are_renewed_at_two_thirds_of_their_time_from_the_same_auth
     assert not wanted(study, secrets, at - 1)
     assert wanted(study, secrets, at + 1)
     written = {each["metadata"]["name"]: each for each in made(study, secrets, at + 1)}
-    assert list(written) == ["study-tls"]
     assert value(written["study-tls"], "ca.crt") == value(before, "ca.crt")
     assert value(written["study-tls"], "server.crt") != value(before, "server.crt")
+
+
+DAY = 86400
+
+
+def test_a_token_is_renewed_at_two_thirds_of_its_time_and_known_before_it_is_used(
+    study: Ensemble, tmp_path: Path
+) -> None:
+    """Of what is written at a time any part may be lost: the operator is killed, or a request
+    fails. Whatever was, the service knows each token that is in a Secret, and that it had before.
+    """
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    holder_of = {"study-0-token": "token", "study-b-token": "token", "study-tokens": "viewer"}
+    now, had = NOW, {name: [value(secrets[name], key)] for name, key in holder_of.items()}
+    chance = random.Random(1)
+    file, documents = tmp_path / "tokens.json", [(NOW, "")]
+    while now < NOW + 900 * DAY:
+        now += chance.choice([60, 700, 20 * DAY])
+        for each in made(study, secrets, now) if wanted(study, secrets, now) else ():
+            if chance.random() < 0.3:
+                break
+            secrets[each["metadata"]["name"]] = each
+        documents.append((now, value(secrets["study-tokens"], "tokens.json")))
+        file.write_text(documents[-1][1])
+        file.chmod(0o600)
+        service = TokenFile(file, clock=partial(float, now))
+        for name, key in holder_of.items():
+            text = value(secrets[name], key)
+            assert service.identify(text).member in (None, f"default/{name[:-6]}")
+            if text != had[name][-1]:
+                assert service.identify(had[name][-1]), "not all who have it have read it again"
+                late = [words for at, words in documents if at <= now - 500][-1]
+                assert text[9:17] in late, "files in pods are as they were a while ago"
+                had[name].append(text)
+    assert all(len(each) >= 3 for each in had.values()), had
+    first = had["study-0-token"][0]
+    with pytest.raises(EnsembleError, match=r"wrong, or was removed|expired"):
+        service.identify(first)
+    assert len(json.loads(file.read_text())["tokens"]) <= 3 * len(had)
+
+
+def test_a_token_whose_secret_was_deleted_counts_no_more(study: Ensemble, tmp_path: Path) -> None:
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    text = value(secrets["study-0-token"], "token")
+    secrets["study-0-token"] = None
+    keys(study, secrets)
+    assert text[9:17] not in value(secrets["study-tokens"], "tokens.json")
 
 
 def test_with_certificates_of_the_users_only_tokens_are_made() -> None:
