@@ -33,10 +33,10 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
-    if (
-        is_mine(ensemble, deployment)
-        and ((deployment.get("status") or {}).get("availableReplicas") or 0) >= 1
-    ):
+    status, generation = deployment.get("status") or {}, deployment["metadata"].get("generation", 0)
+    # Of a Deployment that was changed just now, what is told is of the one before.
+    current = status.get("observedGeneration", generation) >= generation
+    if is_mine(ensemble, deployment) and current and status.get("availableReplicas"):
         return True, "Available", ""
     for pod in observed.pods:
         labels = pod["metadata"].get("labels") or {}
@@ -50,7 +50,8 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
 def conditions(
     ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float
 ) -> list[dict[str, Any]]:
-    """All conditions: these, each since when it holds, and others as they were."""
+    """All conditions: these, each since when it holds, and others as they were, which their
+    ``observedGeneration`` tells: ``kubectl wait`` takes none for one of the spec as it is."""
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
     for kind, (holds, reason, message) in verdicts.items():
@@ -63,6 +64,7 @@ def conditions(
                 "status": status,
                 "reason": reason,
                 "message": message[:4096],
+                "observedGeneration": ensemble.generation,
                 "lastTransitionTime": since or said(now),
             }
         )

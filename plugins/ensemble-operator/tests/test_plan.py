@@ -695,6 +695,31 @@ def test_why_the_service_is_not_there_is_told(reason: str, status: Any) -> None:
     assert world.condition("ServiceReady") == ("False", reason)
 
 
+def test_a_service_that_was_changed_just_now_is_not_the_one_that_was_ready() -> None:
+    world = running()
+    deployment = world.children[("Deployment", "study")]
+    deployment["metadata"]["generation"] = 2
+    deployment["status"] = {"availableReplicas": 1, "observedGeneration": 1}
+    world.step()
+    assert world.condition("ServiceReady") == ("False", "Starting")
+    deployment["status"]["observedGeneration"] = 2
+    world.step()
+    assert world.condition("ServiceReady") == ("True", "Available")
+
+
+def test_a_condition_that_is_of_the_spec_before_says_so() -> None:
+    """One who waits for the end of what was edited was shown that of what ran before."""
+    world = running()
+    world.ends("study-0")
+    world.settle()
+    world.edit(lambda spec: spec["members"][0].update(ensemble="jobs: 3"))
+    world.more = {"errors": {content("jobs: 3"): ("line 1: no",)}}
+    world.step()
+    seen = {each["type"]: each["observedGeneration"] for each in world.status["conditions"]}
+    assert (seen["Valid"], seen["Finished"]) == (2, 1)
+    assert world.status["observedGeneration"] == 2
+
+
 def test_why_a_member_is_not_ready_is_told() -> None:
     world = running()
     world.now += 61
