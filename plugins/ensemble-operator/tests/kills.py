@@ -49,7 +49,8 @@ rules:
 """
 JOB = """\
 echo "$*" >> {folder}/started
-sleep 0.3
+sleep {seconds}
+[ "$1" = grown ] && until [ -e {folder}/enough ]; do sleep 0.1; done
 echo "$*" >> {folder}/ended
 """
 
@@ -85,7 +86,8 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
     """A round: who was killed, and what was wrong in the end."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
-    (folder / "job.sh").write_text(JOB.format(folder=folder))
+    # As long as so many kills take, about: they come while jobs run.
+    (folder / "job.sh").write_text(JOB.format(folder=folder, seconds=0.15 * kills))
     (folder / "bin").mkdir()
     program = folder / "bin" / "ensemble"
     begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
@@ -103,7 +105,7 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
     node = Node(stand, folder / "node", environment)
     try:
         stand.apply(_ensemble(folder))
-        killed = _disturb(stand, node, operator, chance, kills)
+        killed = _disturb(stand, node, operator, chance, kills, folder / "enough")
         return _judged(stand, folder, killed)
     finally:
         operator.close()
@@ -141,14 +143,20 @@ def _over(stand: Stand) -> bool:
 
 
 def _disturb(
-    stand: Stand, node: Node, operator: _Operator, chance: random.Random, kills: int
+    stand: Stand,
+    node: Node,
+    operator: _Operator,
+    chance: random.Random,
+    kills: int,
+    enough: Path,
 ) -> list[str]:
-    """Kill one after another, until there were enough kills and all is over."""
+    """Kill one after another, until there were so many kills (the last job waits for the file
+    ``enough``) and all is over."""
     killed: list[str] = []
     plan = [WHAT[index % 3] for index in range(kills)]
     chance.shuffle(plan)
     end = time.monotonic() + _LONGEST
-    due = time.monotonic() + chance.uniform(0, 4)
+    due = time.monotonic() + chance.uniform(0, 2)
     while not _over(stand) and time.monotonic() < end:
         time.sleep(0.02)
         if plan and time.monotonic() >= due:
@@ -160,7 +168,9 @@ def _disturb(
             }[what]
             if kill():  # else it is not there yet, or not again: a moment later
                 killed.append(plan.pop())
-                due = time.monotonic() + chance.uniform(0, 4)
+                due = time.monotonic() + chance.uniform(0, 2)
+        if not plan:
+            enough.touch()
     return killed
 
 
