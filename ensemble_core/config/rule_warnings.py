@@ -48,17 +48,18 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
 
 def warn_of_ends(context: Context, rules: Sequence[BoundRule]) -> None:
     """Several instances that are on from the start and that may each end the run."""
-    ending = dict.fromkeys(
-        rule.instance
+    ending = {
+        rule.instance: rule.location
         for rule in rules
         if rule.instance is not None
         and context.instances[rule.instance].enabled
         and any(action.name == "terminate" for one in rule.actions for action in one.flat())
-    )
+    }
     if len(ending) > 1:
         context.warnings.append(
-            f"the instances {' and '.join(map(repr, ending))} may both end the run, whichever is "
-            "first; enabled: false and 'switch' let one follow the other"
+            f"{list(ending.values())[-1]}: the instances {' and '.join(map(repr, ending))} may "
+            "both end the run, whichever is first; enabled: false and 'switch' let one follow the "
+            "other"
         )
 
 

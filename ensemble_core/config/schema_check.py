@@ -7,7 +7,7 @@ by the binder for what arrives while a run is under way.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
@@ -56,10 +56,6 @@ _USUAL = {
 }  # fmt: skip
 
 
-#: Keys that no jobspec has: one that has them is an ensemble file, whatever else it says.
-_ENSEMBLE = frozenset({"jobs", "rules", "generators", "results", "limits", "use", "custom"})
-
-
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
     is at a path."""
@@ -67,7 +63,9 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     try:
         if not part and context.validators.hold(data):
             return
-        if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & _ENSEMBLE:
+        # One with any key of ours is an ensemble file, whatever else it says.
+        ours = context.validators.schema["properties"]
+        if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & ours:
             context.report(
                 at,
                 "this is a jobspec, and not an ensemble file",
@@ -81,12 +79,15 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
         # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
         context.report(at, f"this cannot be checked: {error}", code="bad-value")
         return
+    unknown = {
+        (*one.instance_path, key) for one in found for key in getattr(one.kind, "unexpected", ())
+    }
     for one in found:
-        _explain(context, one, at)
+        _explain(context, one, at, unknown)
 
 
-def _explain(context: Context, error: Any, at: Path) -> None:
-    """Report one schema error."""
+def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) -> None:
+    """Report one schema error; of the keys ``unknown`` it is told that they are."""
     document, registry = context.document, context.registry
     path: Path = (*at, *error.instance_path)
     kind = error.kind.name
@@ -101,10 +102,12 @@ def _explain(context: Context, error: Any, at: Path) -> None:
     if kind == "required":
         name = error.kind.property
         near = get_close_matches(name, value, 1, 0.7) if isinstance(value, dict) else []
+        if near and (*error.instance_path, near[0]) in unknown:
+            return
         context.report(
             (*path, name),
             f"{_thing(path, document, registry)} has no {name!r}",
-            hint=f"is {near[0]!r} meant to be {name!r}?" if near else _EXAMPLES.get(name),
+            hint=_EXAMPLES.get(name) or _said(context, error, name, "properties", name),
             broken=True,
             code="missing-key",
             where=document.at(path),
@@ -112,9 +115,9 @@ def _explain(context: Context, error: Any, at: Path) -> None:
     elif kind == "propertyNames":
         _bad_names(context, path, context.validators.node(error.schema_path[:-2]) or {})
     elif kind == "type":
-        _wrong_type(context, path, value, list(error.kind.types))
+        _wrong_type(context, path, value, list(error.kind.types), error)
     elif kind == "pattern" and error.kind.pattern == "^=":
-        _wrong_type(context, path, value, ["integer"])
+        _wrong_type(context, path, value, ["integer"], error)
     elif kind in ("enum", "const"):
         options = list(error.kind.options) if kind == "enum" else [error.kind.expected_value]
         noun = _noun(path, options, registry) if isinstance(value, str) else None
@@ -188,7 +191,11 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         if branches:  # of anyOf or oneOf
             words = next((e for branch in branches for e in branch if e.kind.name == "enum"), None)
             if isinstance(value, str) and words is not None and words.instance_path == at:
-                _not_one_of(context, path, value, list(words.kind.options))
+                kinds = [
+                    e.kind.types for branch in branches for e in branch if e.kind.name == "type"
+                ]
+                also = "".join(f" or {_TYPES[name]}" for types in kinds for name in types)
+                _not_one_of(context, path, value, list(words.kind.options), also)
                 return
             deepest = max(branches, key=lambda branch: max(len(e.instance_path) for e in branch))
             why = "; or ".join(str(branch[0].message) for branch in branches[:3])
@@ -294,7 +301,7 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
             )
 
 
-def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> None:
+def _wrong_type(context: Context, path: Path, value: Any, types: list[str], error: Any) -> None:
     written = context.document.spelled.get(path) or shown(value)
     found, hint = shown(value), None
     if isinstance(value, (bool, int, float)):
@@ -310,10 +317,14 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
             hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_of(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
+    elif isinstance(value, list) and len(value) == 1:
+        hint = f"leave the brackets out: {shown(value[0])}"
     elif isinstance(value, dict) and "array" in types:
         hint = "begin each entry of the list with '- '"
     if path and path[-1] == "repetitions":
         hint = _OFTEN
+    if hint is None and path:
+        hint = _said(context, error, path[-1])
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
     context.report(
         path,
@@ -324,7 +335,16 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
     )
 
 
-def _not_one_of(context: Context, path: Path, value: Any, options: list[Any]) -> None:
+def _said(context: Context, error: Any, name: str | int, *below: str) -> str | None:
+    """The meaning of a value, as the schema describes it where the error is, or below that."""
+    schema = context.validators.node((*error.schema_path[:-1], *below))
+    said = schema.get("description") if isinstance(schema, dict) else None
+    return f"{name}: {said}" if said else None
+
+
+def _not_one_of(
+    context: Context, path: Path, value: Any, options: list[Any], also: str = ""
+) -> None:
     document = context.document
     names = [option for option in options if isinstance(option, str)]
     near = get_close_matches(value, names, 1, 0.5) if isinstance(value, str) else []
@@ -335,7 +355,7 @@ def _not_one_of(context: Context, path: Path, value: Any, options: list[Any]) ->
         hint = f'quote it: "{found}"'
     context.report(
         path,
-        f"{_named(path, document)} is {found}, expected one of {known}",
+        f"{_named(path, document)} is {found}, expected one of {known}{also}",
         hint=hint,
         broken=True,
         code="bad-value" if isinstance(value, str) else "wrong-type",

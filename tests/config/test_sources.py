@@ -138,7 +138,6 @@ def test_the_entry_is_checked_before_the_source_is_asked(tmp_path: Path) -> None
 def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY + "  - {name: last, comand: 'true'}\n")
     assert errors(file) == [
-        "study.yaml:5:5: the job group 'last' has no 'command' [missing-key]",
         "study.yaml:5:18: unknown key 'comand' in the job group 'last' [unknown-key]",
     ]
 

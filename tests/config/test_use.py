@@ -144,6 +144,23 @@ def test_options_are_checked_where_they_stand() -> None:
         assert not any("made what is wrong" in text for text in found), (entry, found)
 
 
+def test_an_option_that_is_wrong_is_told_once_with_what_to_write_or_what_it_means() -> None:
+    told = {
+        "groups: sim, at_once: 2": ["write a list: [sim]"],
+        "groups: [sim], at_once: many": ["at_once: Jobs at a time."],
+        "groups: [sim], at_once: [2]": ["leave the brackets out: 2"],
+        "groups: [sim], at_onec: 2": ["did you mean 'at_once'?"],
+        "groups: [sim]": ["at_once: Jobs at a time."],
+    }
+    for options, hints in told.items():
+        with pytest.raises(FileErrors) as caught:
+            load_text(use(f"{{algorithm: random-selection, with: {{{options}}}}}"), registry())
+        assert [each.hint for each in caught.value.errors] == hints, options
+    entry = "{algorithm: workload-demand, with: {groups: [sim], grow_by: most}}"
+    (said,) = errors(use(entry))
+    assert "expected one of next, smallest, largest, random or a whole number" in said
+
+
 def test_a_mistake_of_the_algorithm_names_who_made_it_and_where_it_is_used() -> None:
     def wrong(options: Any, view: Any) -> Fragment:
         submit = {"name": "submit", "label": "smi"}
@@ -339,6 +356,6 @@ def test_two_instances_that_both_end_the_run_are_warned_of() -> None:
         "  - {algorithm: again, as: b, with: {group: post}}"
     )
     (warning,) = load_text(both, registry(ending)).warnings
-    assert "'a' and 'b' may both end the run" in warning
+    assert warning.startswith("ensemble.yaml:6:17: the instances 'a' and 'b' may both end the run")
     switched = both.replace("as: b", "as: b, enabled: false")
     assert load_text(switched, registry(ending)).warnings == ()

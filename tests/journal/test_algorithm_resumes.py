@@ -1,6 +1,6 @@
 """However often a run with algorithms is killed, it goes by the rules that it began with.
 
-A short version of ``scripts/soak.py --on algorithms``.
+A short version of ``scripts/soak.py --executor algorithms``.
 """
 
 from __future__ import annotations
