@@ -31,9 +31,17 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.virtual import VirtualRuntime
 from ensemble_core.runtime.watching import Watcher
 
+#: Statistics of a group that rules ask for, with thresholds that none reaches.
+WATCHED = (
+    "mean.g{}-duration, when: '> 1e9', action: {{name: log, message: long}}",
+    "p95.g{}-pending, when: '> 1e9', action: {{name: log, message: slow}}",
+    "max.g{}-duration, when: '> 1e9', action: {{name: log, message: longest}}",
+)
 
-def study(jobs: int, groups: int = 10, nodes: int = 100) -> Study:
-    """``groups`` of equal size, each submitted when half of the one before has succeeded."""
+
+def study(jobs: int, groups: int = 10, nodes: int = 100, *, watched: bool = False) -> Study:
+    """``groups`` of equal size, each submitted when half of the one before has succeeded; where it
+    is ``watched``, rules ask for statistics of each group as well, as most studies' do."""
     each = max(1, jobs // groups)
     lines = ["limits: {chain: 100000}", "jobs:"]
     lines += [f"  - {{name: g{number}, command: x, count: {each}}}" for number in range(groups)]
@@ -44,6 +52,8 @@ def study(jobs: int, groups: int = 10, nodes: int = 100) -> Study:
             f"  - {{trigger: metric, name: count.g{number - 1}.success, when: {when}, "
             f"action: {{name: submit, label: g{number}}}}}"
         )
+    for number in range(groups) if watched else ():
+        lines += [f"  - {{trigger: metric, name: {path.format(number)}}}" for path in WATCHED]
     lines += ["simulate:", "  jobs:"]
     lines += [f"    g{number}: 'lognormal(10m, 0.5)'" for number in range(groups)]
     return _study("\n".join(lines), nodes)
@@ -76,9 +86,9 @@ class _Kept(Watcher):
         self.events.append(event)
 
 
-def ratio(jobs: int) -> tuple[float, float, int]:
+def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
     """Seconds of a simulated run and of the engine alone with its events, and how many."""
-    about = study(jobs)
+    about = study(jobs, watched=watched)
     kept = _Kept()
 
     def runtime(*watchers: Watcher) -> VirtualRuntime:
@@ -118,16 +128,17 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 20)  # as the command line has it, and what is loaded is frozen
     discover()
     gc.freeze()
-    found = []
-    for _ in range(options.rounds):
-        simulated, alone, events = ratio(options.jobs)
-        found.append(alone / simulated)
-        print(
-            f"{events} events: simulated {events / simulated:.0f}/s, "
-            f"engine alone {events / alone:.0f}/s, ratio {alone / simulated:.2f}"
-        )
-    if found:
-        print(f"median ratio {statistics.median(found):.2f} (at least 0.5)")
+    for watched in (False, True) if options.rounds else ():
+        found = []
+        for _ in range(options.rounds):
+            simulated, alone, events = ratio(options.jobs, watched=watched)
+            found.append(alone / simulated)
+            print(
+                f"{events} events: simulated {events / simulated:.0f}/s, "
+                f"engine alone {events / alone:.0f}/s, ratio {alone / simulated:.2f}"
+            )
+        rules = "rules with statistics" if watched else "rules that only count"
+        print(f"{rules}: median ratio {statistics.median(found):.2f} (at least 0.5)")
     if options.runs:
         began = time.perf_counter()
         workers = len(os.sched_getaffinity(0))

@@ -16,7 +16,6 @@ __all__ = ["Randomness", "Stream"]
 
 _T = TypeVar("_T")
 _EIGHT = Struct("<8Q").unpack
-_FIRST = (0).to_bytes(16, "little")
 
 
 class Randomness(Protocol):
@@ -30,21 +29,24 @@ class Randomness(Protocol):
 
 
 class Stream:
-    """The stream of this name: the same numbers wherever and whenever it is begun."""
+    """The stream of this name: the same numbers wherever and whenever it is begun. One of which
+    nothing is drawn costs next to nothing."""
 
     __slots__ = ("_block", "_name", "_spare", "_words")
 
     def __init__(self, name: str) -> None:
-        self._name = name.encode()
-        self._block = 1
-        self._words: list[int] = list(_EIGHT(blake2b(self._name, salt=_FIRST).digest()))
+        self._name = name
+        self._block = 0
+        self._words: list[int] = []
         self._spare: float | None = None
 
     def _more(self) -> int:
-        salt = self._block.to_bytes(16, "little")
-        words: list[int] = list(_EIGHT(blake2b(self._name, salt=salt).digest()))
+        name, block = self._name.encode(), self._block
+        # The first block has the salt 0, which is that of a hash without one.
+        made = blake2b(name, salt=block.to_bytes(16, "little")) if block else blake2b(name)
+        words: list[int] = list(_EIGHT(made.digest()))
         self._words = words
-        self._block += 1
+        self._block = block + 1
         return words.pop()
 
     def random(self) -> float:
@@ -56,8 +58,9 @@ class Stream:
         """A number of the normal distribution: Box and Muller's, two at a time."""
         spare, self._spare = self._spare, None
         if spare is None:
-            turn = self.random() * 2.0 * math.pi
-            length = math.sqrt(-2.0 * math.log(1.0 - self.random()))
+            random = self.random
+            turn = random() * 2.0 * math.pi
+            length = math.sqrt(-2.0 * math.log(1.0 - random()))
             spare = math.cos(turn) * length
             self._spare = math.sin(turn) * length
         return mu + spare * sigma

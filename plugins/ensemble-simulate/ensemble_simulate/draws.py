@@ -19,10 +19,7 @@ from ensemble_core import EnsembleError, Expression, expression
 from ensemble_core.cli.toolkit import parse_duration
 from ensemble_simulate.chance import Randomness
 
-__all__ = ["Chance", "Draw", "formula", "parse"]
-
-#: What makes a job's own source of chance; it is asked for only where something is drawn.
-Chance = Callable[[], Randomness]
+__all__ = ["Draw", "formula", "parse"]
 
 _FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
 
@@ -72,19 +69,19 @@ class Draw:
         speaks = not all(isinstance(each, float) for each in self.arguments)
         object.__setattr__(self, "speaks", speaks)
 
-    def number(self, names: Mapping[str, Any], chance: Chance) -> float:
+    def number(self, names: Mapping[str, Any], random: Randomness) -> float:
         """The number for a job of these names; nan where it has none."""
         if self.constant is not None:
             return self.constant
         if self.values:
-            return chance().choice(self.values)
+            return random.choice(self.values)
         found: Sequence[Any] = self.arguments
         if self.speaks:
             found = [each if isinstance(each, float) else _value(each, names) for each in found]
         if self.distribution is None:
             return float(found[0])
         try:
-            return self.distribution(chance(), *found)
+            return self.distribution(random, *found)
         except (OverflowError, ValueError):
             return math.nan
 

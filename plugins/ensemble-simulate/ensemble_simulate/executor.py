@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 from ensemble_core import (
@@ -125,14 +124,15 @@ class Simulator(VirtualExecutor):
         events: list[Event] = []
         #: How long the jobs of others hold each up.
         wait, chance = self._machine.wait, self._model.chance
-        shape, demand, priority = None, demand_of(jobs[0]), {"priority": jobs[0].urgency}
+        shape, priority = None, {"priority": jobs[0].urgency}
         for job in jobs:
             name = job.id
             if shape != (shape := (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)):
                 demand = demand_of(job)
+                fits = self._queue.nodes.ever(demand) or self._may_grow(demand.nodes)
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
-            if not self._queue.nodes.ever(demand) and not self._may_grow(demand.nodes):
+            if not fits:
                 events += arrived(now, name, priority)
                 events += refused(now, job, self._queue.nodes)
                 continue
@@ -148,7 +148,7 @@ class Simulator(VirtualExecutor):
                 self._at(now + life.delays.arrival, "arrive", running)
                 continue
             events += arrived(now, name, priority)
-            held = 0.0 if wait is None else wait.number({}, partial(chance, name, "wait"))
+            held = 0.0 if wait is None else wait.number({}, chance(name, "wait"))
             if held > 0:
                 self._at(now + held, "eligible", running)
             else:
@@ -240,17 +240,16 @@ class Simulator(VirtualExecutor):
 
     def advance(self, now: float) -> None:
         agenda = self._agenda
+        self._account(now)
         while agenda and agenda[0][0] <= now:
             _, _, kind, job = heapq.heappop(agenda)
             if job.over:
                 continue
             if kind == "end":
-                self._account(now)
                 self._end(now, job, job.life)
             elif kind == "heard":
                 self._emit(job.ending)
             elif kind == "killed":
-                self._account(now)
                 self._killed(now, job)
             elif kind == "row":
                 self._print(now, job)
@@ -262,7 +261,6 @@ class Simulator(VirtualExecutor):
                 self._may_start(job)
         if self._look:
             self._look = False
-            self._account(now)
             for running in self._queue.begin(now):
                 self._start(now, running)
             self._tell_gauges(now)
@@ -276,8 +274,8 @@ class Simulator(VirtualExecutor):
         job.coming = False
         self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
         wait = self._machine.wait
-        chance = partial(self._model.chance, job.job.id, "wait")
-        held = 0.0 if wait is None else wait.number({}, chance)
+        random = self._model.chance(job.job.id, "wait")
+        held = 0.0 if wait is None else wait.number({}, random)
         if held > 0:
             self._at(now + held, "eligible", job)
         else:

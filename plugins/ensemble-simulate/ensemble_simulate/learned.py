@@ -18,6 +18,7 @@ from typing import Any
 from ensemble_core import EnsembleError, Job
 from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
 from ensemble_simulate.calls import Called, Result, key_of_call
+from ensemble_simulate.chance import Randomness
 from ensemble_simulate.draws import parse
 from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
 
@@ -106,9 +107,9 @@ class Learned:
         """True where a regression asks for parameters."""
         return bool(self.names)
 
-    def number(self, names: Mapping[str, Any], chance: Any) -> float:
+    def number(self, names: Mapping[str, Any], random: Randomness) -> float:
         """Seconds for a job of these names."""
-        found = self.weights[0] + chance().choice(self.residuals)
+        found = self.weights[0] + random.choice(self.residuals)
         for name, weight in zip(self.names, self.weights[1:], strict=True):
             value = names.get(name)
             found += weight * float(value) if isinstance(value, (int, float)) else math.nan
@@ -124,7 +125,7 @@ class _Share:
     constant: float | None = None
     speaks: bool = False
 
-    def number(self, names: Mapping[str, Any], chance: Any) -> float:
+    def number(self, names: Mapping[str, Any], random: Randomness) -> float:
         return self.share
 
 

@@ -17,7 +17,7 @@ from ensemble_core import Expression, Job, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
 from ensemble_simulate.calls import Called, Calls
 from ensemble_simulate.chance import Randomness, Stream
-from ensemble_simulate.draws import Chance, Draw
+from ensemble_simulate.draws import Draw
 
 __all__ = [
     "NONE",
@@ -49,7 +49,7 @@ class Number(Protocol):
         """True if it speaks of the job's names."""
         ...
 
-    def number(self, names: Mapping[str, Any], chance: Chance) -> float: ...
+    def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...
 
 
 _NO_NAMES: Mapping[str, Any] = {}
@@ -115,7 +115,7 @@ class Rows:
             t = row * period
             known["t"], known["row"] = t, row - 1
             for name, deviation in self.noises.items():
-                known[name] = random.gauss(0.0, deviation.number(known, lambda: random))
+                known[name] = random.gauss(0.0, deviation.number(known, random))
             values = {}
             for name, column in self.columns.items():
                 found = column.evaluate(None, known, lambda path: None)
@@ -206,7 +206,7 @@ class Model:
 
         def drawn(call: Call) -> float:
             draw = self.functions.get(call.name)
-            return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
+            return 0.0 if draw is None else draw.number({}, self.chance(call.call))
 
         return Calls(self.called, drawn, functions=self.functions_recorded)
 
@@ -221,15 +221,9 @@ class Model:
             failed = known.cause, known.status
             return Life(known.seconds, *failed, rows, observer, known.delays)
         names = names_of(job) if model.speaks else _NO_NAMES
-        made: list[Stream] = []
-
-        def chance() -> Stream:
-            if not made:
-                made.append(Stream(f"{self.seed}\0{job.id}"))
-            return made[0]
-
+        random = self.chance(job.id)
         assert model.duration is not None
-        seconds = model.duration.number(names, chance)
+        seconds = model.duration.number(names, random)
         if not (0 <= seconds < math.inf):
             raise UsageError(
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
@@ -239,17 +233,17 @@ class Model:
             )
         if not model.fails and model.rows is None:
             return Life(seconds, None, 0, None, observer, model.delays)
-        cause = _failing(model.fails, names, chance)
+        cause = _failing(model.fails, names, random)
         if cause == "timeout":
             seconds = job.duration or seconds
         elif cause is not None:
-            seconds *= chance().random()
+            seconds *= random.random()
         if isinstance(model.rows, RecordedRows):
             rows = iter(model.rows.rows)
         elif isinstance(model.rows, ReplayedRows):
             rows = model.rows.printed(names, self.chance(job.id, "rows"), seconds)
         elif model.rows is not None:
-            period = model.rows.every.number(names, chance)
+            period = model.rows.every.number(names, random)
             if not 0 < period < math.inf:
                 raise UsageError(
                     f"the model of {job.group!r} has {job.id} print a row every {period:g} s",
@@ -274,11 +268,13 @@ def _recorded(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | 
     return next((kept[key] for key in keys_of(job) if key in kept), None)
 
 
-def _failing(fails: Mapping[str, Number], names: Mapping[str, Any], chance: Chance) -> str | None:
+def _failing(
+    fails: Mapping[str, Number], names: Mapping[str, Any], random: Randomness
+) -> str | None:
     """The cause by which a job fails; each is drawn for, the first that comes is it."""
     for cause, probability in fails.items():
-        p = probability.number(names, chance)
-        if p >= 1 or (p > 0 and chance().random() < p):
+        p = probability.number(names, random)
+        if p >= 1 or (p > 0 and random.random() < p):
             return cause
     return None
 

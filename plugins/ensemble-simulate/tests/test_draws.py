@@ -16,7 +16,7 @@ from ensemble_core import EnsembleError
 def _drawn(text: object, count: int = 4000, **names: float) -> list[float]:
     random = Random(7)
     draw = parse(text, tuple(names))
-    return [draw.number(names, lambda: random) for _ in range(count)]
+    return [draw.number(names, random) for _ in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
         seen.append(_Seen(job, began=0.0, ended=seconds))
     learned = _durations(seen)
     assert learned.text == "regression on L over 40 jobs"
-    assert learned.number({"L": 24}, lambda: random) == pytest.approx(64, rel=0.05)
+    assert learned.number({"L": 24}, random) == pytest.approx(64, rel=0.05)
 
 
 def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
