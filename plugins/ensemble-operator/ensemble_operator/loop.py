@@ -51,7 +51,8 @@ class _Known:
     """The state of one Ensemble beside what watches tell."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
-    secrets_at: float = 0.0
+    #: When they are looked at again.
+    secrets_due: float = 0.0
     files: dict[Reference, str | None] = field(default_factory=dict)
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0
@@ -218,14 +219,15 @@ class Loop:
         at now and then."""
         names = secret_names(ensemble)
         now = self._clock()
-        if now - known.secrets_at > self.settings.secrets:
+        if now > known.secrets_due:
             known.secrets.clear()
         gone = [e["name"] for e in ensemble.status.get("members") or () if e.get("minicluster")]
         names += [token_secret(ensemble, each) for each in gone]
         for name in dict.fromkeys(names):
             if name not in known.secrets or awaited(ensemble, name, known.secrets[name]):
                 known.secrets[name] = await self._get("Secret", key[0], name)
-                known.secrets_at = now
+                # Those of Ensembles that were made at once are not all looked at at once.
+                known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
 
     async def _get(self, kind: str, namespace: str, name: str) -> Object | None:
         try:

@@ -5,6 +5,8 @@ Whatever happens, each member's MiniCluster is made once, and the Ensembles come
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import json
 import random
 import sys
@@ -12,17 +14,25 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
+from ensemble_operator.api import ApiError
+from ensemble_operator.cache import Cache
+from ensemble_operator.loop import Loop, _Known
 from ensemble_operator.names import KINDS
+from ensemble_operator.resource import read
+from ensemble_operator.settings import Settings
 from stand import Running, Stand
 from world import ensemble, member
 
 from ensemble_core.testing import wait_until
+
+if TYPE_CHECKING:
+    from ensemble_operator.api import Api
 
 PLURALS = {each.plural for each in KINDS.values()}
 
@@ -241,3 +251,37 @@ def test_killed_between_any_two_requests_it_goes_on_where_it_was(stand: Stand) -
     assert kills >= 4
     assert set(made(stand, "MiniCluster").values()) == {1}
     assert set(made(stand, "Deployment").values()) == {1}
+
+
+def test_secrets_of_many_ensembles_are_not_all_looked_at_at_once() -> None:
+    """An operator that has begun with 200 Ensembles asks for less than one Secret a second, at any
+    time from then on."""
+    times: list[float] = []
+    now, chance = [0.0], random.Random(1)
+
+    async def api(method: str, path: str, *given: Any, **more: Any) -> Any:
+        times.append(now[0])
+        raise ApiError(404, "there is none")
+
+    async def live() -> None:
+        loop = Loop(
+            cast("Api", api),
+            Cache(),
+            Settings(),
+            cast("Any", None),  # services are not asked here
+            clock=lambda: now[0],
+            chance=chance.random,
+        )
+        looks = [(0.0, index) for index in range(200)]
+        known = [_Known() for _ in looks]
+        while looks[0][0] < 4 * 3600:
+            now[0], index = heapq.heappop(looks)
+            found = read(ensemble(member(), member(), member(), name=f"study-{index}"))
+            await loop._look_at_secrets(("default", f"study-{index}"), known[index], found)
+            heapq.heappush(looks, (now[0] + 600 * (0.9 + 0.2 * chance.random()), index))
+
+    asyncio.run(live())
+    later = [at for at in times if at > 0]
+    assert len(later) > 5000, "they are looked at"
+    busiest = max(Counter(int(at // 300) for at in later).values())
+    assert busiest < 300, f"{busiest} in five minutes"
