@@ -42,14 +42,16 @@ _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
 def give_parameters(data: Mapping[str, Any]) -> None:
-    """Let each group that a generator names have its variables as parameters without a value."""
+    """Let each group that a generator names, or means, have its variables as parameters."""
     jobs, generators = data.get("jobs"), data.get("generators")
+    entries = [one for one in jobs if isinstance(one, dict)] if isinstance(jobs, list) else []
+    names = {str(one.get("name")) for one in entries}
     for spec in generators if isinstance(generators, list) else ():
         if not isinstance(spec, dict) or not isinstance(spec.get("variables"), dict):
             continue
-        for group in jobs if isinstance(jobs, list) else ():
-            if not isinstance(group, dict) or group.get("name") != spec.get("group"):
-                continue
+        named = str(spec.get("group"))
+        meant = named if named in names else nearest(named, names)
+        for group in (one for one in entries if one.get("name") == meant):
             parameters = group.get("parameters")
             if parameters is None:
                 parameters = group["parameters"] = {}

@@ -113,6 +113,12 @@ def test_what_must_be_there_is_asked_for() -> None:
         load_text(hypercube, REGISTRY)
 
 
+def test_a_group_that_is_spelt_wrong_is_told_once_and_its_placeholders_are_not() -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(STUDY.replace("group: sim", "group: smi"), REGISTRY)
+    assert [each.what for each in caught.value.errors] == ["there is no job group 'smi'"]
+
+
 def test_a_parameter_that_nobody_gives_a_value_is_told() -> None:
     text = STUDY.replace("command: sim {x} {n}", "command: sim {x} {n} {T}").replace(
         "    observe:", "    parameters: {T: null}\n    observe:"
