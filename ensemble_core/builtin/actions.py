@@ -398,7 +398,12 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         options=_options(
             ["label", "with"],
             label=_GROUP,
-            **{"with": _fields("The group's fields that change, with their new values.")},
+            **{
+                "with": {
+                    **_fields("The group's fields that change, with their new values."),
+                    "minProperties": 1,
+                }
+            },
         ),
     )
     yield ActionPlugin(

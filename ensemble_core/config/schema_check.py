@@ -239,6 +239,10 @@ def _thing(path: Path, document: Document, registry: Registry) -> str:
         name = data.get("name")
         if isinstance(name, str) and name in registry.actions:
             return f"the action {name!r}"
+    if path[-1] == "with":
+        action = document.get(path[:-1])
+        if isinstance(action, dict) and isinstance(action.get("label"), str):
+            return f"the job group {action['label']!r}"
     return _named(path, document)
 
 

@@ -182,6 +182,8 @@ def test_a_run_under_way_is_steered(here: bool) -> None:
         steered.submit("simm")
     with pytest.raises(ensemble.EnsembleError, match="y"):
         steered.submit("sim", {"y": 1})
+    with pytest.raises(ensemble.UsageError, match="'with' is empty"):
+        steered.set("sim")
     assert steered.cancel("hold") == ["hold.0"]
     run.wait()
     jobs = [(row["group"], row.get("x"), row["outcome"]) for row in run.jobs()]

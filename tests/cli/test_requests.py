@@ -86,6 +86,7 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["submit", "b", "--set", "T"], "write for example T=2.5"),
         (["enable", "othre"], "did you mean 'other'?"),
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
+        (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
         (["set", "b", "nodes"], "write for example nodes=4"),
     ],
 )
