@@ -25,6 +25,8 @@ _MOST_POINTS = 10_000_000
 class _Numbered(Generator):
     """Points by number: ``of`` gives the point of a number; ``None``: there is none."""
 
+    quick = True
+
     def __init__(self, of: Callable[[int], Mapping[str, Any] | None]) -> None:
         self._of = of
         self._next = 0

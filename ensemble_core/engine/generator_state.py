@@ -4,7 +4,7 @@ that is under way. Kept by the run's state, changed by ``generating``; a snapsho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,15 @@ from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, domin
 
 __all__ = ["Asking", "GeneratorState"]
 
+
+#: Its metrics but those of the best point, each by what it is called.
+_GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
+    "suggested": lambda state: len(state.points),
+    "ingested": lambda state: state.ingested,
+    "pending": lambda state: state.pending,
+    "successes": lambda state: state.successes,
+    "pareto": lambda state: len(state.front),
+}
 
 #: The places of points that are not done, among all.
 _LAST = {"pending": 3, "pruned": 4, "lost": 5}
@@ -139,11 +148,15 @@ class GeneratorState:
 
     def gauges(self) -> Iterator[tuple[str, float]]:
         """Its metrics."""
-        head = f"{GENERATOR}{self.name}."
-        yield f"{head}suggested", len(self.points)
-        yield f"{head}ingested", self.ingested
-        yield f"{head}pending", self.pending
-        yield f"{head}successes", self.successes
-        yield f"{head}pareto", len(self.front)
-        for name, number in self.best.items():
-            yield f"{head}best.{name}", self.points[number].values[name]
+        for name in (*_GAUGES, *(f"best.{objective}" for objective in self.best)):
+            value = self.gauge(name)
+            if value is not None:
+                yield f"{GENERATOR}{self.name}.{name}", value
+
+    def gauge(self, name: str) -> float | None:
+        """One of them, by the end of its path; ``None`` while it has no value."""
+        if name in _GAUGES:
+            return _GAUGES[name](self)
+        objective = name.removeprefix("best.")
+        best = self.best.get(objective)
+        return None if best is None else self.points[best].values[objective]

@@ -313,8 +313,11 @@ class State:
         if gauge.startswith(FIRINGS):
             self.rules.refresh(gauge)
         elif gauge.startswith(GENERATOR):
-            for generator in self.generators.values():
-                self.metrics.gauges.update(generator.gauges())
+            _, name, what = gauge.split(".", 2)
+            generator = self.generators.get(name)
+            value = None if generator is None else generator.gauge(what)
+            if value is not None:
+                self.metrics.gauges[gauge] = value
         elif gauge.startswith((USED, COMMITTED)):
             self.metrics.gauges.update(self.table.costs(self.now))
         else:

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
 
@@ -245,6 +245,10 @@ class Exchange(NamedTuple):
 class Generator:
     """A chooser of points. Built anew by each controller; called on one thread of its own, one call
     at a time; may take its time, and keeps its state in memory."""
+
+    #: Whether no call can hang or take long: then who waits for the answer makes the call itself,
+    #: and no timeout ends it.
+    quick: ClassVar[bool] = False
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """The next points, ``count`` or fewer: a value for each variable, perhaps ``_id`` beside

@@ -85,6 +85,8 @@ class GeneratorCalls:
         """Make this call and wait for it, no longer than its ``timeout`` (a first one: than
         that of all calls that it makes again); what became of it."""
         worker = self._worker(task.call.name)
+        if worker.quick:
+            return self._told(task, worker.call(task))
         timeout = self._specs[task.call.name].timeout * worker.calls(task)
         timeout = min(timeout, threading.TIMEOUT_MAX)
         found: _Answer | _Fault
@@ -128,6 +130,11 @@ class _Worker:
         self._tags: set[Any] = set()
         self._begun = False
 
+    @property
+    def quick(self) -> bool:
+        """True if calls need no thread of their own, from the second one on."""
+        return self._generator is not None and self._generator.quick
+
     def calls(self, task: MakeSuggestion) -> int:
         """How many calls of the generator this one is: the first makes those on record again."""
         return 1 if self._begun else 1 + task.known
@@ -142,9 +149,10 @@ class _Worker:
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:
-            self.answers.put(self._call(task))
+            self.answers.put(self.call(task))
 
-    def _call(self, task: MakeSuggestion) -> _Answer | _Fault:
+    def call(self, task: MakeSuggestion) -> _Answer | _Fault:
+        """Make a call on this thread."""
         try:
             return self._answer(task)
         except EnsembleError as error:
