@@ -35,8 +35,9 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
     again by the resume. 'ensemble cancel' ends a run for good.
 
     With --cancel-jobs the exit code is 0 once the queue has no job of the run any more, and 75
-    where that cannot be had now: the same words try again. Where no controller has the run, this
-    command asks the queue itself.
+    where that cannot be had now: the same words try again. A job that the queue knows nothing of
+    counts once and is lost from then on. Where no controller has the run, this command asks the
+    queue itself.
     """
     if cancel_jobs and not wait:
         raise click.UsageError("--cancel-jobs and --no-wait exclude each other")
