@@ -92,11 +92,13 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
 def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     group, wanted, at_once = options["group"], options["successes"], options["at_once"]
     known = view.groups.get(group, {})
-    sweep = next((key for key in ("parameters", "points", "replicas") if known.get(key)), None)
-    if sweep is not None or known.get("count", 1) != 1:
+    parameters = known.get("parameters")
+    values = parameters.values() if isinstance(parameters, Mapping) else ()
+    swept = any(isinstance(value, (Mapping, list, tuple)) for value in values)
+    sweep = next((key for key in ("points", "replicas") if known.get(key)), swept and "parameters")
+    if sweep:
         raise UsageError(
-            f"the job group {group!r} has {sweep or 'count'!r}, and this algorithm submits it job "
-            "by job",
+            f"the job group {group!r} has {sweep!r}, and this algorithm submits it job by job",
             hint="remove it: {index} and {id} tell the jobs apart",
             code="bad-value",
         )

@@ -222,8 +222,16 @@ def test_a_run_of_which_all_that_is_left_is_for_a_member_that_is_away_waits_for_
 
 
 def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
-    with pytest.raises(Exception, match="has 'count', and this algorithm submits it job by job"):
-        story("{name: s, command: x, count: 2}", "workload-success", "group: s, successes: 2")
+    swept = "{name: s, command: 'x {T}', parameters: {T: [1, 2]}}"
+    with pytest.raises(Exception, match="has 'parameters', and this algorithm submits it job by"):
+        story(swept, "workload-success", "group: s, successes: 2")
+
+
+def test_how_many_jobs_a_submit_of_the_group_has_is_nothing_to_who_submits_it_job_by_job() -> None:
+    one = "{name: s, command: 'x {T}', count: 10, parameters: {T: 3}}"
+    told = story(one, "workload-success", "group: s, successes: 6")
+    told.start()
+    assert told.submitted() == ["s.0"]
 
 
 @pytest.mark.parametrize(
