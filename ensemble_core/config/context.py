@@ -83,7 +83,8 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
         )
     place = raised_at(error)
     cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
-    return EnsembleError(f"{what} cannot be built", cause=cause, code="plugin-failed")
+    hint = "the file may be right: tell who wrote the plugin"
+    return EnsembleError(f"{what} cannot be built", cause=cause, hint=hint, code="plugin-failed")
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
