@@ -130,14 +130,15 @@ class StopSuite:
         """The run's state, as ``ensemble runs`` has it."""
         return str(json.loads(self.ensemble("runs", "--json").stdout)["state"])
 
-    def check_whole(self) -> None:
-        """Resume the run: everything is as it is without a stop, and each job has ended once."""
+    def check_whole(self, *, once: bool = True) -> None:
+        """Resume the run: everything is as it is without a stop, and each job has ended, once or
+        not."""
         self.ensemble("resume", self.tag)
         assert self.state() == "ended"
         assert json.loads(self.ensemble("results", self.tag, "t", "--json").stdout) == TABLE
         self.ensemble("replay", self.tag)
         ended = self.lines("ended")
-        assert sorted(ended) == JOBS
+        assert sorted(ended if once else {*ended}) == JOBS
 
     @pytest.mark.parametrize(
         ("how", "said"),
@@ -184,4 +185,6 @@ class StopSuite:
         assert self.ended(process) in (143, -signal.SIGTERM)
         assert self.state() in ("interrupted", "stopped")  # where the queue was faster
         (self.folder / "go").touch()
-        self.check_whole()
+        # These jobs take no notice of SIGTERM. One that was sent it and ends with 0 before it is
+        # killed may have cut its work short: it is cancelled, and runs again.
+        self.check_whole(once=False)
