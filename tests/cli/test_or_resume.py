@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
-from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.reader import NAME, Journal, Session
 from ensemble_core.journal.run_store import Lock
+from ensemble_core.testing import wait_until
 
 CRASH = Path(__file__).parents[1] / "journal" / "crash"
 YAML = """
@@ -283,3 +284,57 @@ def test_jobs_of_a_queue_that_is_away_are_cancelled_once_it_is_back(
     result = CliRunner().invoke(main, stop)
     assert result.exit_code == 0, result.output
     assert submitted() == {name: count for name, count in JOBS.items() if "work" in name}
+
+
+def ends(folder: Path, rule: str, *more: str) -> tuple[int, str]:
+    """The exit code of a run with this rule, and what its file has of that."""
+    Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n")
+    code = run(folder, *PLAIN, "--exit-file", "exit", *more).exit_code
+    return code, Path("exit").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 1, 75, 143])
+def test_a_file_has_the_exit_code_of_a_run_that_is_over(folder: Path, code: int) -> None:
+    """By the code alone a rule's 143 was that of a run that SIGTERM had stopped."""
+    rule = f"{{trigger: start, action: {{name: terminate, exit_code: {code}}}}}"
+    assert ends(folder, rule) == (code, f"{code}\n")
+    Path("exit").write_text("what an earlier one left")
+    assert ends(folder, rule) == (code, f"{code}\n"), "it was over already"
+
+
+WAITS = "{trigger: interval, seconds: 1000, action: {name: log, message: x}}"
+
+
+def test_a_file_has_the_exit_code_of_a_run_that_was_stopped_but_not_by_a_signal(
+    folder: Path,
+) -> None:
+    assert ends(folder, WAITS, "--wall", "0.2s") == (5, "5\n")
+    lock = Lock(Path("state/runs/study"))
+    lock.acquire()
+    assert ends(folder, WAITS) == (2, ""), "another has it"
+    lock.release()
+    command = [sys.executable, "-m", "ensemble_core.cli", *words(folder, *PLAIN)]
+    with subprocess.Popen([*command, "--exit-file", "exit"], cwd=folder) as running:
+        wait_until(lambda: len(sessions()) == 2)
+        running.terminate()
+        assert running.wait(150) == 143
+    assert Path("exit").read_text() == ""
+
+
+def sessions() -> list[Session]:
+    with Journal(Path("state/runs/study", NAME)) as journal:
+        return journal.sessions()
+
+
+def test_a_file_has_the_exit_code_of_words_that_are_wrong_and_none_where_a_queue_is_away(
+    folder: Path,
+) -> None:
+    assert ends(folder, "{trigger: begin, action: {name: submit, label: work}}") == (2, "2\n")
+    Path("frail.py").write_text(FRAIL)
+    Path("away").touch()
+    frail = ["--plugin", "frail.py", "--executor", "disk", "-o", f"folder={folder}"]
+    away = ["run", "e.yaml", *frail, "--state", "state", *PLAIN, "--exit-file", "exit"]
+    Path("e.yaml").write_text(YAML)
+    assert CliRunner().invoke(main, away).exit_code == 1
+    assert Path("exit").read_text() == ""
+    assert run(folder, "--tag", "study", "--exit-file", "exit").exit_code == 2, "no --or-resume"

@@ -8,6 +8,7 @@ import click
 
 from ensemble_core.cli.executor_choice import choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
+from ensemble_core.cli.exit_file import exit_noted
 from ensemble_core.cli.options import (
     Display,
     display_options,
@@ -62,6 +63,13 @@ __all__ = ["run"]
     help="Where there is a run --tag TAG already: resume it, or end with its exit code if it is "
     "over.",
 )
+@click.option(
+    "--exit-file",
+    metavar="FILE",
+    type=click.Path(),
+    help="With --or-resume: write the exit code to FILE, unless the same words are to go on with "
+    "the run: after a kill, a signal, or an error that may pass.",
+)
 def run(
     file: str,
     executor: str | None,
@@ -76,6 +84,7 @@ def run(
     dry_run: bool,
     tag: str | None,
     or_resume: bool,
+    exit_file: str | None,
 ) -> int:
     """Run an ensemble file.
 
@@ -87,35 +96,39 @@ def run(
     Every event and decision goes into a journal: 'ensemble resume' goes on with a run that was
     stopped, by Ctrl-C too, or whose controller was killed, and 'ensemble runs' lists all that are
     kept. What a stop does with jobs, the file's 'on_stop' says; another Ctrl-C leaves at once.
-    Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'.
+    Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'; with
+    '--exit-file FILE' whoever starts it knows that this was the end.
     """
-    if not dry_run:
-        code = resume_instead(
-            file,
-            display,
-            tag=tag,
-            or_resume=or_resume,
-            keep=not no_journal,
-            state=state,
-            wall=wall,
-        )
-        if code is not None:
-            return code
-    registry = load_plugins(plugins)
-    choice = choose_executor(registry, executor)
-    chosen = read_options(choice.record, options, given_flags(choice.record))
-    return run_text(
-        read(file),
-        file,
-        registry,
-        replace(choice, options=dict(chosen)),
-        display,
-        tag=tag,
-        state=state,
-        folder=folder,
-        wall=wall,
-        keep=not no_journal,
-        dry_run=dry_run,
-        overrides=overrides,
-        plugins=plugins,
-    )
+    with exit_noted(exit_file, tag, state, or_resume=or_resume) as note:
+        code = None
+        if not dry_run:
+            code = resume_instead(
+                file,
+                display,
+                tag=tag,
+                or_resume=or_resume,
+                keep=not no_journal,
+                state=state,
+                wall=wall,
+            )
+        if code is None:
+            registry = load_plugins(plugins)
+            choice = choose_executor(registry, executor)
+            chosen = read_options(choice.record, options, given_flags(choice.record))
+            code = run_text(
+                read(file),
+                file,
+                registry,
+                replace(choice, options=dict(chosen)),
+                display,
+                tag=tag,
+                state=state,
+                folder=folder,
+                wall=wall,
+                keep=not no_journal,
+                dry_run=dry_run,
+                overrides=overrides,
+                plugins=plugins,
+            )
+        note(code)
+        return code

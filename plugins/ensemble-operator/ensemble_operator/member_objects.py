@@ -49,36 +49,25 @@ follow() {{
     wait "$run"
     code=$?
   done
-  [ "$code" -gt 128 ] && exit "$code"
 }}
-{body}printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
+{body}[ "$code" -gt 128 ] && [ ! -s "$ENSEMBLE_PID.over" ] && exit "$code"
+printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
 exit 0
 """
 
-#: A run that meets no service, or no queue, when it first begins is not kept. It is begun once more
-#: after a pause, which loses nothing whatever becomes of runs that are lost.
-_BEGUN = """\
-standing() {{
-  ensemble runs --json | grep '"tag":"{tag}"'
-}}
+#: A run may not go on just then: its service or its queue is away, or the pod before it is still
+#: ending and has it. It is tried again after a pause.
+_RUN_SCRIPT = """\
 for pause in 0 1 2 4 8 16 32; do
   follow sleep "$pause"
-  follow {command}
-  [ "$code" = 1 ] || break
-  case $(standing) in '' | *'"state":"new"'*) ;; *) break ;; esac
+  [ "$code" = 0 ] && follow {command} --exit-file "$ENSEMBLE_PID.over"
+  [ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 128 ] && break
 done
 """
 
-#: Exit codes 1 and 2 are also those of a controller that found its run in the hands of another, as
-#: of the pod before it that is still ending, or its queue away or lost. The run is not over then.
+#: And then in another pod, where that has its journal.
 _AGAIN = """\
-case "$code" in 1 | 2)
-  case "$code$(standing)" in
-    1 | 1*'"state":"new"'*) exit 75 ;;
-    *'"state":"stopped"'*'"exit_code":'"$code,"*) ;;
-    *'"state":"running"'* | *'"state":"interrupted"'* | *'"state":"stopped"'*) exit 75 ;;
-  esac
-esac
+[ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 128 ] || exit 75
 """
 
 #: Before a pod is deleted: its first process, a shell, passes no signals on.
@@ -129,21 +118,19 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     ]
 
 
-def start_script(words: list[str], tag: str, *, resumed: bool) -> str:
-    """The script that starts a pod's command. ``tag`` is that of its run, empty where it is none;
+def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
+    """The script that starts a pod's command. ``run``: whether that is an ensemble's run;
     ``resumed``: whether another pod goes on with it."""
     body = f"follow {shlex.join(words)}\n"
-    if tag:
-        body = _BEGUN.format(tag=tag, command=shlex.join(words)) + (_AGAIN if resumed else "")
+    if run:
+        body = _RUN_SCRIPT.format(command=shlex.join(words)) + (_AGAIN if resumed else "")
     return _START.format(body=body)
 
 
-def config_map(
-    ensemble: Ensemble, part: str, words: list[str], text: str, digest: str, tag: str
-) -> Object:
+def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
     """The ConfigMap that a member, or the run, is started with: immutable, and named by its
-    content. ``tag`` is that of its run, empty where it is none."""
-    start = start_script(words, tag, resumed=ensemble.restart_policy == "Resume")
+    content. ``text`` is the run's file, empty where it is none."""
+    start = start_script(words, run=bool(text), resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
     name = f"{ensemble.name}-{part}-{content(data)[:10]}"
@@ -158,8 +145,8 @@ def member_objects(
     """The objects of a member, the MiniCluster last. ``text`` is its file, empty where the run is
     outside; ``digest`` names that content."""
     tag = run_tag(ensemble, member.name, digest)
-    words, own = _words(ensemble, member, tag), "" if ensemble.outside else tag
-    files = config_map(ensemble, member.name, words, text, digest, own)
+    words = _words(ensemble, member, tag)
+    files = config_map(ensemble, member.name, words, text, digest)
     found = [files]
     if "size" in ensemble.state:
         found.append(_claim(ensemble, member.name))
@@ -305,7 +292,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     words = [*_RUN, "--tag", tag, "--executor", "remote", *where, "--name", ensemble.namespace]
-    files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest, tag)
+    files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest)
     claim = _claim_name(ensemble, RUNNER)
     volume: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "4Gi"}}
     if claim:

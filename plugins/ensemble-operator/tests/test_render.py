@@ -56,7 +56,7 @@ def test_every_command_takes_the_words_that_it_is_given(file: Path) -> None:
     assert scripts
     for script in scripts:
         (line,) = [each for each in script.splitlines() if "follow ensemble " in each]
-        program, *words = shlex.split(line)[1:]
+        program, *words = shlex.split(line.partition("follow ")[2])
         assert program == "ensemble"
         command: Any = ensemble_command
         if words[0] == "member":
@@ -111,12 +111,12 @@ def test_the_program_is_copied_to_a_volume_that_both_containers_mount() -> None:
 
 
 def script(
-    tmp_path: Path, command: str, tag: str = "", *, resumed: bool = True
+    tmp_path: Path, command: str, *, run: bool = False, resumed: bool = True
 ) -> tuple[Path, Path]:
     from ensemble_operator import member_objects
 
     told = tmp_path / "termination-log"
-    text = member_objects.start_script(shlex.split(command), tag, resumed=resumed)
+    text = member_objects.start_script(shlex.split(command), run=run, resumed=resumed)
     text = text.replace("/dev/termination-log", str(told))
     (tmp_path / "start.sh").write_text(text)
     (tmp_path / "stop.sh").write_text(member_objects._STOP)
@@ -188,7 +188,7 @@ class Pod:
         )
         words = ["ensemble", "run", "--or-resume", "--tag", tag, "--plugin", "away.py"]
         words += ["--executor", "fake", *more, "e.yaml"]
-        start, told = script(self.folder, shlex.join(words), tag, resumed=resumed)
+        start, told = script(self.folder, shlex.join(words), run=True, resumed=resumed)
         start.write_text(start.read_text().replace("0 1 2 4 8 16 32", pauses))
         told.unlink(missing_ok=True)
         done = subprocess.run(
@@ -216,6 +216,8 @@ def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str)
     (tmp_path / why).unlink(missing_ok=True)
     assert pod.run("ends", ENDS) == (0, "ensemble: exit 75\n"), "a rule's own exit code is an end"
     assert pod.run("fails", FAILS) == (0, "ensemble: exit 1\n")
+    signalled = ENDS.replace("75", "143")
+    assert pod.run("signalled", signalled) == (0, "ensemble: exit 143\n"), "and so is this one"
 
 
 @pytest.mark.parametrize("resumed", [True, False])
