@@ -275,7 +275,7 @@ class EnsembleRun:
         task = self._task
         if task is not None:
             if not task.done.is_set():
-                again = task.runtime.engine.state.ended is not None
+                again = task.runtime.ended is not None
                 task.stop(reason, how="leave" if again else "stop")
             return
         from ensemble_core.journal.run_store import HALT

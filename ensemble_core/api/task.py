@@ -119,7 +119,7 @@ class Task:
 
     def stop(self, reason: str, exit_code: int = STOPPED, how: How = "stop") -> None:
         """Ask the run to stop, or to end; where it does, to leave at once."""
-        ended = self.runtime.engine.state.ended
+        ended = self.runtime.ended
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
             self.runtime.stop(reason, exit_code, end=how == "end")
 

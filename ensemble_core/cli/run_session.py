@@ -161,7 +161,7 @@ class RunSession:
             feed.announce = announce
 
         def stop(reason: str, exit_code: int, how: How) -> None:
-            ended = runtime.engine.state.ended
+            ended = runtime.ended
             if how == "leave":
                 self._left = True
                 output.say("leaving at once", error=True)

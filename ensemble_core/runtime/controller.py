@@ -135,6 +135,7 @@ class Runtime:
         self._leave = False
         self._inquiries = Inquiries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
+        self._begun = False
         #: Since when a run that was stopped cannot write its journal.
         self._stuck_since: float | None = None
         # A clock that was set back must not have things happen before what led to them.
@@ -196,7 +197,7 @@ class Runtime:
         Safe from any thread and from a signal handler.
         """
         asked = StopRequested(self.clock(), reason, exit_code, "end" if end else self.on_stop)
-        ended = self.engine.state.ended
+        ended = self.ended
         if self._asked is not None or ended is not None:
             stopping = ended.stopped if ended is not None else self._asked and not self._asked.ends
             if not (end and stopping):
@@ -205,6 +206,12 @@ class Runtime:
             self._asked = asked
         # Not through _put: a signal may come while its lock is held.
         self._inbox.put((asked,))
+
+    @property
+    def ended(self) -> Terminate | None:
+        """How the run ended or was stopped, if it did by now: an earlier stop is none of this
+        controller's, also while that asks the queue and has yet to take the run up."""
+        return self.engine.state.ended if self._begun else None
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
         """Calls a function with the engine between two events; it must change nothing and be quick,
@@ -247,6 +254,7 @@ class Runtime:
             self._journal.trouble = self._tell_of_journal
         try:
             self._begin()
+            self._begun = True
             if self.engine.state.rules.strangers and not self._executor.sees_strangers:
                 self._warn(
                     f"executor {self._name} does not hear of other users' jobs here: rules with "

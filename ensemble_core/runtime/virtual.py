@@ -133,6 +133,11 @@ class VirtualRuntime:
     #: What a stop does: nobody goes on with a simulated run.
     on_stop: Final = "end"
 
+    @property
+    def ended(self) -> Terminate | None:
+        """How the run ended or was stopped, if it did by now."""
+        return self.engine.state.ended
+
     def stop(
         self,
         reason: str = "interrupted",

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
-from ensemble_core.journal.reader import NAME, Journal, Session
+from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.testing import wait_until
 
@@ -305,25 +305,12 @@ def test_a_file_has_the_exit_code_of_a_run_that_is_over(folder: Path, code: int)
 WAITS = "{trigger: interval, seconds: 1000, action: {name: log, message: x}}"
 
 
-def test_a_file_has_the_exit_code_of_a_run_that_was_stopped_but_not_by_a_signal(
-    folder: Path,
-) -> None:
+def test_a_file_has_the_exit_code_of_a_run_that_was_stopped(folder: Path) -> None:
     assert ends(folder, WAITS, "--wall", "0.2s") == (5, "5\n")
     lock = Lock(Path("state/runs/study"))
     lock.acquire()
     assert ends(folder, WAITS) == (2, ""), "another has it"
     lock.release()
-    command = [sys.executable, "-m", "ensemble_core.cli", *words(folder, *PLAIN)]
-    with subprocess.Popen([*command, "--exit-file", "exit"], cwd=folder) as running:
-        wait_until(lambda: len(sessions()) == 2)
-        running.terminate()
-        assert running.wait(150) == 143
-    assert Path("exit").read_text() == ""
-
-
-def sessions() -> list[Session]:
-    with Journal(Path("state/runs/study", NAME)) as journal:
-        return journal.sessions()
 
 
 def test_a_file_has_the_exit_code_of_words_that_are_wrong_and_none_where_a_queue_is_away(
@@ -338,3 +325,62 @@ def test_a_file_has_the_exit_code_of_words_that_are_wrong_and_none_where_a_queue
     assert CliRunner().invoke(main, away).exit_code == 1
     assert Path("exit").read_text() == ""
     assert run(folder, "--tag", "study", "--exit-file", "exit").exit_code == 2, "no --or-resume"
+
+
+#: A queue that takes its time to be opened, while there is no file 'go'.
+SLOW = """
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import disk_queue
+from ensemble_core import hookimpl
+
+
+class Slow(disk_queue.DiskQueue):
+    def open(self, run, emit):
+        Path("opening").touch()
+        while not Path("go").exists():
+            time.sleep(0.01)
+        super().open(run, emit)
+
+
+@hookimpl
+def ensemble_executors():
+    return [replace(each, build=lambda o: Slow(**o)) for each in disk_queue.ensemble_executors()]
+"""
+
+
+@pytest.mark.parametrize("how", ["by a signal", "by a command"])
+def test_a_run_is_stopped_while_its_resume_waits_for_the_queue(folder: Path, how: str) -> None:
+    """It was taken for stopped already, by the stop before: the signal was lost, and the run went
+    on for ever."""
+    Path("slow.py").write_text(SLOW)
+    rule = f"rules: [{WAITS}]\n"
+    Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\n{rule}")
+    slow = ["--plugin", "slow.py", "--executor", "disk", "-o", f"folder={folder}"]
+    begin = ["run", "e.yaml", *slow, "--state", "state", *PLAIN, "--exit-file", "exit"]
+    Path("go").touch()
+    assert CliRunner().invoke(main, [*begin, "--wall", "0.2s"]).exit_code == 5
+    for left in ("go", "opening"):
+        Path(left).unlink()
+    command = [sys.executable, "-m", "ensemble_core.cli", *begin]
+    environment = {**os.environ, "PYTHONPATH": str(CRASH)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        try:
+            wait_until(Path("opening").exists)
+            if how == "by a signal":
+                running.terminate()
+            else:
+                asked = ["stop", "study", "--no-wait", "--state", "state"]
+                assert CliRunner().invoke(main, asked).exit_code == 0
+            assert any(line.startswith(b"stopping") for line in running.stderr)
+            Path("go").touch()
+            assert running.wait(60) == (143 if how == "by a signal" else 5)
+            said = Path("exit").read_text()
+            assert said == ("" if how == "by a signal" else "5\n"), (
+                "a signal's is not its last word"
+            )
+        finally:
+            running.kill()
