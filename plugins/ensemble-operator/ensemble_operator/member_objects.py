@@ -56,18 +56,18 @@ exit 0
 """
 
 #: A run may not go on just then: its service or its queue is away, or the pod before it is still
-#: ending and has it. It is tried again after a pause.
+#: ending and has it. It is tried again after a pause, but for a program that is not there (127).
 _RUN_SCRIPT = """\
 for pause in 0 1 2 4 8 16 32; do
   follow sleep "$pause"
   [ "$code" = 0 ] && follow {command} --exit-file "$ENSEMBLE_PID.over"
-  [ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 128 ] && break
+  [ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 125 ] && break
 done
 """
 
 #: And then in another pod, where that has its journal.
 _AGAIN = """\
-[ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 128 ] || exit 75
+[ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 125 ] || exit 75
 """
 
 #: Before a pod is deleted: its first process, a shell, passes no signals on.

@@ -220,6 +220,12 @@ def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str)
     assert pod.run("signalled", signalled) == (0, "ensemble: exit 143\n"), "and so is this one"
 
 
+def test_an_image_without_the_program_is_told_at_once(tmp_path: Path) -> None:
+    pod = Pod(tmp_path)
+    (tmp_path / "ensemble").unlink()
+    assert pod.run("study", ENDS, pauses="0 1000") == (0, "ensemble: exit 127\n")
+
+
 @pytest.mark.parametrize("resumed", [True, False])
 def test_a_run_that_finds_no_service_at_first_is_begun_once_there_is_one(
     tmp_path: Path, resumed: bool
