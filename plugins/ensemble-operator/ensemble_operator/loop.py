@@ -186,7 +186,8 @@ class Loop:
         if found is not None:
             await self._carry_out(key, known, found, ensemble, planned)
             again = planned.again - now if planned.again is not None else self.settings.resync
-            spread = self.settings.resync * (0.9 + 0.2 * self._chance())
+            # Never later than that; those that were made at once are soon looked at one by one.
+            spread = self.settings.resync * (0.5 + 0.5 * self._chance())
             self.look_in(key, min(max(again, 0.1), spread))
 
     async def _observe(self, key: Key, known: _Known, ensemble: Ensemble | None) -> Observed:
