@@ -27,6 +27,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
+import ensemble_core.testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
 from ensemble_core.testing.session import wait_until
 
 __all__ = ["StopSuite"]
