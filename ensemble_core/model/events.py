@@ -120,9 +120,6 @@ class Resources(Event):
     values: Mapping[str, float]
 
 
-quick_to_make(Resources)
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerElapsed(Event):
     """A time that the engine asked to be told of has come.

@@ -168,7 +168,7 @@ FAILS = "{trigger: start, action: {name: terminate, exit_code: 1}}"
 
 
 class Pod:
-    """What the script of a pod's start finds: the program, and a folder for runs."""
+    """Environment of a pod's start script: the program, and a folder for runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

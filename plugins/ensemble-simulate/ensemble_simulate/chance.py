@@ -41,12 +41,10 @@ class Stream:
         self._spare: float | None = None
 
     def _more(self) -> int:
-        name, block = self._name.encode(), self._block
-        # The first block has the salt 0, which is that of a hash without one.
-        made = blake2b(name, salt=block.to_bytes(16, "little")) if block else blake2b(name)
-        words: list[int] = list(_EIGHT(made.digest()))
+        salt = self._block.to_bytes(16, "little")
+        words: list[int] = list(_EIGHT(blake2b(self._name.encode(), salt=salt).digest()))
         self._words = words
-        self._block = block + 1
+        self._block += 1
         return words.pop()
 
     def random(self) -> float:
@@ -58,9 +56,8 @@ class Stream:
         """A number of the normal distribution: Box and Muller's, two at a time."""
         spare, self._spare = self._spare, None
         if spare is None:
-            random = self.random
-            turn = random() * 2.0 * math.pi
-            length = math.sqrt(-2.0 * math.log(1.0 - random()))
+            turn = self.random() * 2.0 * math.pi
+            length = math.sqrt(-2.0 * math.log(1.0 - self.random()))
             spare = math.cos(turn) * length
             self._spare = math.sin(turn) * length
         return mu + spare * sigma

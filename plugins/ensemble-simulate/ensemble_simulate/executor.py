@@ -122,8 +122,6 @@ class Simulator(VirtualExecutor):
     def submit(self, jobs: Sequence[Job]) -> None:
         now = self._clock()
         events: list[Event] = []
-        #: How long the jobs of others hold each up.
-        wait, chance = self._machine.wait, self._model.chance
         shape, priority = None, {"priority": jobs[0].urgency}
         for job in jobs:
             name = job.id
@@ -148,12 +146,17 @@ class Simulator(VirtualExecutor):
                 self._at(now + life.delays.arrival, "arrive", running)
                 continue
             events += arrived(now, name, priority)
-            held = 0.0 if wait is None else wait.number({}, chance(name, "wait"))
+            held = self._held_up(name)
             if held > 0:
                 self._at(now + held, "eligible", running)
             else:
                 self._may_start(running)
         self._emit(events)
+
+    def _held_up(self, name: str) -> float:
+        """Seconds for which the jobs of others hold a job up."""
+        wait = self._machine.wait
+        return 0.0 if wait is None else wait.number({}, self._model.chance(name, "wait"))
 
     def _may_grow(self, nodes: int) -> bool:
         """True if the cluster could have so many nodes later."""
@@ -273,9 +276,7 @@ class Simulator(VirtualExecutor):
         """The queue has a job that was on its way to it."""
         job.coming = False
         self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
-        wait = self._machine.wait
-        random = self._model.chance(job.job.id, "wait")
-        held = 0.0 if wait is None else wait.number({}, random)
+        held = self._held_up(job.job.id)
         if held > 0:
             self._at(now + held, "eligible", job)
         else:
