@@ -98,10 +98,10 @@ def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
         )
 
     runtime(kept).run()
+    run, engine = runtime(), Engine(about.ensemble)  # both are made before, and freed after
     began = time.process_time()
-    runtime().run()
+    run.run()
     simulated = time.process_time() - began
-    engine = Engine(about.ensemble)
     began = time.process_time()
     for event in kept.events:
         engine.handle(event)

@@ -88,10 +88,6 @@ class JobEvent(Event):
     ours: bool = True
 
 
-#: Of no other class are so many made.
-quick_to_make(JobEvent)
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Observed(Event):
     """One row of values that an observer read in a job's output; ``clock`` is the row's own time
@@ -118,6 +114,11 @@ class Resources(Event):
 
     type: ClassVar[str] = "resources"
     values: Mapping[str, float]
+
+
+#: Of no other classes are so many made.
+quick_to_make(JobEvent)
+quick_to_make(Resources)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -385,21 +385,19 @@ class Simulator(VirtualExecutor):
     def _tell_gauges(self, now: float) -> None:
         nodes = self._queue.nodes
         up, idle, cores, gpus = self._standing
-        standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
-        if standing == self._standing:
-            return
-        self._standing = standing
         changed = {}
         if nodes.up != up:
             changed = self._gauges()
         else:
-            if nodes.idle != idle:
-                changed["nodes.free"] = float(nodes.idle)
+            if (idle_now := nodes.idle) != idle:
+                changed["nodes.free"] = float(idle_now)
             if nodes.free_cores != cores:
                 changed["cores.free"] = float(nodes.free_cores)
             if nodes.free_gpus != gpus:
                 changed["gpus.free"] = float(nodes.free_gpus)
-        self._emit((Resources(now, changed),))
+        if changed:
+            self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
+            self._emit((Resources(now, changed),))
 
     def _account(self, now: float) -> None:
         """Add up what the cluster had, and what of it was used, since the last time."""
