@@ -7,8 +7,11 @@ tokens, and with the tokens of ten members and a controller), in turn and in the
 hostile ones run at the lowest priority, since they share the cores. Said is the time of honest
 requests as a ratio of medians, and the memory of the service: at its end and at its highest. The
 exit code is 1 where the ratio or the memory is above its bound, or an honest request failed.
+With ``--bare`` the server is no service but one of grpc.aio that compares tokens, with the same
+options, and relays nothing: what gRPC in Python alone makes of such a crowd.
 
     python benchmarks/service_hostile.py [--rounds N] [--seconds S] [--connections N] [--hours H]
+        [--kinds KIND,KIND …] [--bare]
 """
 
 from __future__ import annotations
@@ -50,13 +53,59 @@ settings = Settings(state=Path(sys.argv[1]), port=0, grace=1)
 run(settings, None, lambda service: print(service.port, flush=True))
 """
 
+BARE = """
+import asyncio, json, sys
+from pathlib import Path
+
+import grpc
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.settings import Settings, grpc_options
+
+folder = Path(sys.argv[1])
+tokens = json.loads((folder / "crowd.json").read_text("utf-8"))
+honest = tokens["honest"]
+known = {f"Bearer {each}" for each in
+         [tokens["viewer"], tokens["controller"], *honest.values(), *tokens["members"].values()]}
+
+async def checked(context):
+    if dict(context.invocation_metadata()).get("authorization") not in known:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not known")
+
+class Bare(api.EnsembleServicer):
+    async def GetStatus(self, request, context):
+        await checked(context)
+        return pb.StatusReply()
+
+    async def Member(self, messages, context):
+        await checked(context)
+        async for _ in messages:
+            yield pb.ToMember()
+
+    async def Steer(self, messages, context):
+        await checked(context)
+        for name in honest:
+            yield pb.ToRun(presence=pb.Presence(member=name))
+        async for _ in messages:
+            pass
+
+async def main():
+    server = grpc.aio.server(options=grpc_options(Settings(state=folder, port=0)))
+    api.add_EnsembleServicer_to_server(Bare(), server)
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
 
 class Server:
-    """The service, in a process of its own."""
+    """The service, or another ``program``, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str = SERVER) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(folder)],
+            [sys.executable, "-c", program, str(folder)],
             stdout=subprocess.PIPE,
             stderr=(folder / "log").open("w"),
             text=True,
@@ -253,6 +302,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--hours", type=float, default=0.0, help="go on for so long at least")
+    parser.add_argument("--bare", action="store_true", help="a server that compares tokens only")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as text:
         folder = Path(text)
@@ -268,7 +318,7 @@ def main() -> int:
             "members": {name: file.add("member", name)[0] for name in names["bad"]},
         }
         (folder / "crowd.json").write_text(json.dumps(tokens), "utf-8")
-        server = Server(folder)
+        server = Server(folder, BARE if options.bare else SERVER)
         try:
             good = asyncio.run(measure(server, folder, options))
         finally:

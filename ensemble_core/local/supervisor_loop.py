@@ -42,7 +42,7 @@ _GATHER = 0.002
 class SupervisorLoop:
     """The state of the supervisor and the thread that owns it.
 
-    ``may_end`` is asked whenever no job is left. ``faulty`` says that the loop broke down.
+    ``may_end`` is asked whenever no job is left.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class SupervisorLoop:
         ledger: Ledger | None = None,
     ) -> None:
         self.active = ActiveJobs()
-        self.faulty = False
         self.poller: Poller[Token] = Poller()
         self.slots = slots
         self._may_end = may_end
@@ -144,7 +143,6 @@ class SupervisorLoop:
             while self.busy or not self._may_end():
                 self._turn()
         except Exception as error:  # whatever it was, the run must hear that no event will come
-            self.faulty = True
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)
