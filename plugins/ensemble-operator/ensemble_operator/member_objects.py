@@ -18,16 +18,24 @@ from .resource import Ensemble, Member
 from .service_objects import RESTRICTED, address
 from .settings import Settings
 
-__all__ = ["RUNNER", "config_map", "member_objects", "run_objects", "token_secret"]
+__all__ = [
+    "RUNNER",
+    "config_map",
+    "following",
+    "member_objects",
+    "run_objects",
+    "token_secret",
+]
 
 #: What a run beside no member is called among the members.
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
+_RUN = ("ensemble", "run", "--or-resume", "--no-progress")
 #: A stopped pod takes its Flux with it: jobs that were left to that would be lost at the resume,
-#: and those that are cancelled are submitted again. One beside the members is forced to it as well:
-#: a suspend takes them with it, and a signal does not say whether it is one or an eviction.
-_RUN = ("ensemble", "run", "--or-resume", "--no-progress", "--set", "on_stop=cancel")
+#: and those that are cancelled are submitted again. One beside the members whose journal nobody
+#: could go on with cancels them too: else they would be there with those of a run that begins anew.
+_CANCELS = ("--set", "on_stop=cancel")
 
 #: An autoscaler evicts no run: that costs what its jobs had done.
 _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
@@ -35,14 +43,16 @@ _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 #: Started on the lead broker. How a run ended is told to the operator in the pod's termination
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
 #: killed says nothing, and its pod fails; and so does one that could not go on just then.
-#: ``follow`` is for what a signal, and the script below, reach.
+#: ``follow`` is for what a signal, and the script below, reach: they leave word as well, so that
+#: nothing is begun after them.
 _START = """\
 #!/bin/sh
-trap 'kill -TERM "$run"' TERM INT
+trap ': > "$ENSEMBLE_PID.stop"; kill -TERM "$run"' TERM INT
 follow() {{
   "$@" &
   run=$!
   echo "$run" > "$ENSEMBLE_PID"
+  [ -e "$ENSEMBLE_PID.stop" ] && kill -TERM "$run"
   wait "$run"
   code=$?
   while kill -0 "$run" 2>/dev/null; do
@@ -73,6 +83,7 @@ _AGAIN = """\
 #: Before a pod is deleted: its first process, a shell, passes no signals on.
 _STOP = """\
 #!/bin/sh
+: > "$ENSEMBLE_PID.stop"
 [ -e "$ENSEMBLE_PID" ] || exit 0
 run=$(cat "$ENSEMBLE_PID")
 for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
@@ -108,6 +119,7 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
         return [*start, *where, *own, *options]
     return [
         *_RUN,
+        *_CANCELS,
         "--tag",
         tag,
         "--executor",
@@ -124,6 +136,11 @@ def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
     body = f"follow {shlex.join(words)}\n"
     if run:
         body = _RUN_SCRIPT.format(command=shlex.join(words)) + (_AGAIN if resumed else "")
+    return following(body)
+
+
+def following(body: str) -> str:
+    r"""A script that passes signals on to what its body ``follow``\ s, and tells of ``$code``."""
     return _START.format(body=body)
 
 
@@ -241,8 +258,10 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     cycle = container.setdefault("lifeCycle", {})
     cycle.setdefault("preStopExec", f"{mount}/ensemble-stop")
     commands = container.setdefault("commands", {})
+    # Of a container that is begun again in its pod, what the one before was told is no matter.
+    fresh = f"rm -f {mount}/ensemble.pid*"
     stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
-    added = [stop, *_installed(ensemble, mount)]
+    added = [fresh, stop, *_installed(ensemble, mount)]
     commands["pre"] = "\n".join(filter(None, [commands.get("pre", "").rstrip(), *added]))
 
 
@@ -291,7 +310,16 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
     """The run that steers all members from outside: its file, its claim and a Job."""
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
-    words = [*_RUN, "--tag", tag, "--executor", "remote", *where, "--name", ensemble.namespace]
+    words = [
+        *_RUN,
+        *(() if ensemble.durable else _CANCELS),
+        "--tag",
+        tag,
+        "--executor",
+        "remote",
+        *where,
+    ]
+    words += ["--name", ensemble.namespace]
     files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest)
     claim = _claim_name(ensemble, RUNNER)
     volume: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "4Gi"}}

@@ -6,6 +6,7 @@ message of its container, which the script that starts the run writes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ __all__ = [
     "PodState",
     "any_stopping",
     "first_pods",
+    "gone_at",
+    "job_failed",
     "job_of",
     "lost_pod",
     "newest",
@@ -53,6 +56,12 @@ def job_of(main: Object, job: Object | None) -> Object | None:
     return job if job is not None and _owned(job, main["metadata"].get("uid")) else None
 
 
+def job_failed(job: Object | None) -> bool:
+    """True if Kubernetes has given a Job up."""
+    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
+
+
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
     """The pods of index 0 of a MiniCluster or Job, and none of one of its name before it; ``job``
     is what is known of the Job of that name.
@@ -78,13 +87,17 @@ def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
     """True if a pod of a Job of this name, which was deleted, has not ended. One that outlives the
     time that it was given, as on a node that is gone, is not waited for."""
     for pod in pods:
-        metadata = pod["metadata"]
-        if (metadata.get("labels") or {}).get("job-name") == job:
-            until = metadata.get("deletionTimestamp")
+        if (pod["metadata"].get("labels") or {}).get("job-name") == job:
             over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            if not over and (until is None or now < seconds(until) + _LATE):
+            if not over and now < gone_at(pod):
                 return True
     return False
+
+
+def gone_at(pod: Object) -> float:
+    """When a pod that is being deleted is taken for gone, in seconds since the epoch."""
+    until = pod["metadata"].get("deletionTimestamp")
+    return math.inf if until is None else seconds(until) + _LATE
 
 
 def _owned(found: Object, uid: object) -> bool:

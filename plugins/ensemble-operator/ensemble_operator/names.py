@@ -20,6 +20,7 @@ __all__ = [
     "ORPHAN",
     "RUN",
     "TEMPLATE",
+    "WITHDRAWS",
     "Kind",
     "Object",
     "child",
@@ -37,6 +38,8 @@ MANAGER = "ensemble-operator"
 #: The label that says to which Ensemble something belongs, and annotations of what is made.
 LABEL = f"{GROUP}/ensemble"
 HASH, FILE, RUN, TEMPLATE = (f"{GROUP}/{word}" for word in ("hash", "file", "run", "template"))
+#: The annotation of a Job that withdraws the run which :data:`RUN` names.
+WITHDRAWS = f"{GROUP}/withdraws"
 #: The finalizer of Ensembles whose children are to stay.
 ORPHAN = f"{GROUP}/orphan"
 

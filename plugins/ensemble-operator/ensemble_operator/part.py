@@ -7,27 +7,31 @@ status says is over is never made anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .changes import Change, Create, Delete, Figures, Note, Observed
 from .member_state import (
     PodState,
+    any_stopping,
     first_pods,
+    job_failed,
     job_of,
     lost_pod,
     newest,
     pod_state,
 )
-from .names import FILE, RUN, TEMPLATE, Object, is_mine
+from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_mine
 from .resource import Ensemble
 from .times import said
+from .withdrawal import outcome, owed, withdrawal
 
-__all__ = ["BEAT", "Part", "PartPlan", "plan_part"]
+__all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 
 #: Seconds without a beat after which a member is unreachable.
 BEAT = 60.0
+_NEEDED = "the run cancels its jobs first"
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,21 @@ class PartPlan:
     there: bool = False
 
 
+def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
+    """True if members are to go that a run beside them uses. One that would begin anew is not
+    stopped for another member's sake."""
+    if not ensemble.outside or ensemble.suspend:
+        return ensemble.outside
+    if ensemble.update_policy != "Recreate" or not ensemble.durable:
+        return False
+    names = {part.main["metadata"]["name"]: part for part in parts if not part.runs}
+    return any(
+        kind == "MiniCluster" and name in names and is_mine(ensemble, found)
+        and _outdated(names[name], found)
+        for (kind, name), found in observed.children.items()
+    )  # fmt: skip
+
+
 def plan_part(
     ensemble: Ensemble,
     part: Part,
@@ -76,11 +95,13 @@ def plan_part(
     may_begin: bool,
     ended: bool,
     needed: bool = False,
+    leaves: bool = False,
 ) -> PartPlan:
     """The changes for a part. ``may_begin`` is true if what it needs is there; ``ended`` if the
-    whole is over, on record; ``needed`` if another part that is being stopped still uses it."""
+    whole is over, on record; ``needed`` if another part that is being stopped still uses it;
+    ``leaves`` if it is the run beside the members, and some of those are to go."""
     kind, name = part.main["kind"], part.main["metadata"]["name"]
-    before = _before(ensemble, part.name)
+    before = ensemble.entry(part.name)
     found = observed.children.get((kind, name))
     plan = PartPlan(
         {"name": part.name, "minicluster": name} if kind == "MiniCluster" else {"name": part.name}
@@ -105,20 +126,62 @@ def plan_part(
         if found is not None:
             plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: the run is over")))
         return plan
-    if found is None:
-        _absent(ensemble, part, before, plan, now, may_begin=may_begin)
-        return plan
-    if "deletionTimestamp" in found["metadata"]:
+    if found is not None and "deletionTimestamp" in found["metadata"]:
+        plan.entry |= _kept(before)
         plan.waits = ("WaitingForPods", f"{name} is being removed")
         return plan
+    if _runs_outside(ensemble, part) and _withdraws(
+        ensemble, part, before, plan, found, observed, now, leaves=leaves
+    ):
+        return plan
+    if found is None:
+        if any_stopping(observed.pods, name, now):
+            may_begin, plan.waits = False, ("WaitingForPods", f"a pod of {name} has not ended yet")
+        _absent(ensemble, part, before, plan, now, may_begin=may_begin)
+        return plan
     figures = observed.figures.get(f"{ensemble.namespace}/{name}", Figures())
-    _present(ensemble, part, before, plan, found, observed, figures, now, needed=needed)
+    _present(
+        ensemble, part, before, plan, found, observed, figures, now, needed=needed, leaves=leaves
+    )
     return plan
 
 
-def _before(ensemble: Ensemble, name: str) -> Mapping[str, Any]:
-    entries = ensemble.status.get("members") or ()
-    return next((each for each in entries if each.get("name") == name), {})
+def _runs_outside(ensemble: Ensemble, part: Part) -> bool:
+    return ensemble.outside and part.runs
+
+
+def _withdraws(
+    ensemble: Ensemble,
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    found: Object | None,
+    observed: Observed,
+    now: float,
+    *,
+    leaves: bool,
+) -> bool:
+    """True if its run is to be withdrawn, or just was, as the plan then says."""
+    tag = owed(ensemble, observed)
+    due = bool(tag) and (leaves or tag != part.tag)
+    name = part.main["metadata"]["name"]
+    if found is None:
+        plan.entry |= _kept(before) if tag else {}
+        if due and not any_stopping(observed.pods, name, now):
+            made = Note("Created", f"made Job {name}, which cancels the jobs of run {tag}")
+            plan.changes.append(Create(withdrawal(ensemble, part.main, tag), made))
+        return due
+    if WITHDRAWS not in (found["metadata"].get("annotations") or {}):
+        return False
+    why = outcome(found, observed, part.container) if due else None
+    if why is None:
+        plan.entry |= _kept(before)
+    elif why:
+        words = f"jobs of run {tag} may be lost, for they could not all be cancelled: {why}"
+        plan.notes.append(Note("NotWithdrawn", words, warning=True))
+    if why is not None or not due:
+        plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: its work is done")))
+    return True
 
 
 def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,6 +228,7 @@ def _present(
     now: float,
     *,
     needed: bool,
+    leaves: bool,
 ) -> None:
     metadata = found["metadata"]
     noted = metadata.get("annotations") or {}
@@ -188,12 +252,13 @@ def _present(
         _finish(part, before, plan, state.exit_code, "Succeeded" if good else "Failed",
                 state.message, now, state.started)  # fmt: skip
         return
-    if ensemble.suspend:
-        stopped = Note("Updated", f"removed {name}: the Ensemble is suspended")
+    if ensemble.suspend or leaves:
+        why = "the Ensemble is suspended" if ensemble.suspend else "members are made anew"
+        stopped = Note("Updated", f"removed {name}: {why}")
         plan.changes += [] if needed else [_delete(found, stopped)]
-        plan.waits = ("Suspended", "")
+        plan.waits = ("Suspended", _NEEDED if needed else "")
         return
-    if part.runs and _job_failed(job_of(found, job)):
+    if part.runs and job_failed(job_of(found, job)):
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)
         return
@@ -203,10 +268,11 @@ def _present(
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
-    plan.outdated = _outdated(part, noted, name)
+    plan.outdated = _outdated(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; it is made anew")
-        plan.changes.append(_delete(found, note))
+        plan.changes += [] if needed else [_delete(found, note)]
+        plan.waits = ("WaitingForPods", _NEEDED if needed else "")
         return
     if state.started or before.get("startedAt"):
         plan.entry["startedAt"] = before.get("startedAt") or state.started
@@ -233,18 +299,16 @@ def _lost(
         plan.notes.append(Note("MemberLost", words, warning=True))
 
 
-def _outdated(part: Part, noted: Mapping[str, str], name: str) -> str:
+def _outdated(part: Part, found: Object) -> str:
+    """How what is there differs from what is wanted, as a condition's reason and in words; empty if
+    it does not."""
+    noted, name = found["metadata"].get("annotations") or {}, found["metadata"]["name"]
     wanted = part.main["metadata"]["annotations"]
     if noted.get(RUN) != wanted[RUN]:
         return f"RunningOldFile: {name} runs the file as it was"
     if noted.get(TEMPLATE) != wanted[TEMPLATE]:
         return f"NeedsRecreate: {name} was made of what has changed since"
     return ""
-
-
-def _job_failed(job: Mapping[str, Any] | None) -> bool:
-    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
 
 
 def _finish(
@@ -291,7 +355,8 @@ def _beats(
         plan.ready = state.phase == "running"
         plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")
         return
-    plan.ready = bool(figures.beat) and now - figures.beat <= BEAT and state.phase != "lost"
+    # A beat may be of the pod before, or of the member before.
+    plan.ready = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
     if state.phase in ("absent", "waiting", "lost"):
         plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} does not run")
     elif not figures.beat:

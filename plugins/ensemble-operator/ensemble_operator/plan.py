@@ -7,6 +7,7 @@ calls it with what there is and carries out what it says.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .changes import (
@@ -24,14 +25,15 @@ from .changes import (
 )
 from .holders import awaited, holders, secret_names, value, wanted
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
-from .member_state import any_stopping
+from .member_state import gone_at
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
-from .part import BEAT, Part, PartPlan, plan_part
+from .part import BEAT, Part, PartPlan, members_leave, plan_part
 from .resource import Ensemble, Reference, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
 from .times import said, seconds
+from .withdrawal import run_is_there
 
 __all__ = ["files_of", "plan"]
 
@@ -236,7 +238,8 @@ class _Planning:
 
     def _parts(self, ready: bool, finished: bool) -> list[tuple[Part, PartPlan]]:
         done: list[tuple[Part, PartPlan]] = []
-        stopping = self.ensemble.outside and self.ensemble.suspend and self._run_is_there()
+        leaves = members_leave(self.ensemble, self.parts, self.observed)
+        needed = leaves and run_is_there(self.ensemble, self.observed, self.now)
         for part in self.parts:
             name = part.main["metadata"]["name"]
             there = (part.main["kind"], name) in self.observed.children
@@ -249,7 +252,8 @@ class _Planning:
                 self.now,
                 may_begin=may_begin,
                 ended=finished,
-                needed=stopping and part.name != RUNNER,
+                needed=needed and not part.runs,
+                leaves=leaves and part.runs,
             )
             if each.conflict:
                 self.conflicts.append(each.conflict)
@@ -263,13 +267,6 @@ class _Planning:
             self.notes += each.notes
             done.append((part, each))
         return done
-
-    def _run_is_there(self) -> bool:
-        """True if the run beside the members, stopped, may yet have its jobs cancelled at them."""
-        name = member_object(self.ensemble, RUNNER)
-        job = self.observed.children.get(("Job", name))
-        mine = job is not None and is_mine(self.ensemble, job)
-        return mine or any_stopping(self.observed.pods, name, self.now)
 
     def _prune(self, parts: list[tuple[Part, PartPlan]]) -> None:
         """Remove what was made for members and files that are not wanted any more."""
@@ -383,7 +380,8 @@ class _Planning:
                 again.append(self.observed.written + _FIGURES)
             status = dict(before)
         beats = [each.beat + BEAT + 1 for each in self.observed.figures.values()]
-        again += [at for at in beats if at > self.now]
+        leaving = [gone_at(each) for each in self.observed.pods]
+        again += [at for at in (*beats, *leaving) if self.now < at < math.inf]
         if self.waited_for:
             again.append(self.now + _OTHERS)
         if self.ensemble.ttl is not None and status.get("finishedAt"):

@@ -116,6 +116,11 @@ class Ensemble:
         """True if journals outlive a pod."""
         return "claim" in self.state or "size" in self.state
 
+    def entry(self, part: str) -> Object:
+        """The status's entry of a member, or of the run beside them; empty if there is none."""
+        entries = self.status.get("members") or ()
+        return next((each for each in entries if each.get("name") == part), {})
+
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
     """The faults of an object, by the schema and the rules; with ``old``, of its change."""

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for world
 from ensemble_operator.changes import Delete, Figures, Keys
 from ensemble_operator.names import content
 from ensemble_operator.resource import Reference
-from ensemble_operator.times import said
 from world import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
@@ -475,18 +474,28 @@ def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
 # -- suspended ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_stopped_run_cancels_its_jobs_for_they_end_with_its_pod(shared: bool) -> None:
+@pytest.mark.parametrize(
+    ("shared", "state", "cancels"),
+    [
+        (False, {}, True),
+        (False, {"claim": "c"}, True),
+        (True, {}, True),
+        (True, {"claim": "c"}, False),
+        (True, {"size": "1Gi"}, False),
+    ],
+)
+def test_a_stopped_run_cancels_its_jobs_where_they_end_with_it(
+    shared: bool, state: Any, cancels: bool
+) -> None:
     """Left to a Flux that goes with the pod they would be lost; cancelled, a resume submits them
-    again."""
-    found = ensemble(member(), **({"ensemble": FILE} if shared else {}))
+    again. Beside the members, with a journal in a claim, they go on, and their ends are heard."""
+    found = ensemble(member(), state=state, **({"ensemble": FILE} if shared else {}))
     if shared:
         del found["spec"]["members"][0]["ensemble"]
     world = running(found)
     scripts = [c["data"]["start.sh"] for (k, _), c in world.children.items() if k == "ConfigMap"]
-    runs = [each for each in scripts if "ensemble run " in each]
-    assert runs
-    assert all("--set on_stop=cancel" in each for each in runs)
+    (run,) = [each for each in scripts if "ensemble run " in each]
+    assert ("--set on_stop=cancel" in run) == cancels
 
 
 def test_suspended_there_are_no_members_and_the_service_stays() -> None:
@@ -513,26 +522,6 @@ def shared(**spec: Any) -> dict[str, Any]:
     for each in found["spec"]["members"]:
         del each["ensemble"]
     return found
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["its pod ends", "its node is gone"])
-def test_suspended_members_go_once_the_run_outside_has_its_jobs_cancelled(late: bool) -> None:
-    world = running(shared(state={"claim": "c"}))
-    pod = world.pods["study-run-0"]
-    world.edit(lambda spec: spec.update(suspend=True))
-    world.step()
-    assert ("Job", "study-run") not in world.children
-    pod["metadata"]["deletionTimestamp"] = said(world.now + 60)  # it is given so long
-    world.pods["study-run-0"] = pod
-    world.settle()
-    assert {n for k, n in world.children if k == "MiniCluster"} == {"study-a", "study-b"}
-    if late:
-        world.now += 100
-    else:
-        del world.pods["study-run-0"]
-    world.settle()
-    assert "MiniCluster" not in kinds(world)
-    assert world.status["phase"] == "Suspended"
 
 
 def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:

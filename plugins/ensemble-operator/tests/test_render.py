@@ -259,3 +259,28 @@ def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) ->
         assert mark.exists()
         assert running.wait(60) == 0
     assert told.read_text() == "ensemble: exit 3\n"
+
+
+@pytest.mark.parametrize("how", ["preStop", "SIGTERM"])
+@pytest.mark.parametrize("when", ["before it begins", "between two attempts"])
+def test_after_a_stop_no_run_is_begun_again(tmp_path: Path, how: str, when: str) -> None:
+    """It was, where the stop came while the run could not go on for want of its service: its jobs
+    came to a queue that was about to go."""
+    begun = tmp_path / "begun"
+    command = shlex.join(["sh", "-c", f"echo begun >> {begun}; exit 1"])
+    start, told = script(tmp_path, command, run=True)
+    start.write_text(start.read_text().replace("0 1 2 4 8", "0.5 5 5 5 5"))
+    env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    with subprocess.Popen(["/bin/sh", start], env=env) as running:
+        from ensemble_core.testing import wait_until
+
+        first = when == "before it begins"
+        wait_until((tmp_path / "pid").exists if first else begun.exists)
+        if how == "preStop":
+            subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=150, check=True)
+        else:
+            running.terminate()
+        assert running.wait(60) == 143
+    assert not told.exists()
+    assert not first or not begun.exists()
+    assert first or begun.read_text().splitlines() == ["begun"]
