@@ -55,11 +55,12 @@ PROGRAMS = {
     "algorithms": CRASH / "algorithms.py",
     "generators": CRASH / "generators.py",
     "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
+    "suspends": ROOT / "plugins" / "ensemble-operator" / "tests" / "suspends.py",
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
-         "algorithms": 5, "generators": 10, "operator": 2, "studies": 1, "use-cases": 1,
-         "service": 1}  # fmt: skip
+         "algorithms": 5, "generators": 10, "operator": 2, "suspends": 4, "studies": 1,
+         "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
 #: The exit code where a queue is not there.
@@ -254,7 +255,8 @@ def main() -> int:
         "use-cases: the use cases likewise; algorithms: runs with algorithms, of a plugin that is "
         "replaced meanwhile; generators: runs with generators, 10 kills of each; "
         "operator: Ensembles in the stand-in for Kubernetes, whose operator, "
-        "service and first pod are killed, ten times in each round",
+        "service and first pod are killed, ten times in each round; suspends: Ensembles that are "
+        "suspended while the operator, the service or the run are killed, three times in each",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")

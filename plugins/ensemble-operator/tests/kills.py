@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for stand and node
 from node import Node, Proxy, python
 from stand import Stand
 
-__all__ = ["WHAT", "played"]
+__all__ = ["WHAT", "Scene", "arguments", "free_ports", "played", "rounds"]
 
 WHAT = ("operator", "service", "pod")
 #: Seconds for a round, however slow the machine is.
@@ -55,7 +56,7 @@ echo "$*" >> {folder}/ended
 """
 
 
-class _Operator:
+class OperatorProcess:
     """The operator's process, which is begun anew when it is gone."""
 
     def __init__(self, folder: Path, config: Path, environment: dict[str, str]) -> None:
@@ -82,43 +83,61 @@ class _Operator:
         self.process.wait()
 
 
+class Scene:
+    """The processes of a round: ``operator`` and ``node`` with what runs on it, around the stand-in.
+    ``job`` is what jobs do."""
+
+    def __init__(self, folder: Path, job: str) -> None:
+        folder.mkdir(parents=True)
+        (folder / "job.sh").write_text(job)
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "ensemble"
+        begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
+        program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
+        program.chmod(0o755)
+        self.stand, self._proxy = Stand(), Proxy()
+        environment = {
+            key: each
+            for key, each in os.environ.items()
+            if not key.startswith("ENSEMBLE_") and not key.lower().endswith("_proxy")
+        }
+        environment |= {"HOME": str(folder), "PATH": f"{folder / 'bin'}:{environment['PATH']}"}
+        environment |= {"grpc_proxy": self._proxy.url}
+        config = self.stand.cluster.kubeconfig(folder / "config")
+        self.operator = OperatorProcess(folder, config, environment)
+        self.node = Node(self.stand, folder / "node", environment)
+
+    def close(self) -> None:
+        self.operator.close()
+        self.node.close()
+        self.stand.close()
+        self._proxy.close()
+
+
 def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
     """A round: who was killed, and what was wrong in the end."""
     chance = random.Random(seed)
-    folder.mkdir(parents=True)
     # As long as so many kills take, about: they come while jobs run.
-    (folder / "job.sh").write_text(JOB.format(folder=folder, seconds=0.15 * kills))
-    (folder / "bin").mkdir()
-    program = folder / "bin" / "ensemble"
-    begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
-    program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
-    program.chmod(0o755)
-    stand, proxy = Stand(), Proxy()
-    environment = {
-        key: each
-        for key, each in os.environ.items()
-        if not key.startswith("ENSEMBLE_") and not key.lower().endswith("_proxy")
-    }
-    environment |= {"HOME": str(folder), "PATH": f"{folder / 'bin'}:{environment['PATH']}"}
-    environment |= {"grpc_proxy": proxy.url}
-    operator = _Operator(folder, stand.cluster.kubeconfig(folder / "config"), environment)
-    node = Node(stand, folder / "node", environment)
+    scene = Scene(folder, JOB.format(folder=folder, seconds=0.15 * kills))
     try:
-        stand.apply(_ensemble(folder))
-        killed = _disturb(stand, node, operator, chance, kills, folder / "enough")
-        return _judged(stand, folder, killed)
+        scene.stand.apply(_ensemble(folder))
+        killed = _disturb(scene, chance, kills, folder / "enough")
+        return _judged(scene.stand, folder, killed)
     finally:
-        operator.close()
-        node.close()
-        stand.close()
-        proxy.close()
+        scene.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    found = []
+    for _ in range(count):
+        with socket.create_server(("127.0.0.1", 0)) as each:
+            found.append(each.getsockname()[1])
+    return found
 
 
 def _ensemble(folder: Path) -> dict[str, Any]:
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            ports.append(found.getsockname()[1])
+    ports = free_ports(2)
     spec = {"size": 1, "maxSize": 8, "backoffLimit": 1000, "containers": [{"image": "any"}]}
     text = FILE.format(folder=folder, jobs=JOBS, later=LATER)
     member = {"minicluster": {"spec": spec}, "ensemble": text}
@@ -143,9 +162,7 @@ def _over(stand: Stand) -> bool:
 
 
 def _disturb(
-    stand: Stand,
-    node: Node,
-    operator: _Operator,
+    scene: Scene,
     chance: random.Random,
     kills: int,
     enough: Path,
@@ -157,14 +174,14 @@ def _disturb(
     chance.shuffle(plan)
     end = time.monotonic() + _LONGEST
     due = time.monotonic() + chance.uniform(0, 2)
-    while not _over(stand) and time.monotonic() < end:
+    while not _over(scene.stand) and time.monotonic() < end:
         time.sleep(0.02)
         if plan and time.monotonic() >= due:
             what = plan[-1]
             kill = {
-                "operator": operator.kill,
-                "service": lambda: node.kill_service("study"),
-                "pod": lambda: node.kill_pod("study-0"),
+                "operator": scene.operator.kill,
+                "service": lambda: scene.node.kill_service("study"),
+                "pod": lambda: scene.node.kill_pod("study-0"),
             }[what]
             if kill():  # else it is not there yet, or not again: a moment later
                 killed.append(plan.pop())
@@ -206,18 +223,22 @@ def _judged(stand: Stand, folder: Path, killed: list[str]) -> dict[str, Any]:
     return {**found, "good": not any(found[each] for each in ("lost", "doubled", "other"))}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """Arguments of a program that plays rounds."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--base", type=Path, required=True)
-    parser.add_argument("--kills", type=int, default=10, help="in each round (10)")
-    chosen = parser.parse_args()
+    return parser
+
+
+def rounds(chosen: argparse.Namespace, play: Callable[[Path, int], dict[str, Any]]) -> int:
+    """Play them, each in a folder of its own; the exit code."""
     good = True
     for seed in range(chosen.seed, chosen.seed + chosen.rounds):
         folder = chosen.base.absolute() / str(seed)
         try:
-            found = played(folder, seed, chosen.kills)
+            found = play(folder, seed)
         except Exception:
             nothing: dict[str, Any] = {"killed": [], "jobs": 0, "lost": [], "doubled": []}
             nothing |= {"fired_again": [], "replay_differences": [], "good": False}
@@ -227,6 +248,13 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
         print(json.dumps({"seed": seed, **found}), flush=True)
     return 0 if good else 1
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="in each round (10)")
+    chosen = parser.parse_args()
+    return rounds(chosen, lambda folder, seed: played(folder, seed, chosen.kills))
 
 
 if __name__ == "__main__":

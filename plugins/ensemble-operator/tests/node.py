@@ -1,7 +1,9 @@
 """A node for the stand-in: containers become processes of this machine, which may be killed.
 
-The service of an Ensemble and the first pods of its members are started as their objects say, with
-the files that are mounted; only folders are elsewhere. Names of Services are found by a proxy.
+The service of an Ensemble, the first pods of its members and those of the run beside them are
+started as their objects say, with the files that are mounted; only folders are elsewhere. A pod that
+is deleted is asked to end first, and takes everything that was begun in it along, as a container
+does. Names of Services are found by a proxy.
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from ensemble_minicluster.testing.operator import INDEX
+from ensemble_minicluster.testing.refusals import Refusal
 from stand import Stand
 
 __all__ = ["Node", "Proxy", "python"]
 
 Object = dict[str, Any]
+#: What keeps a pod there until its processes have ended, and the variable that all of them have.
+_HERE, _POD = "tests/node", "POD_OF_NODE"
+#: Seconds that a pod has to end in.
+_GRACE = 30.0
 
 
 def python(module: str) -> list[str]:
@@ -89,6 +97,8 @@ class Node:
         self._services: dict[str, subprocess.Popen[bytes]] = {}
         self._pods: dict[str, subprocess.Popen[bytes]] = {}
         self._over: set[str] = set()
+        #: Until when pods may go on that are deleted.
+        self._leaving: dict[str, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="node", daemon=True)
         self._thread.start()
@@ -98,6 +108,8 @@ class Node:
         self._thread.join(60)
         for each in (*self._services.values(), *self._pods.values()):
             _kill(each)
+        for name in self._pods:
+            _kill_all(name)
 
     def kill_service(self, name: str) -> bool:
         """kill -9 of the service's process; whether there was one."""
@@ -105,22 +117,32 @@ class Node:
             found = self._services.get(name)
             return found is not None and _kill(found)
 
+    def kill_run(self, job: str) -> bool:
+        """kill -9 of the processes of a pod of the run; whether there were any."""
+        with self._lock:
+            found = [
+                n for n, each in self._pods.items() if n.startswith(job) and each.poll() is None
+            ]
+            for name in found:
+                _kill_all(name)
+            return bool(found)
+
     def kill_pod(self, job: str) -> bool:
         """kill -9 of the processes of a member's first pod; whether there were any. Its queue is
         another's business and goes on."""
         with self._lock:
-            found = [each for name, each in self._pods.items() if name.startswith(f"{job}-0-")]
-            running = [each for each in found if each.poll() is None]
-            for each in running:
+            found = {name: p for name, p in self._pods.items() if name.startswith(f"{job}-0-")}
+            running = {name: each for name, each in found.items() if each.poll() is None}
+            for name, each in running.items():
                 each.send_signal(signal.SIGSTOP)  # so that it begins nothing that is not seen here
                 os.waitpid(each.pid, os.WUNTRACED)
                 begun = Path(f"/proc/{each.pid}/task/{each.pid}/children").read_text().split()
                 _kill(each)
                 for process in begun:
                     os.kill(int(process), signal.SIGKILL)
-            with contextlib.suppress(OSError, ValueError):
-                run = int((self._folder / job / "mnt" / "ensemble.pid").read_text())
-                os.kill(run, signal.SIGKILL)
+                with contextlib.suppress(OSError, ValueError):
+                    run = int((self._folder / job / f"{name}-mnt" / "ensemble.pid").read_text())
+                    os.kill(run, signal.SIGKILL)
             return bool(running)
 
     # -- one look ----------------------------------------------------------------------------------
@@ -168,47 +190,95 @@ class Node:
         name, labels = pod["metadata"]["name"], pod["metadata"].get("labels", {})
         job = labels.get("job-name", "")
         phase = pod.get("status", {}).get("phase")
-        if labels.get(INDEX) != "0" or phase != "Running" or name in self._over:
+        if not job or labels.get(INDEX, "0") != "0":
             return
         process = self._pods.get(name)
-        if process is None:
-            self._start(name, job)
-        elif process.poll() is not None:
-            self._over.add(name)
-            told = self._folder / job / f"{name}.told"
-            if process.returncode == 0:
-                message = told.read_text() if told.exists() else ""
-                self._stand.player.end("default", job, message=message)
-            else:
-                self._stand.player.kill("default", job)
-
-    def _start(self, name: str, job: str) -> None:
-        found = self._stand.get("MiniCluster", job)
-        if found is None:
+        if "deletionTimestamp" in pod["metadata"]:
+            self._leave(pod)
+        elif phase != "Running" or name in self._over:
             return
+        elif process is None:
+            if self._hold(pod, True):
+                self._start(pod, name, job)
+        elif process.poll() is not None:
+            told = self._folder / job / f"{name}.told"
+            message = told.read_text() if told.exists() else ""
+            with contextlib.suppress(LookupError):  # deleted meanwhile
+                if process.returncode == 0:
+                    self._stand.player.end("default", job, message=message)
+                else:
+                    self._stand.player.kill("default", job)
+                self._over.add(name)
+
+    def _hold(self, pod: Object, wanted: bool) -> bool:
+        """Keep a pod there when it is deleted, or not any longer; whether that is so now."""
+        found = [_HERE] if wanted else []
+        if pod["metadata"].get("finalizers", []) == found:
+            return True
+        body = {**pod, "metadata": {**pod["metadata"], "finalizers": found}}
+        with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
+            self._stand.cluster.store.write(self._stand.kind("Pod"), "default", body)
+            return True
+        return False
+
+    def _leave(self, pod: Object) -> None:
+        name, now = pod["metadata"]["name"], time.monotonic()
+        process = self._pods.get(name)
+        if (
+            process is not None
+            and process.poll() is None
+            and now < self._leaving.get(name, now + 1)
+        ):
+            if name not in self._leaving:
+                self._leaving[name] = now + _GRACE
+                process.terminate()
+            return
+        _kill_all(name)
+        self._hold(pod, False)
+
+    def _start(self, pod: Object, name: str, job: str) -> None:
         folder = self._folder / job
-        container = found["spec"]["containers"][0]
-        moved = {"/mnt/flux": str(folder / "mnt"), "/dev/termination-log": f"{folder}/{name}.told"}
-        for key, volume in container["volumes"].items():
-            moved[volume["path"]] = str(folder / key)
-        (folder / "mnt").mkdir(parents=True, exist_ok=True)
-        for key, volume in container["volumes"].items():
-            place = folder / key
-            place.mkdir(parents=True, exist_ok=True)
-            if "configMapName" in volume:
-                files = self._stand.get("ConfigMap", volume["configMapName"])
+        if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "run":
+            (container,) = pod["spec"]["containers"]
+            words, own = container["command"], {e["name"]: e["value"] for e in container["env"]}
+            volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+            mounts = [
+                (
+                    mount["mountPath"],
+                    mount["name"] if mount["name"] != "tmp" else f"{name}-tmp",
+                    volumes[mount["name"]].get("configMap", {}).get("name"),
+                    volumes[mount["name"]].get("secret", {}).get("secretName"),
+                )
+                for mount in container["volumeMounts"]
+            ]
+        else:
+            found = self._stand.get("MiniCluster", job)
+            if found is None:
+                return
+            container = found["spec"]["containers"][0]
+            words, own = container["command"].split(), container["environment"]
+            mounts = [
+                (volume["path"], key, volume.get("configMapName"), volume.get("secretName"))
+                for key, volume in container["volumes"].items()
+            ]
+            mounts.append(("/mnt/flux", f"{name}-mnt", None, None))
+        places = {path: str(folder / key) for path, key, _, _ in mounts}
+        moved = {**places, "/dev/termination-log": f"{folder}/{name}.told"}
+        moved.pop("/tmp", None)  # in files it is a folder of this machine
+        for path, key, config_map, secret in mounts:
+            Path(places[path]).mkdir(parents=True, exist_ok=True)
+            if config_map:
+                files = self._stand.get("ConfigMap", config_map)
                 if files is None:
                     return
                 for each, text in files["data"].items():
-                    (place / each).write_text(_moved(text, moved))
-            elif "secretName" in volume and not self._write_secret(
-                volume["secretName"], place, key
-            ):
+                    Path(places[path], each).write_text(_moved(text, moved))
+            elif secret and not self._write_secret(secret, Path(places[path]), key):
                 return
-        own = {key: _moved(text, moved) for key, text in container["environment"].items()}
+        own = {key: _moved(text, places) for key, text in own.items()}
         self._pods[name] = subprocess.Popen(
-            [_moved(each, moved) for each in container["command"].split()],
-            env={**self._environment, **own}, stdout=(folder / "said").open("ab"),
+            [_moved(each, moved) for each in words],
+            env={**self._environment, **own, _POD: name}, stdout=(folder / "said").open("ab"),
             stderr=subprocess.STDOUT, cwd=folder,
         )  # fmt: skip
 
@@ -229,6 +299,19 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
     process.kill()
     process.wait()
     return True
+
+
+def _kill_all(pod: str) -> None:
+    """kill -9 of everything that was begun in a pod, until there is nothing left."""
+    mark = f"{_POD}={pod}\0".encode()
+    left = True
+    while left:
+        left = False
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in entry.read_bytes():
+                    os.kill(int(entry.parent.name), signal.SIGKILL)
+                    left = True
 
 
 def _moved(text: str, moved: dict[str, str]) -> str:

@@ -57,10 +57,12 @@ class Player:
             self._store.write(self._jobs, namespace, found, part="status")
 
     def pod(self, namespace: str, job: str) -> Object | None:
-        """Pod 0 of a Job, as long as it has not failed."""
+        """Pod 0 of a Job, as long as it has not failed and is not being deleted."""
         for pod in self._store.all(self._pods, namespace):
             labels = pod["metadata"].get("labels", {})
             if labels.get("job-name") != job or labels.get(INDEX, "0") != "0":
+                continue
+            if "deletionTimestamp" in pod["metadata"]:
                 continue
             if pod.get("status", {}).get("phase") != "Failed":
                 return pod

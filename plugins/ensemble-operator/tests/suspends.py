@@ -1,0 +1,230 @@
+"""Rounds in which an Ensemble is suspended, and members of it are made anew, at random moments: also
+just after something of it was killed.
+
+A round is one Ensemble in the stand-in, with processes of their own: the operator, its service and
+what runs in its two members, whose jobs go with the member's pod. In half of the rounds the run is
+beside the members, in half each member has its own. ``kill -9`` comes to the operator, the service
+and a run beside members, before a suspend and while its end is waited for, which some suspends are
+not. In the end every job has succeeded once. Prints a line of JSON for each round, as
+``scripts/soak.py`` reads them; used by a test as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # for kills, node and stand
+
+from kills import Scene, arguments, free_ports, rounds
+from node import python
+
+__all__ = ["played"]
+
+#: Seconds for a round, however slow the machine is, and for one wait in it.
+_LONGEST, _PATIENCE = 400.0, 120.0
+JOBS = {"sim": 14, "post": 10}
+#: What has begun to tell of its end is not cancelled any more.
+JOB = """\
+echo "$*" >> {folder}/started
+sleep 2
+trap '' TERM
+echo "$*" >> {folder}/ended
+"""
+
+
+def played(folder: Path, seed: int, times: int, *, outside: bool | None = None) -> dict[str, Any]:
+    """A round with so many suspends: what was done, and what was wrong in the end. ``outside`` says
+    where the run is; without, chance does."""
+    chance = random.Random(seed)
+    scene = Scene(folder, JOB.format(folder=folder))
+    try:
+        return _Round(scene, folder, chance, times, outside).play()
+    finally:
+        scene.close()
+
+
+class _Round:
+    def __init__(
+        self, scene: Scene, folder: Path, chance: random.Random, times: int, outside: bool | None
+    ) -> None:
+        self._scene, self._stand, self._folder = scene, scene.stand, folder
+        self._chance, self._times = chance, times
+        by_chance = chance.random() < 0.5
+        self._outside = by_chance if outside is None else outside
+        self._found = _ensemble(folder, outside=self._outside)
+        self._end = time.monotonic() + _LONGEST
+        self._begun = 0
+        self.done: list[str] = []
+
+    def play(self) -> dict[str, Any]:
+        self._stand.apply(self._found)
+        for _ in range(self._times):
+            # While jobs run, as a rule.
+            self._begun = len(self._lines("started"))
+            longest = _PATIENCE if self._chance.random() < 0.8 else self._chance.uniform(0, 4)
+            self._wait(lambda: len(self._lines("started")) > self._begun or self._over(), longest)
+            self._wait(self._over, self._chance.uniform(0, 2.5))
+            if self._over():
+                break
+            self._disturb()
+        self._wait(self._over, _LONGEST)
+        return self._judged()
+
+    def _disturb(self) -> None:
+        if self._chance.random() < 0.7:
+            self._kill()
+            time.sleep(self._chance.choice([0, 0, 0.05, 0.3, 1.5]))
+        if self._chance.random() < 0.25:
+            member = self._chance.choice(self._found["spec"]["members"])
+            container = member["minicluster"]["spec"]["containers"][0]
+            container["image"] = f"image-{len(self.done)}"
+            self._edit("recreate")
+            self._wait(self._over, self._chance.uniform(0, 4))
+            return
+        self._found["spec"]["suspend"] = True
+        self._edit("suspend")
+        for _ in range(2):
+            if self._chance.random() < 0.5 and not self._wait(
+                self._suspended, self._chance.uniform(0, 3)
+            ):
+                self._kill()
+        early = self._chance.random() < 0.2
+        self._wait(self._suspended, self._chance.uniform(0, 2) if early else _PATIENCE)
+        if not early and not self._suspended() and not self._over():
+            self.done.append("never suspended")
+        self._found["spec"]["suspend"] = False
+        self._edit("early resume" if early else "resume")
+
+    def _kill(self) -> None:
+        what = self._chance.choice(["operator", "service"] + ["run"] * 2 * self._outside)
+        node = self._scene.node
+        kill = {
+            "operator": self._scene.operator.kill,
+            "service": lambda: node.kill_service("study"),
+            "run": lambda: node.kill_run("study-run"),
+        }[what]
+        if kill():
+            self.done.append(what)
+
+    def _edit(self, what: str) -> None:
+        self._stand.apply(copy.deepcopy(self._found))
+        self.done.append(what)
+
+    def _over(self) -> bool:
+        return self._stand.condition("study", "Finished")[0] == "True"
+
+    def _suspended(self) -> bool:
+        """True if nothing is there but members whose own run is over."""
+        entries = self._stand.status("study").get("members", ())
+        over = {f"study-{each['name']}" for each in entries if each.get("finishedAt")}
+        there = {*self._stand.names("MiniCluster"), *self._stand.names("Job")}
+        return there <= over
+
+    def _wait(self, holds: Any, seconds: float) -> bool:
+        end = min(self._end, time.monotonic() + seconds)
+        while not holds():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _judged(self) -> dict[str, Any]:
+        wanted = {f"{name} {index}" for name, count in JOBS.items() for index in range(count)}
+        counts = {each: Counter(self._lines(each)) for each in ("started", "ended")}
+        other = []
+        if self._stand.condition("study", "Finished") != ("True", "Succeeded"):
+            other.append(f"it did not succeed: {json.dumps(self._stand.status('study'))}")
+        if "NotWithdrawn" in self._stand.events() or "never suspended" in self.done:
+            other.append("its jobs could not be cancelled")
+        told = Counter(f"{e['group']} {e['index']} {e['outcome']}" for e in self._jobs())
+        if told != Counter(f"{each} success" for each in wanted):
+            other.append(f"its journal has {dict(told)}")
+        found = {
+            "killed": self.done,
+            "jobs": sum(counts["ended"].values()),
+            "again": sum(counts["started"].values()) - len(counts["started"]),
+            "lost": sorted(wanted - set(counts["ended"])),
+            "doubled": sorted(each for each, n in counts["ended"].items() if n > 1),
+            "fired_again": [],
+            "replay_differences": [],
+            "other": other,
+        }
+        return {**found, "good": not any(found[each] for each in ("lost", "doubled", "other"))}
+
+    def _lines(self, name: str) -> list[str]:
+        path = self._folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        """What the runs' journals have of jobs."""
+        found: list[dict[str, Any]] = []
+        for entry in self._stand.status("study").get("members", ()):
+            name = f"study-{entry['name']}"
+            volume = "state" if self._outside else "ensemble-state"
+            state = self._folder / "node" / name / volume / name
+            words = ["jobs", entry.get("run", ""), "--json", "--state", str(state)]
+            if state.exists() and self._outside == (entry["name"] == "run"):
+                done = subprocess.run(
+                    [*python("ensemble_core.cli.main"), *words], capture_output=True, check=False
+                )
+                found += json.loads(done.stdout or b"[]")
+        return found
+
+
+def _file(folder: Path, members: dict[str, str]) -> str:
+    """The ensemble file with these groups of jobs, by the member that each is for."""
+    jobs = [
+        {
+            "name": name,
+            "command": f"/bin/sh {folder}/job.sh {name} {{replica}}",
+            "replicas": JOBS[name],
+            "at_once": 3,
+            **({"executor": f"study-{member}"} if len(members) > 1 else {}),
+        }
+        for member, name in members.items()
+    ]
+    rules = [{"trigger": "start", "action": {"name": "submit", "label": e["name"]}} for e in jobs]
+    return json.dumps({"name": "suspends", "jobs": jobs, "rules": rules})
+
+
+def _ensemble(folder: Path, *, outside: bool) -> dict[str, Any]:
+    ports = free_ports(2)
+    groups = dict(zip("ab", JOBS, strict=True))
+    members: list[dict[str, Any]] = []
+    for name, group in groups.items():
+        spec = {"size": 1, "backoffLimit": 1000, "containers": [{"image": "any"}]}
+        found = {"name": name, "minicluster": {"spec": spec}, "options": {"compose": "local"}}
+        members.append(found | ({} if outside else {"ensemble": _file(folder, {name: group})}))
+    return {
+        "apiVersion": "ensemble.flux-framework.org/v1alpha1",
+        "kind": "Ensemble",
+        "metadata": {"name": "study"},
+        "spec": {
+            "members": members,
+            **({"ensemble": _file(folder, groups)} if outside else {}),
+            "sidecar": {"port": ports[0], "metricsPort": ports[1]},
+            "state": {"claim": "journals"},
+            "install": {"method": "Image"},
+            "updatePolicy": "Recreate",
+            "suspend": False,
+        },
+    }
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--times", type=int, default=3, help="in each round (3)")
+    chosen = parser.parse_args()
+    return rounds(chosen, lambda folder, seed: played(folder, seed, chosen.times))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
