@@ -1,8 +1,8 @@
 """Studies: what instances of rules, results and slices cost, as ratios measured in one run.
 
 Three things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
-without; the life of jobs with a ``result``, three rules with ``each`` and a slice for each of 1,000
-values; and a ``vary`` that asks for combinations all of which the group has had.
+without; the life of jobs with a ``result``, a table of them and three rules with ``each``, by 1,000
+values of a parameter; and a ``vary`` that asks for combinations all of which the group has had.
 
     python benchmarks/study_rate.py [--jobs N] [--rounds N]
 """
@@ -10,6 +10,7 @@ values; and a ``vary`` that asks for combinations all of which the group has had
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Iterable
@@ -26,8 +27,16 @@ from ensemble_core.model.events import Event, JobEvent, Observed, Started
 from ensemble_core.model.expressions import expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule, Trigger
+from ensemble_core.model.tables import Table
 
 KEYS = 1_000
+TABLE = Table(
+    name="means",
+    of="sim",
+    by=("T",),
+    columns={"mean": expression("mean.E")},
+    reads=frozenset({"mean.E"}),
+)
 
 
 def nothing(firing: Any, options: Any) -> Iterable[Decision]:
@@ -75,6 +84,7 @@ def begun(checked: Ensemble) -> tuple[Engine, list[str]]:
 def timed(engine: Engine, events: list[Event]) -> float:
     """Seconds per event."""
     handle = engine.handle
+    gc.collect()  # what another engine left is not this one's to clear away
     began = time.process_time()
     for event in events:
         handle(event)
@@ -112,7 +122,10 @@ def lives(jobs: int, with_study: bool) -> float:
         ]
     else:
         group, rules = sweep(count), []
-    engine, ids = begun(study(group, rules))
+    checked = study(group, rules)
+    if with_study:
+        checked = replace(checked, tables={TABLE.name: TABLE})
+    engine, ids = begun(checked)
     events: list[Event] = []
     now = 1000.0
     for job in ids:
@@ -120,7 +133,9 @@ def lives(jobs: int, with_study: bool) -> float:
         events += [JobEvent(now, job, name, {}) for name in LIFE]
         events.append(JobEvent(now + 1.5, job, "finish", {"status": 0}))
         events += [JobEvent(now + 2, job, name, {}) for name in END]
-    return timed(engine, events)
+    took = timed(engine, events)
+    assert not with_study or len(engine.tables()[TABLE.name]) == KEYS, "jobs are not in the table"
+    return took
 
 
 def vary(combinations: int) -> float:
