@@ -285,11 +285,10 @@ async def measure(server: Server, folder: Path, options: argparse.Namespace) -> 
     print(f"what the crowds did: {json.dumps(did)}")
     for failure in honest.failed:
         print(f"failed: {failure}")
-    bound = f"at most {options.ratio:g}" if options.ratio else "any will do"
     print(
         f"honest requests beside {options.connections} hostile connections took {ratio:.2f} times "
-        f"as long as beside as many idle ones (rounds {min(ratios):.2f} to {max(ratios):.2f}; "
-        f"{bound}); the service took {most:.0f} MiB at its highest (at most "
+        f"as long as beside as many idle ones (rounds {min(ratios):.2f} to {max(ratios):.2f}; at "
+        f"most {options.ratio:g}); the service took {most:.0f} MiB at its highest (at most "
         f"{options.memory:g}), {now:.0f} at the end; {honest.again} honest requests were asked "
         f"again, {len(honest.failed)} honest connections failed"
     )
