@@ -11,7 +11,7 @@ With ``--bare`` the server is no service but one of grpc.aio that compares token
 options, and relays nothing: what gRPC in Python alone makes of such a crowd.
 
     python benchmarks/service_hostile.py [--rounds N] [--seconds S] [--connections N] [--hours H]
-        [--kinds KIND,KIND …] [--ratio R] [--memory MIB] [--bare]
+        [--kinds KIND,KIND …] [--bare]
 """
 
 from __future__ import annotations
@@ -288,12 +288,11 @@ async def measure(server: Server, folder: Path, options: argparse.Namespace) -> 
     print(
         f"honest requests beside {options.connections} hostile connections took {ratio:.2f} times "
         f"as long as beside as many idle ones (rounds {min(ratios):.2f} to {max(ratios):.2f}; at "
-        f"most {options.ratio:g}); the service took {most:.0f} MiB at its highest (at most "
-        f"{options.memory:g}), {now:.0f} at the end; {honest.again} honest requests were asked "
+        f"most {MOST_RATIO:g}); the service took {most:.0f} MiB at its highest (at most "
+        f"{MOST_MEMORY:g}), {now:.0f} at the end; {honest.again} honest requests were asked "
         f"again, {len(honest.failed)} honest connections failed"
     )
-    slower = options.ratio and ratio > options.ratio
-    return most <= options.memory and not slower and not honest.failed
+    return most <= MOST_MEMORY and ratio <= MOST_RATIO and not honest.failed
 
 
 def main() -> int:
@@ -303,8 +302,6 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--hours", type=float, default=0.0, help="go on for so long at least")
-    parser.add_argument("--ratio", type=float, default=MOST_RATIO, help="bound; 0: any will do")
-    parser.add_argument("--memory", type=float, default=MOST_MEMORY, help="bound in MiB")
     parser.add_argument("--bare", action="store_true", help="a server that compares tokens only")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as text:

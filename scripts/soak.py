@@ -151,9 +151,7 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
             if time.monotonic() >= end:
                 break
             if name == "service":
-                # How long requests take is no finding: other parts may be at work beside it.
                 command = [sys.executable, str(SERVICE), "--rounds", str(rounds)]
-                command += ["--ratio", "0", "--memory", "250"]
             else:
                 command = [
                     sys.executable, __file__, "--executor", name, "--rounds", str(rounds),
