@@ -192,7 +192,7 @@ class VirtualRuntime:
                     asked = self._asked
                     inbox.append(replace(asked, timestamp=self._now))
                     continue
-                if self._leave or (engine.state.ended is not None and self._over()):
+                if self._leave or self._over():
                     break
                 due = self._next()
                 if due > self._until or due == math.inf:

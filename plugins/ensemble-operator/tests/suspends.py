@@ -164,7 +164,7 @@ class _Round:
         return path.read_text().splitlines() if path.exists() else []
 
     def _jobs(self) -> list[dict[str, Any]]:
-        """What the runs' journals have of jobs."""
+        """The jobs of the runs' journals, with their outcomes."""
         found: list[dict[str, Any]] = []
         for entry in self._stand.status("study").get("members", ()):
             name = f"study-{entry['name']}"

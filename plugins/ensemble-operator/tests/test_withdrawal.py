@@ -48,6 +48,12 @@ def suspend(world: World, value: bool = True) -> None:
     world.edit(lambda spec: spec.update(suspend=value))
 
 
+def lingers(world: World, name: str, pod: Object, seconds: float) -> None:
+    """A pod that was deleted is still there, and may be for so long."""
+    pod["metadata"]["deletionTimestamp"] = said(world.now + seconds)
+    world.pods[name] = pod
+
+
 def told(world: World) -> list[str]:
     return [each.reason for each in world.events]
 
@@ -123,8 +129,7 @@ def test_without_a_claim_members_go_once_the_runs_own_pod_has_its_jobs_cancelled
     suspend(world)
     world.step()
     assert ("Job", "study-run") not in world.children
-    pod["metadata"]["deletionTimestamp"] = said(world.now + 60)  # it is given so long
-    world.pods["study-run-0"] = pod
+    lingers(world, "study-run-0", pod, 60)
     world.settle()
     assert members(world) == {"study-a", "study-b"}
     if late:
@@ -198,8 +203,7 @@ def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
     pod = world.pods["study-run-0"]
     suspend(world)
     world.step()
-    pod["metadata"]["deletionTimestamp"] = said(world.now + 60)
-    world.pods["study-run-0"] = pod
+    lingers(world, "study-run-0", pod, 60)
     for _ in range(3):
         world.step()
     assert ("Job", "study-run") not in world.children
@@ -222,8 +226,7 @@ def test_a_run_goes_on_once_the_pod_that_withdrew_it_has_ended() -> None:
     pod = world.pods["study-run-0"]
     suspend(world, False)
     world.step()
-    pod["metadata"]["deletionTimestamp"] = said(world.now + 60)
-    world.pods["study-run-0"] = pod
+    lingers(world, "study-run-0", pod, 60)
     for _ in range(3):
         world.step()
     assert ("Job", "study-run") not in world.children
@@ -242,8 +245,7 @@ def test_a_member_is_made_anew_once_the_pods_before_have_ended() -> None:
     pod = world.pods["study-a-0"]
     world.settle()
     assert members(world) == set()
-    pod["metadata"]["deletionTimestamp"] = said(world.now + 30)
-    world.pods["study-a-0"] = pod
+    lingers(world, "study-a-0", pod, 30)
     suspend(world, False)
     for _ in range(3):
         world.step()

@@ -389,8 +389,8 @@ class Simulator(VirtualExecutor):
         if nodes.up != up:
             changed = self._gauges()
         else:
-            if (idle_now := nodes.idle) != idle:
-                changed["nodes.free"] = float(idle_now)
+            if nodes.idle != idle:
+                changed["nodes.free"] = float(nodes.idle)
             if nodes.free_cores != cores:
                 changed["cores.free"] = float(nodes.free_cores)
             if nodes.free_gpus != gpus:
