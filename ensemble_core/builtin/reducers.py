@@ -152,7 +152,10 @@ class Moments:
         self._count = self._mean = self._squares = 0.0
 
     def update(self, value: float) -> None:
-        self.update_all((value,))
+        self._count += 1.0
+        distance = value - self._mean
+        self._mean = mean = self._mean + 1.0 / self._count * distance
+        self._squares += distance * (value - mean)
 
     def update_all(self, values: Sequence[float]) -> None:
         count, mean, squares = self._count, self._mean, self._squares

@@ -46,7 +46,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
     for name in sorted(rule.reads):
         add_read(slices.reads, name, statistics)
     for group in groups:
-        table.groups[group].spoken.update(slices.reads)
+        table.groups[group].speak(slices.reads)
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
@@ -98,4 +98,4 @@ def read(
     """Keep these ``STAT.NAME`` of each index of a group."""
     for name in sorted(names):
         add_read(table.groups[group].reads, name, statistics)
-    table.groups[group].spoken.update(table.groups[group].reads)
+    table.groups[group].speak(table.groups[group].reads)

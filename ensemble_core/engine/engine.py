@@ -287,7 +287,7 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if state.heeds and event.name in state.heeds:
+        if event.name in state.heeds:
             self._heed(record, event)
         index = state.rules.index
         if state.ended is not None:
@@ -297,11 +297,10 @@ class Engine:
                 rules.endings.settle_index(record.index, event)
             return
         # Most events concern no rule, and are to cost no call.
-        awaited = index.occasions
         if (
             index.touched
             or rules.observer is not None
-            or (awaited and not awaited.keys().isdisjoint(occasions))
+            or (event.name in index.heard and not index.occasions.keys().isdisjoint(occasions))
         ):
             rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
@@ -309,22 +308,22 @@ class Engine:
 
     def _heed(self, record: JobRecord, event: JobEvent) -> None:
         """Work an event in for rules on ``silent`` and the group's ``result``."""
-        state, source = self.state, record.source
-        if state.silence.of:
+        silence, source = self.state.silence, record.source
+        if silence.of:
             if event.name == "start":
-                state.silence.begin(record, state.now, state.timers)
+                silence.begin(record, self.state.now, self.state.timers)
             else:
-                state.silence.end(record)
-        if event.name == "finish" and record.outcome == "success" and source and source.result:
+                silence.end(record)
+        if record.outcome == "success" and source and source.result and event.name == "finish":
             self._work_out_result(record, source, event)
 
     def _work_out_result(self, record: JobRecord, source: JobGroup, event: JobEvent) -> None:
-        state, occasion = self.state, Occasion(event, record)
+        state, reads, occasion = self.state, source.reads, Occasion(event, record)
         found: dict[str, Any] = {}
         for name, formula in source.result.items():
             known = named_fields(formula.spoken, state.ensemble, occasion)
-            for spoken in formula.spoken:
-                if spoken in source.reads:
+            for spoken in formula.spoken if reads else ():
+                if spoken in reads:
                     known[spoken] = state.read_scoped(spoken, None, occasion)
             value = formula.result(known, state.metric)
             if value is not None:

@@ -4,8 +4,9 @@ rules have the table keep of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rate_limit import HeldJob
@@ -14,7 +15,20 @@ from ensemble_core.engine.scopes import Reads, SliceTable
 from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["GroupState"]
+__all__ = ["CHANGES", "Change", "GroupState"]
+
+#: How counters change: when a job is submitted, as the ``first`` attempt of its index or ``again``;
+#: by the outcome of an attempt; and when its index is over.
+Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost"]
+CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
+    "first": (("open", 1), ("submitted", 1), ("active", 1)),
+    "again": (("submitted", 1), ("active", 1)),
+    "success": (("active", -1), ("finished", 1), ("success", 1)),
+    "failed": (("active", -1), ("finished", 1), ("failed", 1)),
+    "cancelled": (("active", -1), ("cancelled", 1)),
+    "done": (("open", -1), ("done", 1)),
+    "lost": (("open", -1), ("lost", 1)),
+}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -35,6 +49,10 @@ class GroupState:
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
+    #: What of ``CHANGES`` is counted of indices or in slices, with each counter's name in rules.
+    spoken_changes: dict[Change, tuple[tuple[str, str, int], ...]] = field(
+        default_factory=lambda: dict.fromkeys(CHANGES, ())
+    )
     #: Its jobs that are done, where a table is over them.
     done_jobs: DoneJobs | None = None
     #: The combinations that it has had, where a rule may ask for others.
@@ -61,6 +79,13 @@ class GroupState:
     def backlog(self) -> int:
         """Elements of its sweep that ``submit-next`` has not taken yet."""
         return max(0, self.group.size - self.taken)
+
+    def speak(self, names: Iterable[str]) -> None:
+        """From now on ``STAT.NAME`` of these names is kept of single indices or in slices."""
+        self.spoken.update(names)
+        for change, counters in CHANGES.items():
+            named = ((f"count.{counter}", counter, by) for counter, by in counters)
+            self.spoken_changes[change] = tuple(each for each in named if each[0] in self.spoken)
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from ensemble_core.engine.job_steps import Outcome
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.model.causes import Cause, cause_of
 from ensemble_core.model.codec import NOTHING
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from ensemble_core.metrics.series import Series
     from ensemble_core.model.decisions import Retry
 
-__all__ = ["MOST_ROWS", "Index", "JobRecord", "Link", "Outcome"]
-
-Outcome = Literal["success", "failed", "cancelled"]
+__all__ = ["MOST_ROWS", "Index", "JobRecord", "Link"]
 
 #: So many rows of one job may be submitted.
 MOST_ROWS = 10_000

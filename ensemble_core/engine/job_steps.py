@@ -5,11 +5,14 @@ Used by the job table, and for strangers' jobs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from ensemble_core.model.jobs import RFC21_EVENTS, JobState
 
-__all__ = ["STEPS", "Step", "exit_code", "step_of"]
+__all__ = ["OUTCOME_OCCASIONS", "STEPS", "Outcome", "Step", "events_of", "exit_code", "step_of"]
+
+Outcome = Literal["success", "failed", "cancelled"]
 
 #: The state that an event brings a job to (RFC 21).
 _STATE_AFTER: dict[str, JobState] = {
@@ -72,3 +75,25 @@ def step_of(name: str) -> Step:
 
 
 STEPS = {name: step_of(name) for name in RFC21_EVENTS}
+
+#: The occasions of how a job ended, which is known by its ``finish`` or else its ``clean``.
+OUTCOME_OCCASIONS: dict[Outcome, str] = {
+    "success": "job-success",
+    "failed": "job-fail",
+    "cancelled": "job-cancel",
+}
+
+
+def events_of(occasion: str) -> Iterator[str]:
+    """The names of the jobs' events that may make this occasion.
+
+    >>> sorted(events_of("job-run")), sorted(events_of("job-fail"))
+    (['alloc', 'run', 'start'], ['clean', 'fail', 'finish'])
+    """
+    if occasion.startswith("job-"):
+        yield occasion.removeprefix("job-")
+    if occasion in OUTCOME_OCCASIONS.values():
+        yield from ("finish", "clean")
+    for name, step in STEPS.items():
+        if occasion in step.moving:
+            yield name

@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.gauges import OwnGauges
-from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
-from ensemble_core.engine.job_steps import STEPS
+from ensemble_core.engine.group_state import CHANGES, Change, GroupState
+from ensemble_core.engine.job_record import Index, JobRecord, Link
+from ensemble_core.engine.job_steps import OUTCOME_OCCASIONS, STEPS, Outcome
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.metrics.store import (
     COMMITTED,
-    COUNTS,
     RESOURCES,
     USED,
     VARIABLES,
@@ -37,14 +36,9 @@ __all__ = ["AT_ONCE", "JobTable"]
 #: What jobs are held by that is no limit.
 AT_ONCE = "at_once"
 
-_OUTCOME_OCCASION: dict[Outcome, str] = {
-    "success": "job-success",
-    "failed": "job-fail",
-    "cancelled": "job-cancel",
-}
 #: The variables of how long jobs ran that ended so, and of how long they had waited.
-_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
-_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in _OUTCOME_OCCASION}
+_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_OCCASIONS}
+_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_OCCASIONS}
 
 #: The gauges of what a run costs.
 _USED = tuple(USED + resource for resource in RESOURCES)
@@ -53,21 +47,6 @@ _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
 #: So many slices of one key are told of.
 _MANY_SLICES = 100_000
-
-_Changes = tuple[tuple[str, int], ...]
-#: How rules name each counter of a scope.
-_COUNTED = {counter: f"count.{counter}" for counter in COUNTS}
-#: What is counted when a job is submitted, as the first attempt of its index or as a later one; by
-#: the outcome of an attempt; and when its index is over.
-_AGAIN: _Changes = (("submitted", 1), ("active", 1))
-_FIRST: _Changes = (("open", 1), *_AGAIN)
-_OVER: dict[Outcome, _Changes] = {
-    "success": (("active", -1), ("finished", 1), ("success", 1)),
-    "failed": (("active", -1), ("finished", 1), ("failed", 1)),
-    "cancelled": (("active", -1), ("cancelled", 1)),
-}
-_DONE: _Changes = (("open", -1), ("done", 1))
-_LOST: _Changes = (("open", -1), ("lost", 1))
 
 
 class JobTable:
@@ -154,7 +133,7 @@ class JobTable:
             for table in group.tables:
                 self.enter_slice(record.index, table)
         if group.watches or group.spoken or self.gauges.kept:
-            self._counted(group, record, _FIRST if index is None else _AGAIN)
+            self._counted(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable) -> None:
         """An index belongs to the slice of its parameters."""
@@ -288,7 +267,7 @@ class JobTable:
         group = self.groups[job.group]
         group.counts["done" if done else "lost"] += 1
         if group.watches or group.spoken:
-            self._counted(group, record, _DONE if done else _LOST)
+            self._counted(group, record, "done" if done else "lost")
         if done and group.done_jobs is not None:
             duration = None
             if record.started is not None and record.finished is not None:
@@ -404,7 +383,7 @@ class JobTable:
         record.outcome = outcome
         group.counts[outcome] += 1
         if group.watches or group.spoken or self.gauges.kept:
-            self._counted(group, record, _OVER[outcome])
+            self._counted(group, record, outcome)
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
@@ -420,23 +399,22 @@ class JobTable:
                     self._record(job.group, _DURATIONS[outcome], duration, record.finished)
                 if "duration" in group.spoken:
                     self.sample(record, "duration", duration, record.finished)
-        return _OUTCOME_OCCASION[outcome]
+        return OUTCOME_OCCASIONS[outcome]
 
-    def _counted(self, group: GroupState, record: JobRecord, changes: _Changes) -> None:
-        """These counters of a group have changed: of what rules read in that they are to hear."""
-        watches, spoken = group.watches, group.spoken
-        for counter, by in changes:
-            if counter in watches:
-                self._index.touched[watches[counter]] = None
-            if counter == "active" and self.gauges.kept:
-                self.gauges.count_active(by)
-            name = _COUNTED[counter]
-            if name in spoken:
-                if name in group.reads:
-                    record.index.count(counter, by)
-                for each in () if record.kept is None else record.kept.slices:
-                    if name in each.reads:
-                        each.count(counter, by)
+    def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
+        """Counters of a group have changed so: of what rules read in that they are to hear."""
+        if group.watches or self.gauges.kept:
+            for counter, by in CHANGES[change]:
+                if counter in group.watches:
+                    self._index.touched[group.watches[counter]] = None
+                if counter == "active" and self.gauges.kept:
+                    self.gauges.count_active(by)
+        for name, counter, by in group.spoken_changes[change]:
+            if name in group.reads:
+                record.index.count(counter, by)
+            for each in () if record.kept is None else record.kept.slices:
+                if name in each.reads:
+                    each.count(counter, by)
 
     def sample(self, record: JobRecord, variable: str, value: float, now: float) -> None:
         """A value of one job, for the statistics that rules name (``spoken`` has the variable) of

@@ -225,13 +225,13 @@ class RuleEvaluation:
         if rule.retries and occasion.record is not None and occasion.record.retried:
             self._tell(rule_state, occasion, "retried", None)
             return
-        value = rule_state.value
         condition, match = rule.condition, rule.trigger.match
+        value = None if rule_state.watch is None else rule_state.watch.last
         known: dict[str, Any] | None = None
         if match is not None:
             known = self._known(rule_state, occasion._replace(scope=scope))
         elif condition is not None and condition.comparison is None:
-            known = state.known(rule, condition.spoken, occasion, scope)
+            known = state.known(rule_state, occasion, scope)
             if value is not None and "value" in condition.names:
                 known["value"] = value
         try:
@@ -249,9 +249,9 @@ class RuleEvaluation:
                     ):
                         whole = not condition.metrics and len(known) == len(condition.spoken)
                         rule_state.seen = known if whole else state.spoken_of(condition, known)
-                    self._tell(
-                        rule_state, occasion, "no value" if verdict is None else "condition", known
-                    )
+                    if self.observer is not None:
+                        verdict_told: Verdict = "no value" if verdict is None else "condition"
+                        self._tell(rule_state, occasion, verdict_told, known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
             place = raised_at(error)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
+from ensemble_core.engine.job_steps import events_of
 from ensemble_core.metrics.series import Series
-from ensemble_core.metrics.store import MetricPath, MetricStore
+from ensemble_core.metrics.store import GAUGES, MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 
 __all__ = [
@@ -109,11 +110,20 @@ class RuleState:
     edition: int = 0
     #: The ``SliceKey`` of the slices that its instances are of.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
+    #: The names that its condition speaks of: each ``STAT.NAME`` of a scope with its two parts, and
+    #: all others.
+    scoped: tuple[tuple[str, str, str], ...] = field(init=False)
+    plain: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         rule = self.rule
         self.enabled = rule.enabled
         self.slices = (rule.groups, rule.each) if isinstance(rule.each, tuple) else None
+        names = () if rule.condition is None else rule.condition.spoken
+        scoped = () if rule.reads_of is not None else rule.reads - rule.of_tables - rule.of_gauges
+        scoped = [name for name in names if name in scoped and name not in GAUGES]
+        self.scoped = tuple((name, *name.split(".", 1)) for name in scoped)
+        self.plain = tuple(name for name in names if name not in scoped)
 
     def carry(self, earlier: RuleState) -> None:
         """Go on where the same rule stood in an earlier version of the file."""
@@ -304,12 +314,14 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 class RuleIndex:
     """All live rules, by what can wake them.
 
-    ``occasions`` has those that wait for one, by its name and the job's group. ``touched`` are the
-    watches whose metric was updated since the engine last looked, in order.
+    ``occasions`` has those that wait for one, by its name and the job's group, and ``heard`` the
+    names of the jobs' events that may make one of these. ``touched`` are the watches whose metric
+    was updated since the engine last looked, in order.
     """
 
     _metrics: MetricStore
     occasions: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
     watches: dict[str, Watch] = field(default_factory=dict)
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
@@ -341,7 +353,10 @@ class RuleIndex:
         trigger = state.rule.trigger
         self.broad_idle += _is_broad_idle(state.rule)
         for name in trigger.wakes:
-            by_group = self.occasions.setdefault(name, {})
+            if name not in self.occasions:
+                self.occasions[name] = {}
+                self.heard.update(events_of(name))
+            by_group = self.occasions[name]
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
@@ -358,6 +373,7 @@ class RuleIndex:
                 del by_group[trigger.group]
             if not by_group:
                 del self.occasions[name]
+                self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, name: str, group: str | None) -> Sequence[RuleState]:
         """The rules that wait for an occasion of this name, of a job of this group."""

@@ -67,11 +67,10 @@ class Scope:
             series = self.series[variable] = Series(specs)
         series.record(value, now)
 
-    def read(self, name: str, now: float) -> float | None:
+    def read(self, statistic: str, variable: str, now: float) -> float | None:
         """The value of ``STAT.VARIABLE`` here; ``None`` while there is none."""
-        statistic, _, variable = name.partition(".")
         if statistic == "count":
-            return (self.counts or {}).get(variable, 0)
+            return 0 if self.counts is None else self.counts.get(variable, 0)
         series = None if self.series is None else self.series.get(variable)
         return None if series is None else series.scoped(statistic, now)
 

@@ -38,6 +38,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
 from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
 
@@ -272,15 +273,15 @@ class State:
         self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
     ) -> float | None:
         """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""
+        statistic, _, variable = name.partition(".")
         if group is not None:
-            statistic, _, variable = name.partition(".")
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
                 return None  # as of every other scope
             return self.metric(group_path(name, group))
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
-        found = None if scope is None else scope.read(name, self.now)
+        found = None if scope is None else scope.read(statistic, variable, self.now)
         return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
@@ -345,12 +346,35 @@ class State:
         return all_fields(self.ensemble, occasion)
 
     def known(
-        self, rule: BoundRule, names: Sequence[str], occasion: Occasion, scope: Scope | None
+        self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """The values of these names for a rule, in the instance with this scope."""
+        """The values of what a rule's condition speaks of, in the instance with this scope."""
+        known: dict[str, Any] = {}
+        if rule_state.plain:
+            known = self._plain(rule_state, occasion, scope)
+        if rule_state.scoped:
+            event, record, own, _ = occasion
+            if scope is None and record is not None:
+                scope = record.index
+            context = event.context if isinstance(event, JobEvent) else NOTHING
+            parameters = NOTHING if record is None else record.job.parameters
+            for name, statistic, variable in rule_state.scoped:
+                # A column of that whole name is meant where there is one.
+                if name in own or name in context or name in parameters:
+                    known |= named_fields((name,), self.ensemble, occasion)
+                elif scope is not None:
+                    value = scope.read(statistic, variable, self.now)
+                    if value is not None:
+                        known[name] = value
+        return known
+
+    def _plain(
+        self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
+    ) -> dict[str, Any]:
+        rule, names = rule_state.rule, rule_state.plain
         known = named_fields(names, self.ensemble, occasion)
         for name in names:
-            if name in known:  # a column of that whole name is meant where there is one
+            if name in known:
                 continue
             value = None
             if name in rule.of_tables:

@@ -228,7 +228,10 @@ class Series:
     def scoped(self, statistic: str, now: float) -> float | None:
         """A statistic's value as ``STAT.NAME`` and tables have it: there is no variance of one
         value. (The metric's is 0, as it was in the first implementation.)"""
-        return None if statistic == "variance" and self.count < 2 else self.get(statistic, now)
+        cell = self._cells.get(statistic)
+        if cell is None or (self.count < 2 and statistic == "variance"):
+            return None
+        return self.read(cell, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
         """A function that gives this statistic's value at a time; the look-up is done once."""
