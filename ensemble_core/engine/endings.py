@@ -39,10 +39,11 @@ class Endings:
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
-        if record.kept is None:
+        index = record.kept
+        if index is None or not (index.retry or index.calls or index.waits or index.over):
             self._over(record, event)
         else:
-            self.settle_index(record.kept, event)
+            self.settle_index(index, event)
         if state.ended is not None:
             return
         if state.table.holds:
@@ -113,13 +114,13 @@ class Endings:
             return
         name, group = "job-done" if done else "job-lost", record.job.group
         if index is not None and done and index.result:
-            state.table.record_result(index.record, state.now)
+            state.table.record_result(index, state.now)
         state.link = record.link
         if self._rules.observer is not None:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
-            record.index.over = True
-            self._rules.event_rules((name,), group, Occasion(event, record))
+            record.index.over = True  # also of an index that a rule makes of it now
+            self._rules.consider_each(rules.waiting((name,), group), Occasion(event, record))
         if rules.touched or state.withdrawn or state.dropped:
             self._rules.settle(event)
         if (

@@ -330,7 +330,7 @@ class Engine:
                 found[name] = value
             else:
                 self._tell_of_no_result(record, name, formula, known)
-        record.index.result = found
+        (record.kept or record.index).result = found
 
     def _tell_of_no_result(
         self, record: JobRecord, name: str, formula: Expression, known: Mapping[str, Any]

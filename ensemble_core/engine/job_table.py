@@ -27,6 +27,7 @@ from ensemble_core.metrics.store import (
     MetricStore,
 )
 from ensemble_core.model.causes import said_cause
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
@@ -265,14 +266,16 @@ class JobTable:
         """An index is over, with this attempt as its last."""
         job, index = record.job, record.kept
         group = self.groups[job.group]
-        group.counts["done" if done else "lost"] += 1
-        if group.watches or group.spoken:
-            self._counted(group, record, "done" if done else "lost")
+        change: Change = "done" if done else "lost"
+        group.counts[change] += 1
+        if group.watches or group.spoken_changes[change]:
+            self._counted(group, record, change)
         if done and group.done_jobs is not None:
             duration = None
             if record.started is not None and record.finished is not None:
                 duration = record.finished - record.started
-            group.done_jobs.add(job.index, job.parameters, record.result, duration, job.attempt)
+            result = NOTHING if index is None else index.result
+            group.done_jobs.add(job.index, job.parameters, result, duration, job.attempt)
         if index is None:
             return
         index.over = True
@@ -382,7 +385,7 @@ class JobTable:
             outcome = "success" if good else "failed"
         record.outcome = outcome
         group.counts[outcome] += 1
-        if group.watches or group.spoken or self.gauges.kept:
+        if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
             self._counted(group, record, outcome)
         if outcome == "failed":
             why = record.why or "unknown"
@@ -398,7 +401,7 @@ class JobTable:
                 if (job.group, _DURATIONS[outcome]) in self._metrics.series:
                     self._record(job.group, _DURATIONS[outcome], duration, record.finished)
                 if "duration" in group.spoken:
-                    self.sample(record, "duration", duration, record.finished)
+                    self._sample(group, record, "duration", duration, record.finished)
         return OUTCOME_OCCASIONS[outcome]
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
@@ -416,10 +419,13 @@ class JobTable:
                 if name in each.reads:
                     each.count(counter, by)
 
-    def sample(self, record: JobRecord, variable: str, value: float, now: float) -> None:
+    @staticmethod
+    def _sample(
+        group: GroupState, record: JobRecord, variable: str, value: float, now: float
+    ) -> None:
         """A value of one job, for the statistics that rules name (``spoken`` has the variable) of
         its index and of the slices that this is in."""
-        specs = self.groups[record.job.group].reads.get(variable)
+        specs = group.reads.get(variable)
         if specs:
             record.index.take(variable, value, now, specs)
         if record.kept is not None:
@@ -428,14 +434,14 @@ class JobTable:
                 if specs:
                     each.take(variable, value, now, specs)
 
-    def record_result(self, record: JobRecord, now: float) -> None:
+    def record_result(self, index: Index, now: float) -> None:
         """Record the result of a job that is done as variables of its group."""
-        name = record.job.group
+        name = index.record.job.group
         group = self.groups[name]
-        for variable, value in record.result.items():
+        for variable, value in index.result.items():
             if variable not in group.columns and not isinstance(value, str):
                 if variable in group.spoken:
-                    self.sample(record, variable, value, now)
+                    self._sample(group, index.record, variable, value, now)
                 if self._metrics.everything:
                     self._metrics.add(name, variable)
                 self._record(name, variable, value, now)
@@ -510,7 +516,7 @@ class JobTable:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
             if variable in state.spoken:
-                self.sample(record, variable, number, now)
+                self._sample(state, record, variable, number, now)
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

@@ -21,6 +21,8 @@ __all__ = ["all_fields", "named_fields"]
 
 #: What ``_newer`` may have beside the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
+#: What an event's context says of which the event itself, a parameter or the job says more.
+_NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
 
 def tag_of(ensemble: Ensemble) -> str:
@@ -61,10 +63,11 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
 def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
     """The fields of :func:`all_fields` that have these names."""
     event, record, own, scope = occasion
-    first, row = own, NOTHING
-    if record is not None and type(event) is Observed:
-        first, row = NOTHING, own
-    context: Mapping[str, Any] = event.context if isinstance(event, JobEvent) else NOTHING
+    row, context = NOTHING, NOTHING
+    if isinstance(event, JobEvent):
+        context = event.context
+    elif record is not None and type(event) is Observed:
+        own, row = NOTHING, own
     if record is not None:
         parameters = record.job.parameters
     else:
@@ -72,18 +75,18 @@ def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -
     known: dict[str, Any] = {}
     newer: Mapping[str, Any] | None = None
     for name in names:
-        if name in first:
-            known[name] = first[name]
+        if name in own:
+            known[name] = own[name]
+        elif name in context and name not in _NOT_CONTEXT:
+            known[name] = context[name]
+        elif (
+            name in _OF_JOB and record is not None and (of_job := _OF_JOB[name](record)) is not None
+        ):
+            known[name] = of_job
         elif name == "timestamp":
             known[name] = event.timestamp
         elif name == "name" and isinstance(event, JobEvent):
             known[name] = event.name
-        elif name in context and name != "cause":
-            known[name] = context[name]
-        elif (
-            record is not None and name in _OF_JOB and (of_job := _OF_JOB[name](record)) is not None
-        ):
-            known[name] = of_job
         elif name in parameters:
             known[name] = parameters[name]
         elif name in row:

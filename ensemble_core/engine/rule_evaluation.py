@@ -17,7 +17,7 @@ from ensemble_core.engine.generating import Generating
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.occasion import Occasion, Origin
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
-from ensemble_core.engine.scopes import Scope, Slice
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.engine.switching import switched
 from ensemble_core.errors import EnsembleError, raised_at
@@ -65,18 +65,6 @@ class RuleObserver(Protocol):
         """The ensemble file changed, between two events."""
 
 
-def _scope(rule_state: RuleState, record: JobRecord | None) -> Scope | None:
-    """The index or slice of the event's job that an instance of this rule is about."""
-    if record is None:
-        return None
-    if rule_state.slices is None:
-        return record.index
-    for each in record.index.slices:
-        if each.key == rule_state.slices:
-            return each
-    return None
-
-
 class RuleEvaluation:
     """The rules of one run at work. See the laws at the top of ``engine.py``."""
 
@@ -92,7 +80,7 @@ class RuleEvaluation:
 
     def react(
         self,
-        names: Sequence[str],
+        names: tuple[str, ...],
         group: str | None,
         event: Event,
         record: JobRecord | None = None,
@@ -174,26 +162,27 @@ class RuleEvaluation:
             self.consider(rule_state, occasion)
 
     def event_rules(
-        self, names: Iterable[str], group: str | None, occasion: Occasion, *, stranger: bool = False
+        self,
+        names: tuple[str, ...],
+        group: str | None,
+        occasion: Occasion,
+        *,
+        stranger: bool = False,
     ) -> None:
         """Consider the rules that wait for an occasion of one of these names."""
-        index = self.state.rules.index
-        found: list[RuleState] = []
-        for name in names:
-            if name in index.occasions:
-                found += index.waiting(name, group)
+        found = self.state.rules.index.waiting(names, group)
         if stranger:
             found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
-        self.consider_each(in_order(found), occasion)
+        self.consider_each(found, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
         """Consider the rules that wait for a job which gave no row for so many seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
-        waiting = list(self.state.rules.index.waiting("silent", group))
+        waiting = self.state.rules.index.waiting(("silent",), group)
         found = [each for each in waiting if each.rule.trigger.after == seconds]
-        self.consider_each(in_order(found), Occasion(event, record))
+        self.consider_each(found, Occasion(event, record))
         self.settle(event)
 
     # -- one rule ------------------------------------------------------------------------------
@@ -209,7 +198,14 @@ class RuleEvaluation:
         one: RuleState | Instance = rule_state
         scope = occasion.scope
         if rule.each is not None:
-            scope = scope or _scope(rule_state, occasion.record)
+            record = occasion.record
+            if scope is None and record is not None:
+                if rule_state.slices is None:
+                    scope = record.index
+                elif record.kept is not None:
+                    for each in record.kept.slices:
+                        if each.key == rule_state.slices:
+                            scope = each
             if scope is None:  # a job that lacks one of the parameters
                 return
             if self.observer is not None:
@@ -240,18 +236,21 @@ class RuleEvaluation:
                 self._tell(rule_state, occasion, "trigger", known)
                 return
             if condition is not None:
-                verdict = condition.verdict(value, known or {}, state.metric)
-                if not verdict:
+                if condition.comparison is not None:
+                    holds = condition.verdict(value, NOTHING, state.metric)
+                else:
+                    holds = condition.evaluate(value, known or NOTHING, state.metric)
+                if not holds:
                     one.holds = 0
                     # What was known says more than a last row in which it was not.
                     if known is not None and (
-                        verdict is False or not rule_state.seen or None in rule_state.seen.values()
+                        holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
-                        whole = not condition.metrics and len(known) == len(condition.spoken)
+                        whole = len(known) == rule_state.names
                         rule_state.seen = known if whole else state.spoken_of(condition, known)
                     if self.observer is not None:
-                        verdict_told: Verdict = "no value" if verdict is None else "condition"
-                        self._tell(rule_state, occasion, verdict_told, known)
+                        verdict: Verdict = "no value" if holds is None else "condition"
+                        self.observer.considered(rule_state, occasion, verdict, known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
             place = raised_at(error)

@@ -111,18 +111,26 @@ class RuleState:
     #: The ``SliceKey`` of the slices that its instances are of.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
     #: The names that its condition speaks of: each ``STAT.NAME`` of a scope with its two parts, and
-    #: all others.
+    #: all others; and how many they are, -1 where it speaks of metrics too.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
+    names: int = field(init=False)
 
     def __post_init__(self) -> None:
         rule = self.rule
         self.enabled = rule.enabled
         self.slices = (rule.groups, rule.each) if isinstance(rule.each, tuple) else None
-        names = () if rule.condition is None else rule.condition.spoken
-        scoped = () if rule.reads_of is not None else rule.reads - rule.of_tables - rule.of_gauges
-        scoped = [name for name in names if name in scoped and name not in GAUGES]
-        self.scoped = tuple((name, *name.split(".", 1)) for name in scoped)
+        names: tuple[str, ...] = ()
+        self.names = -1
+        if rule.condition is not None:
+            names = rule.condition.spoken
+            self.names = -1 if rule.condition.metrics else len(names)
+        read = rule.reads.difference(rule.of_tables, rule.of_gauges, GAUGES)
+        scoped = [] if rule.reads_of is not None else [name for name in names if name in read]
+        parts = [name.partition(".") for name in scoped]
+        self.scoped = tuple(
+            (name, part[0], part[2]) for name, part in zip(scoped, parts, strict=True)
+        )
         self.plain = tuple(name for name in names if name not in scoped)
 
     def carry(self, earlier: RuleState) -> None:
@@ -329,6 +337,8 @@ class RuleIndex:
     #: How many rules wait for a group, or the whole run, to be idle.
     broad_idle: int = 0
     touched: dict[Watch, None] = field(default_factory=dict)
+    #: What ``waiting`` has found, until a rule comes in or leaves.
+    _found: dict[tuple[Sequence[str], str | None], list[RuleState]] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
         """The watch of this metric, made if there is none yet."""
@@ -351,6 +361,7 @@ class RuleIndex:
             self.watch(path).add(state)
             return
         trigger = state.rule.trigger
+        self._found = {}
         self.broad_idle += _is_broad_idle(state.rule)
         for name in trigger.wakes:
             if name not in self.occasions:
@@ -365,6 +376,7 @@ class RuleIndex:
             state.watch.discard(state)
             return
         trigger = state.rule.trigger
+        self._found = {}
         self.broad_idle -= _is_broad_idle(state.rule)
         for name in trigger.wakes:
             by_group = self.occasions[name]
@@ -375,11 +387,16 @@ class RuleIndex:
                 del self.occasions[name]
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
-    def waiting(self, name: str, group: str | None) -> Sequence[RuleState]:
-        """The rules that wait for an occasion of this name, of a job of this group."""
-        by_group = self.occasions.get(name)
-        if not by_group:
-            return ()
-        of_all = by_group.get(None, ())
-        of_group = () if group is None else by_group.get(group, ())
-        return [*of_all, *of_group] if of_all and of_group else of_all or of_group
+    def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
+        """The rules that wait for an occasion of one of these names, of a job of this group, in
+        order. What is given is not changed any more."""
+        found = self._found.get((names, group))
+        if found is None:
+            found = []
+            for name in names:
+                by_group = self.occasions.get(name, {})
+                found += by_group.get(None, ())
+                if group is not None:
+                    found += by_group.get(group, ())
+            found = self._found[names, group] = in_order(found)
+        return found

@@ -62,10 +62,9 @@ class Scope:
         """Take one more value of a variable of which these statistics are kept."""
         if self.series is None:
             self.series = {}
-        series = self.series.get(variable)
-        if series is None:
-            series = self.series[variable] = Series(specs)
-        series.record(value, now)
+        if variable not in self.series:
+            self.series[variable] = Series(specs)
+        self.series[variable].record(value, now)
 
     def read(self, statistic: str, variable: str, now: float) -> float | None:
         """The value of ``STAT.VARIABLE`` here; ``None`` while there is none."""

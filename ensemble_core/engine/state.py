@@ -349,18 +349,15 @@ class State:
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
         """The values of what a rule's condition speaks of, in the instance with this scope."""
-        known: dict[str, Any] = {}
-        if rule_state.plain:
-            known = self._plain(rule_state, occasion, scope)
+        known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         if rule_state.scoped:
             event, record, own, _ = occasion
             if scope is None and record is not None:
                 scope = record.index
             context = event.context if isinstance(event, JobEvent) else NOTHING
-            parameters = NOTHING if record is None else record.job.parameters
             for name, statistic, variable in rule_state.scoped:
                 # A column of that whole name is meant where there is one.
-                if name in own or name in context or name in parameters:
+                if name in own or name in context:
                     known |= named_fields((name,), self.ensemble, occasion)
                 elif scope is not None:
                     value = scope.read(statistic, variable, self.now)

@@ -144,11 +144,9 @@ class Expression(Formula):
         """The number as :func:`tidy` has it, or the text. ``None`` where something that it needs
         has no value, and where the result is neither."""
         found = self.evaluate(fields.get("value"), fields, metric)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or found - found != 0:
-            return None
-        return tidy(found)
+        if isinstance(found, float):
+            return tidy(found) if found - found == 0.0 else None
+        return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
 
 
 def tidy(number: int | float) -> int | float:
