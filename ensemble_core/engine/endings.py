@@ -119,7 +119,7 @@ class Endings:
         if self._rules.observer is not None:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
-            record.index.over = True  # also of an index that a rule makes of it now
+            (index or record.index).over = True  # also of one that is made of it only now
             self._rules.consider_each(rules.waiting((name,), group), Occasion(event, record))
         if rules.touched or state.withdrawn or state.dropped:
             self._rules.settle(event)

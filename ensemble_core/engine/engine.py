@@ -88,7 +88,6 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.expressions import Expression
-from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["Engine"]
 
@@ -288,7 +287,10 @@ class Engine:
         if occasions is None:
             return
         if event.name in state.heeds:
-            self._heed(record, event)
+            if state.silence.of:
+                state.silence.heed(record, event.name, state.now, state.timers)
+            if record.outcome == "success" and event.name == "finish":
+                self._work_out_result(record, event)
         index = state.rules.index
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
@@ -306,25 +308,17 @@ class Engine:
         if event.name == "clean":
             rules.endings.cleaned(record, event)
 
-    def _heed(self, record: JobRecord, event: JobEvent) -> None:
-        """Work an event in for rules on ``silent`` and the group's ``result``."""
-        silence, source = self.state.silence, record.source
-        if silence.of:
-            if event.name == "start":
-                silence.begin(record, self.state.now, self.state.timers)
-            else:
-                silence.end(record)
-        if record.outcome == "success" and source and source.result and event.name == "finish":
-            self._work_out_result(record, source, event)
-
-    def _work_out_result(self, record: JobRecord, source: JobGroup, event: JobEvent) -> None:
-        state, reads, occasion = self.state, source.reads, Occasion(event, record)
+    def _work_out_result(self, record: JobRecord, event: JobEvent) -> None:
+        """Work out the group's ``result`` of a job that has succeeded."""
+        state, source = self.state, record.source
+        if source is None or not source.result:
+            return
         found: dict[str, Any] = {}
         for name, formula in source.result.items():
-            known = named_fields(formula.spoken, state.ensemble, occasion)
-            for spoken in formula.spoken if reads else ():
-                if spoken in reads:
-                    known[spoken] = state.read_scoped(spoken, None, occasion)
+            known = named_fields(formula.spoken, state.ensemble, event, record)
+            for spoken in formula.spoken if source.reads else ():
+                if spoken in source.reads:
+                    known[spoken] = state.read_scoped(spoken, None, Occasion(event, record))
             value = formula.result(known, state.metric)
             if value is not None:
                 found[name] = value

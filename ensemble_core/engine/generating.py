@@ -168,7 +168,7 @@ class Generating:
         state, until = self.state, spec.until
         assert until is not None
         occasion = Occasion(event)
-        known = named_fields(until.spoken, state.ensemble, occasion) if until.spoken else {}
+        known = named_fields(until.spoken, state.ensemble, *occasion) if until.spoken else {}
         for name in spec.reads:
             value = state.metric(name)  # a gauge, or STAT.NAME over the generator's group
             if value is None:

@@ -12,10 +12,10 @@ from typing import Any
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_steps import exit_code
 from ensemble_core.engine.occasion import Occasion
-from ensemble_core.engine.scopes import Slice
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import JobEvent, Observed
+from ensemble_core.model.events import Event, JobEvent, Observed
 
 __all__ = ["all_fields", "named_fields"]
 
@@ -60,9 +60,15 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
     return known
 
 
-def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
-    """The fields of :func:`all_fields` that have these names."""
-    event, record, own, scope = occasion
+def named_fields(
+    names: Iterable[str],
+    ensemble: Ensemble,
+    event: Event,
+    record: JobRecord | None,
+    own: Mapping[str, Any] = NOTHING,
+    scope: Scope | None = None,
+) -> dict[str, Any]:
+    """The fields of :func:`all_fields` for this occasion that have these names."""
     row, context = NOTHING, NOTHING
     if isinstance(event, JobEvent):
         context = event.context

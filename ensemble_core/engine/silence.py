@@ -43,6 +43,13 @@ class Silence:
             running = [each for each in records if each.job.group == group and _heard(each)]
             kept.append(Quiet(seconds, {each.job.id: now for each in running}))
 
+    def heed(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
+        """Take one of the job's events ``start``, ``finish`` and ``clean``."""
+        if event == "start":
+            self.begin(record, now, timers)
+        else:
+            self.end(record)
+
     def begin(self, record: JobRecord, now: float, timers: Timers) -> None:
         """A job has started."""
         kept = self.of.get(record.job.group)

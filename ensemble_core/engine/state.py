@@ -358,7 +358,7 @@ class State:
             for name, statistic, variable in rule_state.scoped:
                 # A column of that whole name is meant where there is one.
                 if name in own or name in context:
-                    known |= named_fields((name,), self.ensemble, occasion)
+                    known |= named_fields((name,), self.ensemble, *occasion)
                 elif scope is not None:
                     value = scope.read(statistic, variable, self.now)
                     if value is not None:
@@ -369,7 +369,7 @@ class State:
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
         rule, names = rule_state.rule, rule_state.plain
-        known = named_fields(names, self.ensemble, occasion)
+        known = named_fields(names, self.ensemble, *occasion)
         for name in names:
             if name in known:
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.model.codec import NOTHING
@@ -22,15 +22,9 @@ __all__ = ["DoneJob", "DoneJobs", "Tables"]
 TableRow = dict[str, Any]
 
 
-class DoneJob(NamedTuple):
-    """A job that is done. ``number`` is its index; ``layout`` says what ``values``, of its
-    parameters and result, are."""
-
-    number: int
-    layout: int
-    values: tuple[Any, ...]
-    duration: float | None
-    attempt: int
+#: A job that is done: its index, which layout says what its values are, the values of its
+#: parameters and result, its duration and its attempt.
+DoneJob = tuple[int, int, tuple[Any, ...], "float | None", int]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -58,7 +52,7 @@ class DoneJobs:
         if names not in self.layouts:
             self.layouts.append(names)
         layout = self.layouts.index(names)
-        self.jobs[index] = job = DoneJob(index, layout, tuple(known.values()), duration, attempt)
+        self.jobs[index] = job = (index, layout, tuple(known.values()), duration, attempt)
         for by, found in self.slices.items():
             self._place(job, by, found)
 
@@ -74,12 +68,13 @@ class DoneJobs:
     ) -> None:
         known = self.known(job)
         if all(name in known for name in by):
-            found.setdefault(tuple(known[name] for name in by), []).append(job.number)
+            found.setdefault(tuple(known[name] for name in by), []).append(job[0])
 
     def known(self, job: DoneJob) -> TableRow:
         """Values that are known of a job, by name."""
-        known = {"index": job.number, "duration": job.duration, "attempt": job.attempt}
-        known.update(zip(self.layouts[job.layout], job.values, strict=True))
+        index, layout, values, duration, attempt = job
+        known: TableRow = {"index": index, "duration": duration, "attempt": attempt}
+        known.update(zip(self.layouts[layout], values, strict=True))
         return known
 
     def in_order(self, parameters: Mapping[str, object]) -> Iterator[DoneJob]:

@@ -143,7 +143,10 @@ class Expression(Formula):
     ) -> int | float | str | None:
         """The number as :func:`tidy` has it, or the text. ``None`` where something that it needs
         has no value, and where the result is neither."""
-        found = self.evaluate(fields.get("value"), fields, metric)
+        try:
+            found = self._quick(fields.get("value"), fields.get, metric)
+        except NO_VALUE:
+            found = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(found, float):
             return tidy(found) if found - found == 0.0 else None
         return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None

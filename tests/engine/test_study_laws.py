@@ -288,7 +288,7 @@ class Watched(Story):
             before = len(self.fired(self.engine.state.out))
             every = all_fields(self.ensemble, occasion)
             names = {*every, *EVENT_FIELDS, "x", "T"}
-            assert named_fields(names, self.ensemble, occasion) == every
+            assert named_fields(names, self.ensemble, *occasion) == every
             if state.rule.trigger.wakes == ("idle",):
                 self.look_at_idle(state, occasion)
             consider(state, occasion)
