@@ -120,7 +120,7 @@ class Endings:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
             (index or record.index).over = True  # also of one that is made of it only now
-            self._rules.consider_each(rules.waiting((name,), group), Occasion(event, record))
+            self._rules.event_rules((name,), group, Occasion(event, record))
         if rules.touched or state.withdrawn or state.dropped:
             self._rules.settle(event)
         if (

@@ -436,15 +436,17 @@ class JobTable:
 
     def record_result(self, index: Index, now: float) -> None:
         """Record the result of a job that is done as variables of its group."""
-        name = index.record.job.group
+        record, metrics = index.record, self._metrics
+        name = record.job.group
         group = self.groups[name]
         for variable, value in index.result.items():
             if variable not in group.columns and not isinstance(value, str):
                 if variable in group.spoken:
-                    self._sample(group, index.record, variable, value, now)
-                if self._metrics.everything:
-                    self._metrics.add(name, variable)
-                self._record(name, variable, value, now)
+                    self._sample(group, record, variable, value, now)
+                if metrics.everything:
+                    metrics.add(name, variable)
+                if (name, variable) in metrics.series:
+                    self._record(name, variable, value, now)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:

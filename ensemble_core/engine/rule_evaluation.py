@@ -7,7 +7,7 @@ laws of all stand at the top of ``engine.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.effects import Effects
@@ -96,7 +96,9 @@ class RuleEvaluation:
         if index.touched:
             satisfied = self.satisfied()
             if satisfied:
-                self.consider_each(satisfied, Occasion(event, record, fields))
+                occasion = Occasion(event, record, fields)
+                for rule_state in satisfied:
+                    self.consider(rule_state, occasion)
         if index.occasions and not index.occasions.keys().isdisjoint(names):
             occasion = Occasion(event, record, fields)
             self.event_rules(names, group, occasion, stranger=stranger)
@@ -112,7 +114,8 @@ class RuleEvaluation:
             state.rules.index.touched or state.withdrawn or state.dropped
         ):
             state.link = state.deepest
-            self.consider_each(self.satisfied(), Occasion(event))
+            for rule_state in self.satisfied():
+                self.consider(rule_state, Occasion(event))
             withdrawn, state.withdrawn = state.withdrawn, []
             for record, link in withdrawn:
                 state.link = link
@@ -154,13 +157,6 @@ class RuleEvaluation:
                 watch.match(value, found)
         return in_order(found)
 
-    def consider_each(self, found: Iterable[RuleState], occasion: Occasion) -> None:
-        """Consider these rules, one after the other, while the run goes on."""
-        for rule_state in found:
-            if self.state.ended is not None:
-                return
-            self.consider(rule_state, occasion)
-
     def event_rules(
         self,
         names: tuple[str, ...],
@@ -170,31 +166,32 @@ class RuleEvaluation:
         stranger: bool = False,
     ) -> None:
         """Consider the rules that wait for an occasion of one of these names."""
-        found = self.state.rules.index.waiting(names, group)
-        if stranger:
-            found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
-        self.consider_each(found, occasion)
+        for rule_state in self.state.rules.index.waiting(names, group):
+            if not stranger or rule_state.rule.queue_scope:
+                self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
         """Consider the rules that wait for a job which gave no row for so many seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
-        waiting = self.state.rules.index.waiting(("silent",), group)
-        found = [each for each in waiting if each.rule.trigger.after == seconds]
-        self.consider_each(found, Occasion(event, record))
+        for rule_state in self.state.rules.index.waiting(("silent",), group):
+            if rule_state.rule.trigger.after == seconds:
+                self.consider(rule_state, Occasion(event, record))
         self.settle(event)
 
     # -- one rule ------------------------------------------------------------------------------
 
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
-        """Fire the rule if its condition holds and its backoff lets it."""
+        """Fire the rule if its condition holds and its backoff lets it, while the run goes on."""
+        state, rule = self.state, rule_state.rule
+        if state.ended is not None:
+            return
         rule_state.woken += 1
         if not rule_state.live:
             # A rule of the same occasion has left it so.
             self._tell(rule_state, occasion, rule_state.asleep, None)
             return
-        state, rule = self.state, rule_state.rule
         one: RuleState | Instance = rule_state
         scope = occasion.scope
         if rule.each is not None:
@@ -213,8 +210,8 @@ class RuleEvaluation:
             instances = scope.instances
             found = None if instances is None else instances.get(rule_state.key)
             one = scope.instance(rule_state.key) if found is None else found
-            cut = one.cut == rule_state.edition
-            if cut or one.fired >= rule.repetitions:
+            if one.fired >= rule.repetitions or one.cut == rule_state.edition:
+                cut = one.cut == rule_state.edition
                 rule_state.passed_over += not cut
                 self._tell(rule_state, occasion, "cut" if cut else "exhausted", None)
                 return
@@ -371,7 +368,8 @@ class RuleEvaluation:
         starting, dropped = switched(self.effects, decision)
         link, state.link = state.link, origin.link
         self.report_occasions(("start",), None)
-        self.consider_each(starting, Occasion(event))
+        for rule_state in starting:
+            self.consider(rule_state, Occasion(event))
         state.link = link
         for index in dropped:
             self.endings.settle_index(index, event)

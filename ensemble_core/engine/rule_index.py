@@ -87,6 +87,8 @@ class RuleState:
     rule: BoundRule
     order: int
     enabled: bool = field(init=False)
+    #: Whether it may still fire, as the rule set has it.
+    live: bool = False
     #: Whether the instance that it belongs to is on.
     on: bool = True
     fired: int = 0
@@ -153,11 +155,11 @@ class RuleState:
             self.seen = earlier.seen
 
     @property
-    def live(self) -> bool:
+    def may_fire(self) -> bool:
         """True if the rule may still fire; with ``each``, if an instance of it may."""
         if not self.enabled or not self.on or self.cut:
             return False
-        return self.fired < self.rule.repetitions or self.rule.each is not None
+        return self.rule.each is not None or self.fired < self.rule.repetitions
 
     @property
     def asleep(self) -> Asleep:

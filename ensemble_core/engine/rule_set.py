@@ -67,15 +67,17 @@ class RuleSet:
         self.strangers = self.strangers or rule.queue_scope
         if rule.concerns_failure:
             self._failure_rules.append(state)
-        if state.live:
+        if state.may_fire:
             self._enter(state)
 
     def _enter(self, state: RuleState) -> None:
+        state.live = True
         metric = state.rule.trigger.metric
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
 
     def _leave(self, state: RuleState) -> None:
+        state.live = False
         if state.rule.trigger.every is None:
             self.index.discard(state)
 
@@ -158,9 +160,8 @@ class RuleSet:
         state = self.states.get(name)
         if state is None:
             raise EnsembleError(f"there is no rule {name!r}", code="no-such-rule")
-        was_live = state.live
         state.enabled = enabled
-        return self._moved(state, was_live)
+        return self._moved(state)
 
     def _switch_instance(self, instance: InUse, on: bool, now: float) -> list[RuleState]:
         if instance.on == on:
@@ -168,15 +169,15 @@ class RuleSet:
         instance.turn(on, now)
         found: list[RuleState] = []
         for state in self.members(instance.name):
-            was_live, state.on = state.live, on
-            found += self._moved(state, was_live)
+            state.on = on
+            found += self._moved(state)
         return found
 
-    def _moved(self, state: RuleState, was_live: bool) -> list[RuleState]:
+    def _moved(self, state: RuleState) -> list[RuleState]:
         """Put the rule into the index, or take it out, as it is live now; itself if it came in."""
-        if was_live and not state.live:
+        if state.live and not state.may_fire:
             self._leave(state)
-        elif state.live and not was_live:
+        elif state.may_fire and not state.live:
             self._enter(state)
             return [state]
         return []
@@ -206,7 +207,7 @@ class RuleSet:
         one.skip = rule.backoff
         if rule.backoff_seconds:
             one.not_before = now + rule.backoff_seconds
-        if not state.live:
+        if state.live and not state.may_fire:
             self._leave(state)
 
     def cut(self, state: RuleState, why: str = _CHAIN) -> None:

@@ -229,7 +229,7 @@ class Series:
         """A statistic's value as ``STAT.NAME`` and tables have it: there is no variance of one
         value. (The metric's is 0, as it was in the first implementation.)"""
         cell = self._cells.get(statistic)
-        if cell is None or (self.count < 2 and statistic == "variance"):
+        if cell is None or (statistic == "variance" and self.count < 2):
             return None
         return self.read(cell, now)
 
@@ -240,12 +240,12 @@ class Series:
     def read(self, cell: _Cell, now: float) -> float | None:
         """A kept statistic's value; the way of rules that ask at every update, so it is short."""
         buffer = self._buffer
-        done = cell.done
-        if done != len(buffer):
-            if done + 1 == len(buffer) and not cell.timed and not cell.broken:
-                cell.done = done + 1
+        left = len(buffer) - cell.done
+        if left:
+            if left == 1 and not cell.timed and not cell.broken:
+                cell.done += 1
                 try:
-                    cell.update(buffer[done])
+                    cell.update(buffer[-1])
                 except Exception as error:  # as above
                     self._break(cell, error)
             else:
