@@ -415,9 +415,10 @@ class JobTable:
         for name, counter, by in group.spoken_changes[change]:
             if name in group.reads:
                 record.index.count(counter, by)
-            for each in () if record.kept is None else record.kept.slices:
-                if name in each.reads:
-                    each.count(counter, by)
+            if record.kept is not None:
+                for each in record.kept.slices:
+                    if name in each.reads:
+                        each.count(counter, by)
 
     @staticmethod
     def _sample(

@@ -22,9 +22,9 @@ __all__ = ["DoneJob", "DoneJobs", "Tables"]
 TableRow = dict[str, Any]
 
 
-#: A job that is done: its index, which layout says what its values are, the values of its
-#: parameters and result, its duration and its attempt.
-DoneJob = tuple[int, int, tuple[Any, ...], "float | None", int]
+#: A job that is done: its index, which layout says what its values are, its duration, its attempt,
+#: and the values of its parameters and result. One flat tuple, for there may be millions.
+DoneJob = tuple[Any, ...]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,10 +49,12 @@ class DoneJobs:
         # A parameter comes before a result of its name.
         known = {**result, **parameters}
         names = tuple(known)
-        if names not in self.layouts:
+        try:
+            layout = self.layouts.index(names)
+        except ValueError:
+            layout = len(self.layouts)
             self.layouts.append(names)
-        layout = self.layouts.index(names)
-        self.jobs[index] = job = (index, layout, tuple(known.values()), duration, attempt)
+        self.jobs[index] = job = (index, layout, duration, attempt, *known.values())
         for by, found in self.slices.items():
             self._place(job, by, found)
 
@@ -72,7 +74,7 @@ class DoneJobs:
 
     def known(self, job: DoneJob) -> TableRow:
         """Values that are known of a job, by name."""
-        index, layout, values, duration, attempt = job
+        index, layout, duration, attempt, *values = job
         known: TableRow = {"index": index, "duration": duration, "attempt": attempt}
         known.update(zip(self.layouts[layout], values, strict=True))
         return known
