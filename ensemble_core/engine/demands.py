@@ -38,13 +38,9 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
         for record in table.records.values():  # a rule that joined, or a changed file
             if record.job.group in groups:
                 table.enter_slice(record.index, slices)
-                entered = record.index.slices and record.index.slices[-1]
-                if entered and entered.key == key:
-                    entered.count("open")
-                    entered.count("submitted")
-                    entered.count("active", int(record.outcome is None))
     for name in sorted(rule.reads):
-        add_read(slices.reads, name, statistics)
+        if not name.startswith("count."):
+            add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)
 

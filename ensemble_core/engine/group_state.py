@@ -49,8 +49,8 @@ class GroupState:
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
-    #: What of ``CHANGES`` is counted of indices or in slices, with each counter's name in rules.
-    spoken_changes: dict[Change, tuple[tuple[str, str, int], ...]] = field(
+    #: What of ``CHANGES`` is counted of single indices.
+    spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
     #: Its jobs that are done, where a table is over them.
@@ -84,8 +84,9 @@ class GroupState:
         """From now on ``STAT.NAME`` of these names is kept of single indices or in slices."""
         self.spoken.update(names)
         for change, counters in CHANGES.items():
-            named = ((f"count.{counter}", counter, by) for counter, by in counters)
-            self.spoken_changes[change] = tuple(each for each in named if each[0] in self.spoken)
+            self.spoken_changes[change] = tuple(
+                each for each in counters if f"count.{each[0]}" in self.spoken
+            )
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""

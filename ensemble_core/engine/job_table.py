@@ -128,6 +128,9 @@ class JobTable:
             record.earlier = index.record.spent
             index.record = record
             group.counts["repeated"] += 1
+            for each in index.slices:
+                each.kept["submitted"] += 1
+                each.kept["repeated"] += 1
         else:
             if group.had is not None:
                 group.had.add(combination(job.parameters, job.replica))
@@ -156,6 +159,9 @@ class JobTable:
         index.slices = (*index.slices, found)
         found.open += 1
         found.submitted += 1
+        found.kept["submitted"] += 1
+        if index.record.outcome is not None:
+            found.kept[index.record.outcome] += 1
         self.emptied.pop(found, None)
 
     def _hand_on(self, record: JobRecord, group: GroupState) -> None:
@@ -281,6 +287,7 @@ class JobTable:
         index.over = True
         for each in index.slices:
             each.open -= 1
+            each.kept[change] += 1
             if not each.open:
                 self.emptied[each] = None
 
@@ -385,6 +392,9 @@ class JobTable:
             outcome = "success" if good else "failed"
         record.outcome = outcome
         group.counts[outcome] += 1
+        if record.kept is not None:
+            for each in record.kept.slices:
+                each.kept[outcome] += 1
         if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
             self._counted(group, record, outcome)
         if outcome == "failed":
@@ -412,13 +422,8 @@ class JobTable:
                     self._index.touched[group.watches[counter]] = None
                 if counter == "active" and self.gauges.kept:
                     self.gauges.count_active(by)
-        for name, counter, by in group.spoken_changes[change]:
-            if name in group.reads:
-                record.index.count(counter, by)
-            if record.kept is not None:
-                for each in record.kept.slices:
-                    if name in each.reads:
-                        each.count(counter, by)
+        for counter, by in group.spoken_changes[change]:
+            record.index.count(counter, by)
 
     @staticmethod
     def _sample(

@@ -70,7 +70,7 @@ def named_fields(
 ) -> dict[str, Any]:
     """The fields of :func:`all_fields` for this occasion that have these names."""
     row, context = NOTHING, NOTHING
-    if isinstance(event, JobEvent):
+    if type(event) is JobEvent:
         context = event.context
     elif record is not None and type(event) is Observed:
         own, row = NOTHING, own
@@ -91,7 +91,7 @@ def named_fields(
             known[name] = of_job
         elif name == "timestamp":
             known[name] = event.timestamp
-        elif name == "name" and isinstance(event, JobEvent):
+        elif name == "name" and type(event) is JobEvent:
             known[name] = event.name
         elif name in parameters:
             known[name] = parameters[name]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ensemble_core.engine.rule_index import Instance
 from ensemble_core.metrics.series import Series, StatisticSpec
+from ensemble_core.metrics.store import KEPT, counted
 
 __all__ = ["Reads", "Scope", "Slice", "SliceKey", "SliceTable", "add_read"]
 
@@ -58,6 +59,10 @@ class Scope:
             self.counts = {}
         self.counts[counter] = self.counts.get(counter, 0) + by
 
+    def counted(self, counter: str) -> int:
+        """The value of one of the counters that rules name."""
+        return 0 if self.counts is None else self.counts.get(counter, 0)
+
     def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
         """Take one more value of a variable of which these statistics are kept."""
         if self.series is None:
@@ -69,7 +74,7 @@ class Scope:
     def read(self, statistic: str, variable: str, now: float) -> float | None:
         """The value of ``STAT.VARIABLE`` here; ``None`` while there is none."""
         if statistic == "count":
-            return 0 if self.counts is None else self.counts.get(variable, 0)
+            return self.counted(variable)
         series = None if self.series is None else self.series.get(variable)
         return None if series is None else series.scoped(statistic, now)
 
@@ -86,7 +91,8 @@ class Slice(Scope):
     """The indices that have the same values of some parameters.
 
     ``order`` is its place among the slices of its table, by their first submits. ``open`` counts
-    its indices that are not over, ``submitted`` all there were.
+    its indices that are not over, ``submitted`` all there were; ``kept`` are the counters of its
+    jobs, as the metric store keeps a group's.
     """
 
     key: SliceKey = field(kw_only=True)
@@ -96,6 +102,10 @@ class Slice(Scope):
     reads: Reads = field(kw_only=True)
     open: int = 0
     submitted: int = 0
+    kept: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
+
+    def counted(self, counter: str) -> int:
+        return counted(self.kept, counter)
 
 
 @dataclass(slots=True, eq=False, repr=False)

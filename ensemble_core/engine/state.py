@@ -354,7 +354,7 @@ class State:
             event, record, own, _ = occasion
             if scope is None and record is not None:
                 scope = record.index
-            context = event.context if isinstance(event, JobEvent) else NOTHING
+            context = event.context if type(event) is JobEvent else NOTHING
             for name, statistic, variable in rule_state.scoped:
                 # A column of that whole name is meant where there is one.
                 if name in own or name in context:

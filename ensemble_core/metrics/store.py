@@ -45,7 +45,7 @@ COUNTS = (
 )
 #: What of that is kept, and how many attempts were not the first of their index; the others are
 #: worked out.
-_KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated")
+KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated")
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
 #: By which these can be told apart.
@@ -247,7 +247,7 @@ class MetricStore:
         self.everything = self.everything or everything
         self._kept = self._to_keep()
         for group in groups:
-            self.counts.setdefault(group, dict.fromkeys(_KEPT, 0))
+            self.counts.setdefault(group, dict.fromkeys(KEPT, 0))
             for variable in VARIABLES:
                 self.add(group, variable)
             if self.everything:
@@ -315,22 +315,14 @@ class MetricStore:
 
     def count(self, group: str, counter: str) -> int:
         """One of ``COUNTS`` of a group."""
-        counts = self.counts[group]
-        if counter in counts:
-            return counts[counter]
-        finished = counts["success"] + counts["failed"]
-        if counter == "finished":
-            return finished
-        if counter == "active":
-            return counts["submitted"] - finished - counts["cancelled"]
-        return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # open
+        return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
         """A function that gives this metric's value at a time; the look-up is done once."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
-        if path.kind == "count" and path.variable in _KEPT:
+        if path.kind == "count" and path.variable in KEPT:
             # It is always there: the time that ``get`` is given too is never its default.
             return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
@@ -367,6 +359,18 @@ class MetricStore:
         """Hear of faulty statistics, after this was read from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
+
+
+def counted(counts: Mapping[str, int], counter: str) -> int:
+    """The value of one of ``COUNTS``, of which those in ``KEPT`` are kept."""
+    if counter in counts:
+        return counts[counter]
+    finished = counts["success"] + counts["failed"]
+    if counter == "finished":
+        return finished
+    if counter == "active":
+        return counts["submitted"] - finished - counts["cancelled"]
+    return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # open
 
 
 def _series_text(statistic: str, group: str, variable: str) -> str:

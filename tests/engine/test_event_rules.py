@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ensemble_core.engine.job_steps import OUTCOME_OCCASIONS, STEPS, events_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGroup, Submit, Terminate
 from ensemble_core.model.events import CallReturned
 from ensemble_core.testing import Story
@@ -367,6 +368,30 @@ def test_rules_can_be_enabled_and_disabled_while_running() -> None:
     told.start()
     assert "later" in told.fired(told.play("lammps.0"))
     assert "later" not in told.fired(told.play("lammps.1"))
+
+
+def test_a_rule_that_another_rule_of_the_same_occasion_disables_does_not_fire() -> None:
+    told = story(
+        """
+  - {id: first, trigger: job-success, when: index == 0, action: {name: disable, rules: [second]}}
+  - {id: second, trigger: job-success, repetitions: 9, action: {name: log, message: x}}
+  - {id: again, trigger: job-start, when: index == 1, action: {name: enable, rules: [second]}}
+"""
+    )
+    told.start()
+    assert told.fired(told.play("lammps.0")) == ["first"]
+    assert told.fired(told.play("lammps.1")) == ["again", "second"]
+
+
+def test_whatever_occasion_an_event_makes_the_event_is_one_that_may_make_it() -> None:
+    """Events that can make no occasion which a rule waits for are not looked at any further."""
+    for name, step in STEPS.items():
+        for occasion in (*step.occasions, *step.moving):
+            assert name in events_of(occasion), (name, occasion)
+    for occasion in OUTCOME_OCCASIONS.values():
+        assert {"finish", "clean"} <= set(events_of(occasion))
+    assert list(events_of("job-of-a-plugin")) == ["of-a-plugin"]
+    assert not list(events_of("heartbeat"))
 
 
 def test_a_condition_sees_the_sweeps_parameters() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ensemble_core.model.decisions import Cancel, Fired, Log
+from ensemble_core.model.decisions import Call, Cancel, Fired, Log
+from ensemble_core.model.events import CallReturned
 from ensemble_core.testing import Story
 
 GROUPS = """
@@ -76,6 +77,48 @@ def test_a_slice_is_idle_as_soon_as_its_own_jobs_are_over_before_the_group_is() 
     told.play("sim.0")
     told.play("sim.1", status=256)
     assert messages(told) == ["T = 2: mean 2.5", "T = 1: 1 lost", "group"]
+
+
+def test_a_rule_that_joins_later_counts_all_that_was_done_in_its_slice() -> None:
+    told = Story(
+        """
+jobs: [{name: sim, command: "sim {T}", parameters: {T: [1, 2]}, count: 3}]
+rules:
+  - {trigger: start, action: [{name: submit}, {name: custom, label: more}]}
+  - {trigger: job-done, name: sim, each: [T], when: mean.duration > 99, action: {name: log, message: x}}
+custom: |
+  def more(**_): ...
+"""
+    )
+    (call,) = [one for one in told.start() if isinstance(one, Call)]
+    told.play("sim.0")
+    told.play("sim.1", status=256)
+    shown = (
+        "T={T}: {count.done} done, {count.lost} lost, {count.open} open; "
+        "{count.active} of {count.submitted} active, {count.failed} failed"
+    )
+    told.tell(
+        CallReturned(
+            told.now,
+            call.call,
+            (
+                {
+                    "rule": {
+                        "trigger": "job-done",
+                        "name": "sim",
+                        "each": ["T"],
+                        "action": {"name": "log", "message": shown},
+                    }
+                },
+            ),
+        )
+    )
+    told.play("sim.2")
+    told.play("sim.4")
+    assert messages(told) == [
+        "T=1: 2 done, 1 lost, 0 open; 0 of 3 active, 1 failed",
+        "T=2: 1 done, 0 lost, 2 open; 2 of 3 active, 0 failed",
+    ]
 
 
 def test_an_unlimited_rule_fires_whenever_the_slice_is_idle_again() -> None:
