@@ -286,7 +286,7 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if event.name in state.heeds:
+        if state.heeds and event.name in state.heeds:
             if state.silence.of:
                 state.silence.heed(record, event.name, state.now, state.timers)
             if record.outcome == "success" and event.name == "finish":
