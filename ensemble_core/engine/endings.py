@@ -120,7 +120,9 @@ class Endings:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
             (index or record.index).over = True  # also of one that is made of it only now
-            self._rules.event_rules((name,), group, Occasion(event, record))
+            occasion = Occasion(event, record)
+            for rule_state in rules.waiting((name,), group):
+                self._rules.consider(rule_state, occasion)
         if rules.touched or state.withdrawn or state.dropped:
             self._rules.settle(event)
         if (

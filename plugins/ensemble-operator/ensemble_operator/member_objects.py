@@ -44,12 +44,12 @@ _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 #: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
 #: killed says nothing, and its pod fails; and so does one that could not go on just then.
 #: ``follow`` is for what a signal, and the script below, reach: they leave word as well, so that
-#: nothing is begun after them.
+#: nothing is begun after them. A child looks for that itself: a signal just after the fork is lost.
 _START = """\
 #!/bin/sh
 trap ': > "$ENSEMBLE_PID.stop"; kill -TERM "$run"' TERM INT
 follow() {{
-  "$@" &
+  ( [ -e "$ENSEMBLE_PID.stop" ] && exit 143; exec "$@" ) &
   run=$!
   echo "$run" > "$ENSEMBLE_PID"
   [ -e "$ENSEMBLE_PID.stop" ] && kill -TERM "$run"

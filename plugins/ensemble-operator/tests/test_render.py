@@ -261,6 +261,20 @@ def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) ->
     assert told.read_text() == "ensemble: exit 3\n"
 
 
+def test_a_run_is_never_begun_once_the_pod_was_told_to_stop(tmp_path: Path) -> None:
+    """A signal that came just after a fork was lost, on a busy machine in one of three rounds."""
+    begun = tmp_path / "begun"
+    start, _ = script(tmp_path, shlex.join(["touch", str(begun)]), run=True)
+    start.write_text(start.read_text().replace("0 1 2 4 8 16 32", "0"))
+    env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    (tmp_path / "pid.stop").touch()
+    for _ in range(50):
+        assert (
+            subprocess.run(["/bin/sh", start], env=env, timeout=60, check=False).returncode == 143
+        )
+        assert not begun.exists()
+
+
 @pytest.mark.parametrize("how", ["preStop", "SIGTERM"])
 @pytest.mark.parametrize("when", ["before it begins", "between two attempts"])
 def test_after_a_stop_no_run_is_begun_again(tmp_path: Path, how: str, when: str) -> None:
