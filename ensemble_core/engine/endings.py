@@ -40,7 +40,9 @@ class Endings:
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
-        if index is None or not (index.retry or index.calls or index.waits or index.over):
+        if index is None or (
+            index.record is record and not (index.retry or index.calls or index.waits or index.over)
+        ):
             self._over(record, event)
         else:
             self.settle_index(index, event)
@@ -119,7 +121,8 @@ class Endings:
         if self._rules.observer is not None:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
-            (index or record.index).over = True  # also of one that is made of it only now
+            if index is None:
+                record.index.over = True  # a rule may make it only now
             occasion = Occasion(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, occasion)

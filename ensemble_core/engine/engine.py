@@ -324,7 +324,7 @@ class Engine:
                 found[name] = value
             else:
                 self._tell_of_no_result(record, name, formula, known)
-        (record.kept or record.index).result = found
+        record.index.result = found
 
     def _tell_of_no_result(
         self, record: JobRecord, name: str, formula: Expression, known: Mapping[str, Any]

@@ -81,7 +81,8 @@ class GroupState:
         return max(0, self.group.size - self.taken)
 
     def speak(self, names: Iterable[str]) -> None:
-        """From now on ``STAT.NAME`` of these names is kept of single indices or in slices."""
+        """From now on these are kept: variables of single indices or in slices, counters of single
+        indices."""
         self.spoken.update(names)
         for change, counters in CHANGES.items():
             self.spoken_changes[change] = tuple(

@@ -1,6 +1,6 @@
 """Job steps: what an event of each name (RFC 21) does to a job's state, and the occasions it makes.
 
-Used by the job table, and for strangers' jobs.
+Used by the job table, for strangers' jobs, and by the index of rules.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ class JobTable:
             index.record = record
             group.counts["repeated"] += 1
             for each in index.slices:
-                each.kept["submitted"] += 1
-                each.kept["repeated"] += 1
+                each.counters["submitted"] += 1
+                each.counters["repeated"] += 1
         else:
             if group.had is not None:
                 group.had.add(combination(job.parameters, job.replica))
@@ -159,9 +159,9 @@ class JobTable:
         index.slices = (*index.slices, found)
         found.open += 1
         found.submitted += 1
-        found.kept["submitted"] += 1
+        found.counters["submitted"] += 1
         if index.record.outcome is not None:
-            found.kept[index.record.outcome] += 1
+            found.counters[index.record.outcome] += 1
         self.emptied.pop(found, None)
 
     def _hand_on(self, record: JobRecord, group: GroupState) -> None:
@@ -287,7 +287,7 @@ class JobTable:
         index.over = True
         for each in index.slices:
             each.open -= 1
-            each.kept[change] += 1
+            each.counters[change] += 1
             if not each.open:
                 self.emptied[each] = None
 
@@ -394,7 +394,7 @@ class JobTable:
         group.counts[outcome] += 1
         if record.kept is not None:
             for each in record.kept.slices:
-                each.kept[outcome] += 1
+                each.counters[outcome] += 1
         if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
             self._counted(group, record, outcome)
         if outcome == "failed":

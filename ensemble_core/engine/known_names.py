@@ -21,7 +21,7 @@ __all__ = ["all_fields", "named_fields"]
 
 #: What ``_newer`` may have beside the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
-#: What an event's context says of which the event itself, a parameter or the job says more.
+#: Fields that an event's context does not give: the event itself has them, or the job.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
 
@@ -68,7 +68,7 @@ def named_fields(
     own: Mapping[str, Any] = NOTHING,
     scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """The fields of :func:`all_fields` for this occasion that have these names."""
+    """The fields of :func:`all_fields` that have these names; all others are an occasion's."""
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:
         context = event.context

@@ -243,7 +243,7 @@ class RuleEvaluation:
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
-                        whole = len(known) == rule_state.names
+                        whole = len(known) == rule_state.spoken
                         rule_state.seen = known if whole else state.spoken_of(condition, known)
                     if self.observer is not None:
                         verdict: Verdict = "no value" if holds is None else "condition"
@@ -288,15 +288,15 @@ class RuleEvaluation:
         known = self.state.fields(occasion)
         if rule_state.value is not None:
             known["value"] = rule_state.value
-        for name in rule_state.rule.of_tables:
+        for name in sorted(rule_state.rule.of_tables):
             value = self.state.tables(occasion.scope).statistic(name)
             if name not in known and value is not None:
                 known[name] = value
-        for name in rule_state.rule.of_gauges:
+        for name in sorted(rule_state.rule.of_gauges):
             value = self.state.metric(name)
             if name not in known and value is not None:
                 known[name] = value
-        for name in rule_state.rule.reads:
+        for name in sorted(rule_state.rule.reads):
             if name not in known:  # a column of that whole name is meant where there is one
                 value = self.state.read_scoped(
                     name, rule_state.rule.reads_of, occasion, occasion.scope

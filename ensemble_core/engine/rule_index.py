@@ -116,24 +116,21 @@ class RuleState:
     #: all others; and how many they are, -1 where it speaks of metrics too.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
-    names: int = field(init=False)
+    spoken: int = field(init=False)
 
     def __post_init__(self) -> None:
         rule = self.rule
         self.enabled = rule.enabled
         self.slices = (rule.groups, rule.each) if isinstance(rule.each, tuple) else None
-        names: tuple[str, ...] = ()
-        self.names = -1
-        if rule.condition is not None:
-            names = rule.condition.spoken
-            self.names = -1 if rule.condition.metrics else len(names)
+        condition = rule.condition
+        names = () if condition is None else condition.spoken
+        self.spoken = -1 if condition is None or condition.metrics else len(names)
         read = rule.reads.difference(rule.of_tables, rule.of_gauges, GAUGES)
-        scoped = [] if rule.reads_of is not None else [name for name in names if name in read]
-        parts = [name.partition(".") for name in scoped]
-        self.scoped = tuple(
-            (name, part[0], part[2]) for name, part in zip(scoped, parts, strict=True)
-        )
-        self.plain = tuple(name for name in names if name not in scoped)
+        if rule.reads_of is not None:
+            read = frozenset()
+        self.plain = tuple(name for name in names if name not in read)
+        parts = (name.partition(".") for name in names if name in read)
+        self.scoped = tuple((a + dot + b, a, b) for a, dot, b in parts)
 
     def carry(self, earlier: RuleState) -> None:
         """Go on where the same rule stood in an earlier version of the file."""
@@ -340,7 +337,7 @@ class RuleIndex:
     broad_idle: int = 0
     touched: dict[Watch, None] = field(default_factory=dict)
     #: What ``waiting`` has found, until a rule comes in or leaves.
-    _found: dict[tuple[Sequence[str], str | None], list[RuleState]] = field(default_factory=dict)
+    _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
         """The watch of this metric, made if there is none yet."""
@@ -391,7 +388,7 @@ class RuleIndex:
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
         """The rules that wait for an occasion of one of these names, of a job of this group, in
-        order. What is given is not changed any more."""
+        order. The list is never changed afterwards."""
         found = self._found.get((names, group))
         if found is None:
             found = []

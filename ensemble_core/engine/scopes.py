@@ -1,7 +1,8 @@
 """Scopes of rules: one index, or one slice of a sweep, with what is counted and measured of it.
 
 A rule with ``each`` has an instance for each scope. ``STAT.NAME`` in its conditions and actions is
-a statistic over the scope's values alone; only those are kept that some rule names. Kept by the
+a statistic over the scope's values alone; only those are kept that some rule names, but a slice
+counts its jobs in any case. Kept by the
 job table, read by ``rule_evaluation``.
 """
 
@@ -53,8 +54,8 @@ class Scope:
             found = self.instances[rule] = Instance()
         return found
 
-    def count(self, counter: str, by: int = 1) -> None:
-        """Count one more."""
+    def count(self, counter: str, by: int) -> None:
+        """Count so many more, or fewer."""
         if self.counts is None:
             self.counts = {}
         self.counts[counter] = self.counts.get(counter, 0) + by
@@ -91,8 +92,8 @@ class Slice(Scope):
     """The indices that have the same values of some parameters.
 
     ``order`` is its place among the slices of its table, by their first submits. ``open`` counts
-    its indices that are not over, ``submitted`` all there were; ``kept`` are the counters of its
-    jobs, as the metric store keeps a group's.
+    its indices that are not over, ``submitted`` all there were; ``counters`` are those of its
+    attempts and indices, as the metric store keeps a group's.
     """
 
     key: SliceKey = field(kw_only=True)
@@ -102,10 +103,10 @@ class Slice(Scope):
     reads: Reads = field(kw_only=True)
     open: int = 0
     submitted: int = 0
-    kept: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     def counted(self, counter: str) -> int:
-        return counted(self.kept, counter)
+        return counted(self.counters, counter)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ensemble_core.journal.codec import decisions_text
 from ensemble_core.model.decisions import Log
 from ensemble_core.testing import Story
 
@@ -142,3 +143,18 @@ def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
         told.observe(job, E=value)
         told.end(job)
     assert messages(told) == ["3"]
+
+
+def test_a_function_is_told_statistics_in_one_order_whatever_process_it_is() -> None:
+    """They came in the order of a set, which is another in each process."""
+    names = ["count.active", "count.done", "count.failed", "count.open", "count.submitted"]
+    told = story(
+        f"""
+  - {{trigger: job-finish, name: sim, when: {" + ".join(names)} > 0, action: {{name: custom, label: f}}}}
+custom: |
+  def f(**_): ...
+"""
+    )
+    told.begin("sim.0")
+    text = decisions_text(told.job("sim.0", "finish", status=0))
+    assert sorted(names, key=text.index) == names

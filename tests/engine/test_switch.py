@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ensemble_core.model.decisions import Decision
+from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import CallReturned, TimerElapsed
 from ensemble_core.testing import Story
 
@@ -179,3 +179,32 @@ def test_a_snapshot_keeps_which_instances_are_on() -> None:
     ]
     event = TimerElapsed(told.now + 10, "interval", "two-every")
     assert [each.type for each in again.handle(event)] == ["fired", "log"]
+
+
+def test_a_retry_that_a_switch_sets_free_at_the_jobs_clean_keeps_its_index_open() -> None:
+    """The function that the index waits for is not awaited any more: the retry begins at once."""
+    told = Story(
+        """
+jobs: [{name: sim, command: x}]
+use:
+  - {as: one, rules: [{trigger: job-fail, name: sim, action: {name: custom, label: more}}]}
+  - as: two
+    enabled: false
+    rules: [{trigger: job-success, action: {name: log, message: success}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {trigger: job-fail, name: sim, action: {name: retry}}
+  - {trigger: job-clean, name: sim, action: {name: switch, to: two}}
+  - {trigger: job-lost, name: sim, action: {name: log, message: lost}}
+  - {trigger: job-done, name: sim, action: {name: log, message: done}}
+custom: |
+  def more(**_): ...
+"""
+    )
+    told.start()
+    assert told.submitted(told.play("sim.0", status=256)) == ["sim.0-1"]
+    counts = ("open", "lost", "active")
+    assert [told.metric(f"count.sim.{each}") for each in counts] == [1, 0, 1]
+    told.play("sim.0-1")
+    assert [one.message for one in told.decisions if isinstance(one, Log)] == ["success", "done"]
+    assert told.exit_code == 0
