@@ -151,14 +151,13 @@ class JobTable:
                     f"each: [{', '.join(table.key.parameters)}] do not see it"
                 )
             return
-        if found.order + 1 == _MANY_SLICES and not found.submitted:
+        if found.order + 1 == _MANY_SLICES and not found.ever:
             self.warnings.append(
                 f"each: [{', '.join(table.key.parameters)}] has {_MANY_SLICES} instances by now, "
                 "which stay in memory until the run has ended"
             )
         index.slices = (*index.slices, found)
         found.open += 1
-        found.submitted += 1
         found.counters["submitted"] += 1
         if index.record.outcome is not None:
             found.counters[index.record.outcome] += 1

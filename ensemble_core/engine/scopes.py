@@ -92,7 +92,7 @@ class Slice(Scope):
     """The indices that have the same values of some parameters.
 
     ``order`` is its place among the slices of its table, by their first submits. ``open`` counts
-    its indices that are not over, ``submitted`` all there were; ``counters`` are those of its
+    its indices that are not over, which is asked at the end of each; ``counters`` are those of its
     attempts and indices, as the metric store keeps a group's.
     """
 
@@ -102,8 +102,12 @@ class Slice(Scope):
     #: Those of its table.
     reads: Reads = field(kw_only=True)
     open: int = 0
-    submitted: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
+
+    @property
+    def ever(self) -> int:
+        """How many indices there were so far."""
+        return self.counters["submitted"] - self.counters["repeated"]
 
     def counted(self, counter: str) -> int:
         return counted(self.counters, counter)

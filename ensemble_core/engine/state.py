@@ -264,7 +264,7 @@ class State:
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
         """Counts of the indices that a rule on ``idle`` looks at: those open, and all so far."""
         if scope is not None:
-            return scope.open, scope.submitted
+            return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts
         ever = sum(counts[name]["submitted"] - counts[name]["repeated"] for name in groups)
         return ever - sum(counts[name]["done"] + counts[name]["lost"] for name in groups), ever

@@ -314,7 +314,7 @@ class Watched(Story):
         scope, engine = occasion.scope, self.engine.state
         assert not engine.calls
         if isinstance(scope, Slice):
-            still_open, ever = scope.open, scope.submitted
+            still_open, ever = scope.open, scope.ever
             key: Any = (state.rule.id, tuple(scope.parameters.items()))
         else:
             names = state.rule.groups or tuple(engine.table.groups)
