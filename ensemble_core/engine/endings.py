@@ -42,7 +42,7 @@ class Endings:
         index = record.kept
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
-        ):
+        ):  # nothing for settle_index to decide: of most jobs, so it is seen without a call
             self._over(record, event)
         else:
             self.settle_index(index, event)

@@ -2,8 +2,7 @@
 
 A rule with ``each`` has an instance for each scope. ``STAT.NAME`` in its conditions and actions is
 a statistic over the scope's values alone; only those are kept that some rule names, but a slice
-counts its jobs in any case. Kept by the
-job table, read by ``rule_evaluation``.
+counts its jobs in any case. Kept by the job table, read by ``rule_evaluation``.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Expression(Formula):
     ) -> int | float | str | None:
         """The number as :func:`tidy` has it, or the text. ``None`` where something that it needs
         has no value, and where the result is neither."""
-        try:
+        try:  # asked at each job's end: what has no value (``...``) is sorted out by its type below
             found = self._quick(fields.get("value"), fields.get, metric)
         except NO_VALUE:
             found = self.evaluate(fields.get("value"), fields, metric)
