@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ __all__ = ["Entry", "ResizeLog"]
 #: Requests that are remembered; of more, the oldest are forgotten, so many at once.
 MOST = 10_000
 _FORGOTTEN_AT_ONCE = 100
-#: Where earlier versions kept what is in the database now, beside it.
-_EARLIER = "resizes.jsonl"
 
 _ANSWER = ("outcome", "before", "asked", "granted", "reason", "code", "transient")
 _COLUMNS = ", ".join(_ANSWER)
@@ -66,8 +64,6 @@ class ResizeLog:
         self._unwritten: dict[tuple[str, str], Resized] = {}
         try:
             self._db = _open(path)
-            if path is not None:
-                self._take_over(path.with_name(_EARLIER))
         except (sqlite3.Error, OSError) as error:
             raise EnsembleError(
                 f"cannot read {path}", cause=str(error), code="cannot-read"
@@ -141,18 +137,6 @@ class ResizeLog:
         with self._lock:
             self._db.close()
 
-    def _take_over(self, earlier: Path) -> None:
-        """The lines of an earlier version, once."""
-        if not earlier.is_file():
-            return
-        self._db.execute("BEGIN")
-        for member, request, delta, answer in _lines(earlier):
-            self._db.execute(_BEGIN, (member, request, delta))
-            if answer is not None:
-                self._db.execute(_END, (*_values(answer), member, request))
-        self._db.execute("COMMIT")
-        earlier.unlink()
-
 
 def _open(path: Path | None) -> sqlite3.Connection:
     if path is not None:  # readable for nobody else, and so are the files that SQLite adds to it
@@ -165,12 +149,11 @@ def _open(path: Path | None) -> sqlite3.Connection:
         # others, which many network file systems cannot.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
-        # What was written stays when the process is killed, and is not torn when the machine is.
-        db.execute("PRAGMA synchronous = NORMAL")
+        # Each commit is synced: a request that a power cut removed from the log would be carried
+        # out again.
+        db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         db.execute(_TABLE)
-        if "kept" not in {row[1] for row in db.execute("PRAGMA table_info(resizes)")}:
-            db.execute("ALTER TABLE resizes ADD COLUMN kept TEXT")  # of an earlier version
     except BaseException:
         db.close()
         raise
@@ -179,18 +162,3 @@ def _open(path: Path | None) -> sqlite3.Connection:
 
 def _values(a: Resized) -> tuple[Any, ...]:
     return a.outcome, a.before, a.asked, a.granted, a.reason, a.code, a.transient
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str, int, Resized | None]]:
-    for line in path.read_bytes().splitlines():
-        try:
-            content = json.loads(line)
-            answer = content.get("answer")
-            yield (
-                str(content["member"]),
-                str(content["request"]),
-                int(content["delta"]),
-                Resized(**answer) if answer else None,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # a line that was cut short: its writer died over it

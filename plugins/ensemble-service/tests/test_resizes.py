@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
-import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -390,27 +390,6 @@ def test_what_is_recorded_after_the_disk_was_full_is_whole(
     log.close()
 
 
-def test_what_an_earlier_version_kept_is_taken_over_once(tmp_path: Path) -> None:
-    answer = {"outcome": "granted", "before": 1, "asked": 2, "granted": 2, "reason": "", "code": ""}
-    lines = [
-        {"member": "lab/one", "request": "a", "delta": 1},
-        {"member": "lab/one", "request": "a", "delta": 1, "answer": {**answer, "transient": False}},
-        {"member": "lab/one", "request": "b", "delta": -1},
-    ]
-    earlier = tmp_path / "resizes.jsonl"
-    earlier.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"member": "lab/o')
-    for _ in range(2):
-        log = ResizeLog(tmp_path / "resizes.sqlite")
-        known = log.begin("lab/one", "a", 1)
-        assert known is not None
-        assert known.answer == Resized(outcome="granted", before=1, asked=2, granted=2)
-        known = log.begin("lab/one", "b", -1)
-        assert known is not None
-        assert (known.delta, known.answer) == (-1, None)
-        log.close()
-        assert not earlier.exists()
-
-
 def test_what_is_no_record_is_refused_at_the_start(tmp_path: Path) -> None:
     record = tmp_path / "resizes.sqlite"
     record.write_text("something else " * 100)
@@ -500,16 +479,28 @@ def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Pa
     asyncio.run(ask())
 
 
-def test_a_log_of_an_earlier_version_learns_to_keep(tmp_path: Path) -> None:
-    record = tmp_path / "resizes.sqlite"
-    ResizeLog(record).close()
-    with sqlite3.connect(record) as db:
-        db.execute("ALTER TABLE resizes DROP COLUMN kept")
-    db.close()
-    log = ResizeLog(record)
-    assert log.begin("lab/one", "a", 1) is None
-    log.keep("lab/one", "a", {"target": 3})
-    known = log.get("lab/one", "a")
-    assert known is not None
-    assert known.kept == {"target": 3}
-    log.close()
+def test_a_request_is_synced_to_disk_before_it_is_carried_out(tmp_path: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed: system calls cannot be traced")
+    record, trace = tmp_path / "resizes.sqlite", tmp_path / "trace"
+    source = (
+        "import os, sys; from pathlib import Path; from ensemble_service.resize_log import ResizeLog\n"
+        "log = ResizeLog(Path(sys.argv[1])); log.begin('lab/one', 'a', 1)\n"
+        "os.write(1, b'begun'); log.keep('lab/one', 'a', {}); os.write(1, b'kept')"
+    )
+    done = subprocess.run(
+        ["strace", "-f", "-y", "-e", "trace=write,pwrite64,fsync,fdatasync", "-o", str(trace),
+         sys.executable, "-c", source, str(record)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "ptrace" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip(f"strace cannot trace here: {done.stderr.strip()}")
+    assert done.stdout == "begunkept", done.stderr
+    unsynced: set[str] = set()
+    for line in trace.read_text().splitlines():
+        call, _, rest = line.partition(" ")[2].strip().partition("(")
+        if rest.startswith("1<"):
+            assert not unsynced, f"a power cut here loses what is in {unsynced}"
+        elif str(record) in rest:
+            file = rest.partition("<")[2].partition(">")[0]
+            (unsynced.discard if "sync" in call else unsynced.add)(file)

@@ -24,6 +24,7 @@ from ensemble_service import certificate_authority, logs
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.resize_log import ResizeLog
 from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
@@ -384,9 +385,9 @@ def test_a_request_that_was_cut_short_is_not_carried_out_twice(
     tmp_path: Path, certificates: Path
 ) -> None:
     # As a service leaves it that is killed over a request.
-    tmp_path.joinpath("resizes.jsonl").write_text(
-        '{"member": "lab/one", "request": "a", "delta": 2}\n{"member": "lab/one", "requ'
-    )
+    log = ResizeLog(tmp_path / "resizes.sqlite")
+    log.begin("lab/one", "a", 2)
+    log.close()
     with world_of(tmp_path, certificates) as world:
         world.nodes.sizes["lab/one"] = 6
         answer = world.client("member", "lab/one").resize("lab/one", "a", 2)
