@@ -272,7 +272,6 @@ class Resizes:
         closing.cancel()
         for look in self._looks.values():
             look.cancel()
-        self._threads.close()
 
 
 def _sound(answer: object) -> bool:
