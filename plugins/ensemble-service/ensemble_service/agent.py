@@ -243,7 +243,7 @@ class Agent:
             if self._ended.is_set():
                 return
             if self._news.is_set():
-                if sum(run.unacked.pending for run in list(self._hosted.values())) < _ENOUGH:
+                if sum(run.outbox.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
                 # Looked at after this, so that what is not seen here is news again.
                 self._news.clear()
@@ -255,7 +255,7 @@ class Agent:
             if since >= _BEAT or (since >= _SOONEST and self._stats.changes != changes):
                 changes, last_beat = self._stats.changes, now
                 for run in list(self._hosted.values()):
-                    if run.unacked.look(now):
+                    if run.outbox.overdue(now):
                         self._news.set()
                 self._connection.send(pb.FromMember(beat=self._stats.beat()))
 

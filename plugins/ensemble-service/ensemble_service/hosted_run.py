@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
+from ensemble_service.event_stream import MOST, Outbox
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.run_folder import RunFolder
-from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import from_error, from_event, to_jobs
 
 __all__ = ["BLIND", "HOME", "STRANGERS", "HostedRun"]
@@ -76,7 +76,7 @@ class HostedRun:
         self._over = over
         self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
         #: The life there is: its events and its executor. Where there is none, nothing is added.
-        self.unacked = UnackedEvents("")
+        self.outbox = Outbox("")
         self._executor: Executor | None = None
         #: Whether it must not go on: the queue was lost, or events were.
         self._broken = False
@@ -105,24 +105,24 @@ class HostedRun:
 
     def acknowledge(self, life: str, number: int) -> None:
         """The run has received the events of this life up to this number."""
-        unacked = self.unacked
-        if life == unacked.life:
-            unacked.acknowledge(number)
+        outbox = self.outbox
+        if life == outbox.life:
+            outbox.acknowledge(number)
             self._news()
 
     def disconnected(self) -> None:
         """The service is away: what is sent now is lost."""
-        self.unacked.stop()
+        self.outbox.stop()
 
     def batch(self) -> pb.Batch | None:
         """The next events to send, if there are any that may be sent."""
-        unacked = self.unacked
-        taken = unacked.take()
+        outbox = self.outbox
+        taken = outbox.take()
         if taken is None:
             return None
         first, events = taken
         return pb.Batch(
-            run=self.tag, member=self._member, life=unacked.life, first=first, events=events
+            run=self.tag, member=self._member, life=outbox.life, first=first, events=events
         )
 
     def leave(self, timeout: float) -> None:
@@ -272,13 +272,13 @@ class HostedRun:
         answer.opened.CopyFrom(opened)
         self._answer(answer)
         # Not before: a run does not know this life yet.
-        self.unacked.rewind()
+        self.outbox.rewind()
         self._news()
 
     def _tell_opened(self, opened: pb.Opened) -> None:
         executor = self._executor
         assert executor is not None
-        opened.life, opened.kept_from = self.unacked.life, self.unacked.kept_from
+        opened.life, opened.kept_from = self.outbox.life, self.outbox.first
         strangers = (STRANGERS,) if executor.sees_strangers else ()
         home = (HOME + self._home,) if self._home else ()
         opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
@@ -287,8 +287,7 @@ class HostedRun:
         self._stats.gauges(gauges)
 
     def _begin_life(self) -> None:
-        unacked = UnackedEvents(secrets.token_hex(8))
-        unacked.widen(self._room)
+        outbox = Outbox(secrets.token_hex(8), MOST * self._room)
         executor = self._build()
         output, state = self._folder.path / "output", self._folder.path / "executor"
         try:
@@ -301,7 +300,7 @@ class HostedRun:
                 code="no-folder",
             ) from None
         self._home = self._folder.name()
-        self.unacked, self._broken = unacked, False
+        self.outbox, self._broken = outbox, False
         self._answers.clear()
         self._handed, self._active = set(), set()
         self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
@@ -309,13 +308,13 @@ class HostedRun:
         # another's.
         tag = f"{self.tag}.{self._member.replace('/', '.')}"
         run = Run(tag=tag, folder=output, clock=self._clock, state=state)
-        executor.open(run, lambda events: self._emit(unacked, events))
+        executor.open(run, lambda events: self._emit(outbox, events))
         self._executor = executor
         _log.info("run %s is open (epoch %d)", self.tag, self._folder.epoch)
 
     def _end_life(self) -> None:
         executor, self._executor = self._executor, None
-        self.unacked = UnackedEvents("")  # from here on nothing that it emits is kept
+        self.outbox = Outbox("")  # from here on nothing that it emits is kept
         self._stats.leave(self.tag)
         if executor is None:
             return
@@ -327,9 +326,9 @@ class HostedRun:
             (self._folder.path / "output").rmdir()  # an empty one is of no use to anybody
         _log.info("run %s is closed", self.tag)
 
-    def _emit(self, unacked: UnackedEvents, events: Sequence[Event]) -> None:
+    def _emit(self, outbox: Outbox, events: Sequence[Event]) -> None:
         """Events of the executor, on any of its threads."""
-        if unacked is not self.unacked:
+        if outbox is not self.outbox:
             return
         messages, sent = [], []
         for event in events:
@@ -346,9 +345,9 @@ class HostedRun:
             else:
                 sent.append(event)
         self._stats.add(self.tag, sent)
-        if not unacked.add(messages):
+        if not outbox.add(messages):
             _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
-            self.unacked, self._broken = UnackedEvents(""), True
+            self.outbox, self._broken = Outbox(""), True
             self._room = min(self._room * 2, _MOST_ROOM)
             self._calls.put(self._overflow)
         self._news()
@@ -356,7 +355,7 @@ class HostedRun:
     def _overflow(self) -> None:
         """No more events could be kept: the run must find its jobs again. It is told, if it is
         there, with an answer to no call."""
-        if self._broken and not self.unacked.life:
+        if self._broken and not self.outbox.life:
             self._end_life()
             self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._folder.epoch))
 

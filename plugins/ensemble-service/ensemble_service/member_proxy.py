@@ -27,12 +27,12 @@ from ensemble_core import (
 )
 from ensemble_service.absence import Absence
 from ensemble_service.event_admission import EventAdmission
+from ensemble_service.event_stream import Inbox
 from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
 from ensemble_service.member_jobs import MemberJob, MemberJobs
 from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, Waiting
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.rate_limits import RateLimiter
-from ensemble_service.receipts import Receipts
 from ensemble_service.run_context import RunContext
 from ensemble_service.wire import clean, in_parts, to_error
 
@@ -66,7 +66,7 @@ class MemberProxy:
         self.blind = False
         #: The folder of the run at the member.
         self._home = ""
-        self._receipts = Receipts(name, run)
+        self._inbox = Inbox()
         self._absence = Absence(name, run)
         self._opening = 0
         self._calls = PendingCalls(name, run, self.jobs)
@@ -97,7 +97,7 @@ class MemberProxy:
     @property
     def opened(self) -> bool:
         """True if it ever took part."""
-        return self._receipts.life is not None
+        return self._inbox.life is not None
 
     @property
     def sees_strangers(self) -> bool:
@@ -200,7 +200,7 @@ class MemberProxy:
             paths, self._untold = self._untold, set()
             self._run.gauges(paths, self._run.clock())
         if self.state != "away":
-            self._receipts.acknowledge(now)
+            self._acknowledge(now)
         if self._again is not None and now >= self._again and self.present:
             self._again = None
             if self.state in ("away", "opening"):
@@ -355,9 +355,9 @@ class MemberProxy:
         homes = [name for name in capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(capabilities).difference(homes)
         self._admission.strangers = self.sees_strangers
-        earlier = self._receipts.life
+        earlier = self._inbox.life
         self._gauges(self._admission.gauges(opened.resources), self._run.clock())
-        self._receipts.begin(opened.life, opened.kept_from)
+        self._inbox.begin(opened.life, opened.kept_from)
         if earlier != opened.life:
             home = homes[0] if homes else ""
             if self._home and home != self._home:
@@ -404,7 +404,7 @@ class MemberProxy:
 
     def received(self, batch: pb.Batch) -> None:
         """Events came."""
-        new = self._receipts.new(batch)
+        new = self._inbox.new(batch.life, batch.first, batch.events)
         if new is None:
             # Some before them did not arrive. They come again once the member is asked to.
             if self.state == "open":
@@ -438,7 +438,14 @@ class MemberProxy:
         if events:
             self._run.tell(events)
         if self.state != "away":
-            self._receipts.acknowledge()
+            self._acknowledge()
+
+    def _acknowledge(self, now: float | None = None) -> None:
+        number = self._inbox.to_acknowledge(now)
+        if number is not None:
+            life = self._inbox.life or ""
+            ack = pb.Ack(run=self._run.run, member=self.name, life=life, seq=number)
+            self._run.send(pb.FromRun(ack=ack))
 
     def _gauges(self, values: Mapping[str, float], when: float) -> None:
         changed = [path for path, value in values.items() if self.gauges.get(path) != value]

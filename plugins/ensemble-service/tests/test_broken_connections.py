@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ensemble_service.member_stats import MemberStats
 from ensemble_service.membership import Membership
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
-from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import from_event
 
 from ensemble_core import (
@@ -303,7 +301,7 @@ class Talker(LocalExecutor):
 def test_events_that_were_too_many_once_are_not_too_many_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted_run, "UnackedEvents", partial(UnackedEvents, most=2))
+    monkeypatch.setattr(hosted_run, "MOST", 2)
     answers: queue.Queue[pb.Answer] = queue.Queue()
     hosted = HostedRun(
         "r",
@@ -319,7 +317,7 @@ def test_events_that_were_too_many_once_are_not_too_many_for_ever(
         hosted.take(pb.Call(run="r", member="default/a", epoch=1, id=1, open=pb.Open()))
         while answers.get(timeout=150).id != 1:
             pass
-    assert len(hosted.unacked) == 7
+    assert len(hosted.outbox) == 7
     hosted.leave(20)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_service import certificate_authority, hosted_run, unacked_events
+from ensemble_service import certificate_authority, hosted_run
 from ensemble_service.agent import Agent
 from ensemble_service.client import ServiceClient, open_channel, read_token
 from ensemble_service.connection import Connection
@@ -448,9 +448,7 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
 def test_events_beyond_what_is_kept_are_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        hosted_run, "UnackedEvents", partial(unacked_events.UnackedEvents, most=100)
-    )
+    monkeypatch.setattr(hosted_run, "MOST", 100)
     world.agent("a")
     world.queues["a"].pace = 0.005
     controller = world.run("run-full")
@@ -874,7 +872,7 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
     assert failed.wait(60)
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    wait_until(lambda: not len(agent._hosted["run-1"].unacked))
+    wait_until(lambda: not len(agent._hosted["run-1"].outbox))
 
 
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(

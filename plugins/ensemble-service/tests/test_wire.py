@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ensemble_service.event_stream import Inbox, Outbox
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import (
     MOST_BYTES,
     from_error,
@@ -154,48 +154,78 @@ def numbered(count: int, begin: int = 1) -> list[pb.Event]:
     return [pb.Event(timestamp=number) for number in range(begin, begin + count)]
 
 
-def taken(unacked: UnackedEvents) -> tuple[int, list[float]] | None:
-    found = unacked.take()
+def taken(outbox: Outbox) -> tuple[int, list[float]] | None:
+    found = outbox.take()
     return found and (found[0], [event.timestamp for event in found[1]])
 
 
-def test_a_spool_sends_again_from_the_oldest_that_is_not_acknowledged() -> None:
-    unacked = UnackedEvents("l")
-    assert unacked.add(numbered(5))
-    assert taken(unacked) is None  # nobody has asked yet
-    unacked.rewind()
-    assert taken(unacked) == (1, [1, 2, 3, 4, 5])
-    assert taken(unacked) is None
-    unacked.acknowledge(2)
-    unacked.acknowledge(99)  # of what was never sent: cannot be
-    unacked.add(numbered(1, 6))
-    assert unacked.kept_from == 6
-    unacked.stop()
-    assert taken(unacked) is None
-    unacked.rewind()
-    assert taken(unacked) == (6, [6])
-    unacked.stop()
-    unacked.acknowledge(5)
-    assert (unacked.kept_from, len(unacked)) == (6, 1)
+def test_an_outbox_sends_again_from_the_oldest_unacknowledged_event() -> None:
+    outbox = Outbox("l")
+    assert outbox.add(numbered(5))
+    assert taken(outbox) is None  # nobody has asked yet
+    outbox.rewind()
+    assert taken(outbox) == (1, [1, 2, 3, 4, 5])
+    assert taken(outbox) is None
+    outbox.acknowledge(2)
+    outbox.acknowledge(99)  # of what was never sent: cannot be
+    outbox.add(numbered(1, 6))
+    assert outbox.first == 6
+    outbox.stop()
+    assert taken(outbox) is None
+    outbox.rewind()
+    assert taken(outbox) == (6, [6])
+    outbox.stop()
+    outbox.acknowledge(5)
+    outbox.rewind()
+    assert (outbox.first, outbox.pending) == (6, 1)
 
 
-def test_a_spool_that_is_full_takes_nothing_of_what_does_not_fit() -> None:
-    unacked = UnackedEvents("l", most=3)
-    assert unacked.add(numbered(2))
-    assert not unacked.add(numbered(2, 3))
-    assert len(unacked) == 2
+def test_a_full_outbox_rejects_a_batch_as_a_whole() -> None:
+    outbox = Outbox("l", most=3)
+    assert outbox.add(numbered(2))
+    assert not outbox.add(numbered(2, 3))
+    outbox.rewind()
+    assert outbox.pending == 2
 
 
-def test_what_nobody_acknowledges_is_sent_again_less_and_less_often() -> None:
-    unacked = UnackedEvents("l")
-    unacked.add(numbered(2))
-    unacked.rewind()
-    assert not unacked.look(0.0)
-    taken(unacked)
-    found = [now for now in range(1, 100) if unacked.look(float(now)) and taken(unacked)]
+def test_unacknowledged_events_are_sent_again_with_backoff() -> None:
+    outbox = Outbox("l")
+    outbox.add(numbered(2))
+    outbox.rewind()
+    assert not outbox.overdue(0.0)
+    taken(outbox)
+    found = [now for now in range(1, 100) if outbox.overdue(float(now)) and taken(outbox)]
     assert found == [11, 31, 71]
-    unacked.acknowledge(2)
-    assert not unacked.look(1000.0)
+    outbox.acknowledge(2)
+    assert not outbox.overdue(1000.0)
+
+
+def test_an_inbox_takes_each_event_once_and_notices_missing_ones() -> None:
+    inbox = Inbox()
+    assert inbox.new("l", 1, numbered(2)) == ()  # of a life that has not begun
+    inbox.begin("l", 1)
+    assert inbox.new("l", 1, numbered(3)) == numbered(3)
+    assert inbox.new("l", 2, numbered(4, 2)) == numbered(2, 4)  # 2 and 3 were sent again
+    assert inbox.new("l", 7, numbered(1, 7)) is None  # 6 is missing
+    assert inbox.new("l", 6, numbered(2, 6)) == numbered(2, 6)
+    inbox.begin("m", 1)
+    assert inbox.new("l", 8, numbered(1, 8)) == ()
+    assert inbox.new("m", 1, numbered(1)) == numbered(1)
+
+
+def test_an_inbox_acknowledges_many_events_at_once_and_few_each_second() -> None:
+    inbox = Inbox()
+    inbox.begin("l", 1)
+    inbox.new("l", 1, numbered(10))
+    assert inbox.to_acknowledge() is None
+    assert inbox.to_acknowledge(100.0) == 10
+    inbox.new("l", 11, numbered(1, 11))
+    assert inbox.to_acknowledge(100.5) is None
+    assert inbox.to_acknowledge(101.5) == 11
+    inbox.new("l", 12, numbered(500, 12))
+    assert inbox.to_acknowledge() == 511
+    inbox.begin("l", 400)  # the acknowledgement was lost on the way
+    assert inbox.to_acknowledge(200.0) == 511
 
 
 def test_a_tally_counts_jobs_by_group_and_state() -> None:

@@ -1,0 +1,174 @@
+"""A member's events on their way to a run: an outbox with retransmission, an inbox without repeats.
+
+Events are numbered from 1 within a *life* of the run at the member. The agent keeps them in an
+:class:`Outbox` and sends them again, with backoff, until the run's :class:`Inbox` has acknowledged
+their numbers. So each event arrives once and in order, whatever the connection loses or repeats.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
+
+__all__ = ["Inbox", "Outbox"]
+
+#: Events that an outbox keeps.
+MOST = 1_000_000
+#: Events that may be in flight without an acknowledgement.
+_WINDOW = 10_000
+#: Seconds without an acknowledgement until events are sent again: at first, and at most.
+_RESEND, _LONGEST = 10.0, 120.0
+#: Events that are acknowledged at once, and seconds between acknowledgements of fewer: one for each
+#: batch of a thousand members would be as much traffic as the batches.
+_AT_ONCE, _EVERY = 500, 1.0
+
+
+class Outbox:
+    """The unacknowledged events of one life. Thread-safe. Sends nothing before :meth:`rewind`."""
+
+    def __init__(self, life: str, most: int = MOST) -> None:
+        self.life = life
+        self._most = most
+        self._lock = threading.Lock()
+        self._events: deque[pb.Event] = deque()
+        #: The number of the oldest event that is kept.
+        self.first = 1
+        #: The number of the next event to send; 0 while nothing may be sent.
+        self._next = 0
+        #: The highest number that was ever sent.
+        self._sent = 0
+        #: When to send unacknowledged events again (monotonic seconds), and the pause before that.
+        self._due: float | None = None
+        self._pause = _RESEND
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, events: Sequence[pb.Event]) -> bool:
+        """Keep all of these events, or none and return False if there is no room for them."""
+        with self._lock:
+            if len(self._events) + len(events) > self._most:
+                return False
+            self._events.extend(events)
+            return True
+
+    def rewind(self) -> None:
+        """Start to send, from the oldest unacknowledged event."""
+        with self._lock:
+            self._next = self.first
+
+    def stop(self) -> None:
+        """Stop sending until the next :meth:`rewind`."""
+        with self._lock:
+            self._next = 0
+
+    def acknowledge(self, number: int) -> None:
+        """Drop the events up to this number: they have arrived."""
+        with self._lock:
+            # An event that was never sent cannot have arrived, whatever the run claims.
+            count = max(0, min(number, self._sent) - self.first + 1)
+            for _ in range(count):
+                self._events.popleft()
+            self.first += count
+            if count:
+                self._due, self._pause = None, _RESEND
+            if self._next:
+                self._next = max(self._next, self.first)
+
+    def overdue(self, now: float) -> bool:
+        """Rewind and return True if an acknowledgement is overdue at ``now`` (monotonic seconds):
+        the service in between may have dropped the events without a word."""
+        with self._lock:
+            if not self._next or self._next <= self.first:
+                self._due = None
+            elif self._due is None:
+                self._due = now + self._pause
+            elif now >= self._due:
+                self._pause = min(self._pause * 2, _LONGEST)
+                self._due = now + self._pause
+                self._next = self.first
+                return True
+        return False
+
+    @property
+    def pending(self) -> int:
+        """The number of events that can be sent now."""
+        if not self._next:
+            return 0
+        begin = self._next - self.first
+        return max(0, min(len(self._events), _WINDOW) - begin)
+
+    def take(self) -> tuple[int, list[pb.Event]] | None:
+        """Return the next events to send with the number of the first, or None if none can be sent
+        now. They fit into one message."""
+        with self._lock:
+            if not self._next:
+                return None
+            begin = self._next - self.first
+            end = min(begin + MOST_ITEMS, _WINDOW, len(self._events))
+            if begin >= end:
+                return None
+            events: list[pb.Event] = []
+            size = 0
+            for event in itertools.islice(self._events, begin, end):
+                size += event.ByteSize()
+                if events and size > MOST_BYTES:
+                    break
+                events.append(event)
+            first, self._next = self._next, self._next + len(events)
+            self._sent = max(self._sent, self._next - 1)
+            return first, events
+
+
+class Inbox:
+    """The events of one member that have arrived, by their numbers."""
+
+    def __init__(self) -> None:
+        #: The life that the numbers belong to; None before the first.
+        self.life: str | None = None
+        self._next = 1
+        self._acknowledged = 0
+        self._due = 0.0
+
+    def begin(self, life: str, first: int) -> None:
+        """Start or continue a life whose outbox keeps events from number ``first`` on."""
+        # An acknowledgement that was sent while the member was away is lost: it is sent again.
+        self._acknowledged = first - 1
+        if life != self.life:
+            self.life, self._next = life, 1
+
+    def new(self, life: str, first: int, events: Sequence[pb.Event]) -> Sequence[pb.Event] | None:
+        """Return the events that have not arrived before, or None if earlier ones are missing.
+
+        ``first`` is the number of the first of ``events``. Those of another life are ignored.
+        """
+        if life != self.life:
+            return ()
+        skip = self._next - first
+        if skip < 0:
+            return None
+        new = events[skip:]
+        self._next += len(new)
+        return new
+
+    def to_acknowledge(self, now: float | None = None) -> int | None:
+        """Return the number to acknowledge, or None if no acknowledgement is due.
+
+        With the time ``now`` (monotonic seconds) any new event makes one due, at most one a second;
+        without, only many new events do.
+        """
+        arrived = self._next - 1
+        behind = arrived - self._acknowledged
+        if self.life is None or behind < (_AT_ONCE if now is None else 1):
+            return None
+        if now is not None:
+            if now < self._due:
+                return None
+            self._due = now + _EVERY
+        self._acknowledged = arrived
+        return arrived
