@@ -6,13 +6,13 @@ For the executor ``remote``. Loads neither gRPC nor protobuf.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core import ExecutorError, Run
+from ensemble_service.atomic_file import write_atomically
 
 __all__ = [
     "Membership",
@@ -141,14 +141,8 @@ def _write(run: Run, state: Mapping[str, Any]) -> None:
     if run.state is None:
         return
     path = run.state / _FILE
-    draft = path.with_suffix(".new")
     try:
-        run.state.mkdir(parents=True, exist_ok=True)
-        with open(draft, "w", encoding="utf-8") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        write_atomically(path, json.dumps(state).encode("utf-8"))
     except OSError as error:
         raise ExecutorError(
             f"the run's members cannot be written down: {path}",

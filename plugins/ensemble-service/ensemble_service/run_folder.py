@@ -7,11 +7,11 @@ earlier controllers too, and a run notices an agent that has another folder.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from pathlib import Path
 
 from ensemble_core import ExecutorError
+from ensemble_service.atomic_file import write_atomically
 
 __all__ = ["RunFolder"]
 
@@ -33,10 +33,8 @@ class RunFolder:
             if name := path.read_text("ascii").strip():
                 return name
         name = secrets.token_hex(8)
-        draft = path.with_suffix(".new")
         try:
-            draft.write_text(name, "ascii")
-            os.replace(draft, path)
+            write_atomically(path, name.encode("ascii"))
         except OSError:
             return ""
         return name
@@ -45,14 +43,8 @@ class RunFolder:
         """On the disk before anything is done for it: a call of an earlier controller must not be
         carried out by an agent that was restarted either."""
         path = self.path / "epoch"
-        draft = path.with_suffix(".new")
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(draft, "w", encoding="ascii") as file:
-                file.write(str(epoch))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            write_atomically(path, str(epoch).encode("ascii"))
         except OSError as error:
             raise ExecutorError(
                 f"the member cannot write {path}",

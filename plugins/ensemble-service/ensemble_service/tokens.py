@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from ensemble_service.access import (
     namespace_name,
     shown,
 )
+from ensemble_service.atomic_file import write_atomically
 
 __all__ = ["Token", "TokenFile", "write_private"]
 
@@ -261,23 +261,7 @@ class TokenFile:
 def write_private(path: Path, data: bytes) -> None:
     """Put ``data`` into a file that only its owner reads, as a whole or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with open(descriptor, "wb") as file:  # mkstemp's files are 0600
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(path, data)
     except OSError as error:
         raise EnsembleError(
             f"cannot write {path}", cause=error.strerror or str(error), code="cannot-write"
