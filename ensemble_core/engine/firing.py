@@ -259,9 +259,10 @@ class EngineFiring:
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
         """The decisions of a checked action. One without a plan runs off the engine's thread."""
+        options = action.said(self.fields) if action.messages else action.options
         if action.plan is None:
-            return [self.call_off_thread("action", action.name, action.options)]
-        return action.plan(self, action.options)
+            return [self.call_off_thread("action", action.name, options)]
+        return action.plan(self, options)
 
     def call_off_thread(
         self,
