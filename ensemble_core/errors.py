@@ -19,6 +19,7 @@ __all__ = [
     "UsageError",
     "interrupted",
     "raised_at",
+    "to_author",
     "written_at",
 ]
 
@@ -147,28 +148,54 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Where in a plugin's code an error was raised: ``ensemble_anneal/actions.py:17``.
 
-    Of the frames that led to it, it is the last one of the first package that is not ours: what
-    the plugin called may lie below. The path begins at the package, so that it says the same
-    wherever that is installed; it is empty for an error that was never raised.
+    The path begins at the package, so that it says the same wherever that is installed; it is empty
+    for an error that was never raised.
     """
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        name = str(trace.tb_frame.f_globals.get("__name__", ""))
-        frames.append((name.partition(".")[0], _short(code.co_filename, name), trace.tb_lineno))
-        trace = trace.tb_next
-    theirs = [frame for frame in frames if frame[0] != "ensemble_core"]
-    found = [frame for frame in theirs if frame[0] == theirs[0][0]] or frames
-    return f"{found[-1][1]}:{found[-1][2]}" if found else ""
+    file, module, line = _culprit(error)
+    return f"{_short(file, module)}:{line}" if file else ""
 
 
 def written_at(function: object) -> str:
     """Where a plugin's function is written, told as :func:`raised_at` does; its module where it is
     not written in Python."""
-    code = getattr(function, "__code__", None)
-    module = str(getattr(function, "__module__", ""))
-    return module if code is None else f"{_short(code.co_filename, module)}:{code.co_firstlineno}"
+    file, module, line = _culprit(function)
+    return f"{_short(file, module)}:{line}" if file else module
+
+
+def to_author(culprit: object) -> str:
+    """Hint at whoever can mend a plugin, of which this is an error, a function or a class: its
+    author, or the user where the plugin is a file or a checkout of theirs."""
+    file, _, line = _culprit(culprit)
+    installed = not file or file[0] == "<" or "site-packages" in file or "dist-packages" in file
+    if installed:
+        return "tell the plugin's author ('ensemble plugins list' says whose it is)"
+    return f"this is your plugin: {file}:{line}"
+
+
+def _culprit(culprit: object) -> tuple[str, str, int]:
+    """The file, the module and the line of an error, a function or a class.
+
+    Of the frames that led to an error, it is the last one of the first package that is not ours:
+    what the plugin called may lie below.
+    """
+    if isinstance(culprit, BaseException):
+        frames = []
+        trace = culprit.__traceback__
+        while trace is not None:
+            name = str(trace.tb_frame.f_globals.get("__name__", ""))
+            frames.append((trace.tb_frame.f_code.co_filename, name, trace.tb_lineno))
+            trace = trace.tb_next
+        theirs = [frame for frame in frames if frame[1].partition(".")[0] != "ensemble_core"]
+        packages = [frame[1].partition(".")[0] for frame in theirs]
+        found = [f for f, name in zip(theirs, packages, strict=True) if name == packages[0]]
+        return (found or frames or [("", "", 0)])[-1]
+    module = str(getattr(culprit, "__module__", ""))
+    culprit = getattr(culprit, "func", culprit)  # of a functools.partial
+    code = getattr(culprit, "__code__", None)
+    if code is None and isinstance(culprit, type):  # the first function that is written there
+        made = (getattr(each, "__code__", None) for each in vars(culprit).values())
+        code = next((each for each in made if each is not None), None)
+    return ("", module, 0) if code is None else (code.co_filename, module, code.co_firstlineno)
 
 
 def _short(file: str, module: str) -> str:

@@ -41,6 +41,7 @@ from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import Admission, usual
+from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.inquiries import Inquiries
 from ensemble_core.runtime.orders import Forget, Order, Performer
@@ -155,6 +156,10 @@ class Runtime:
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
         self._admission = Admission(name, self._put, self.clock)
+        self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
+        self._records = self.engine.state.table.records
+        #: The events that came with the one at hand.
+        self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
@@ -367,6 +372,7 @@ class Runtime:
             except queue.Empty:
                 events = ()
             self._inquiries.answer()
+            self._together = events
             for event in events:
                 dirty = True
                 self._taken += 1
@@ -435,8 +441,9 @@ class Runtime:
             return True
         return False
 
-    def _handle(self, event: Event) -> Sequence[Decision]:
-        """Hand an event to the engine and its decisions on; these."""
+    def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
+        """Hand an event to the engine and its decisions on; these. Unless it is ``checked``, it is
+        held to the executor's contract first."""
         if not self.engine.concerns(event):
             return ()
         if type(event) is Observed and not usual(event):  # what a plugin's observer read
@@ -444,9 +451,25 @@ class Runtime:
             if row is None:
                 return ()
             event = row
+        name = None
+        if event.timestamp > self._order.latest:
+            event = self._order.in_time(event)
+        if type(event) is JobEvent:
+            if event.ours and not checked:
+                record = self._records.get(event.job)
+                if record is None or (
+                    (event.name in TIMED or not record.newest)
+                    and not self._order.keeps(event, record)
+                ):
+                    return [
+                        decision
+                        for each in self._order.corrected(event, record, self._together)
+                        for decision in self._handle(each, checked=True)
+                    ]
+            if self._names:
+                name = self._names.name(event.job)
         for watcher in self._watchers:
             watcher.event(event)
-        name = self._names.name(event.job) if type(event) is JobEvent and self._names else None
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
