@@ -18,7 +18,10 @@ __all__ = [
     "PluginError",
     "UsageError",
     "interrupted",
+    "kind_of",
+    "plugin_raised",
     "raised_at",
+    "returned_wrong",
     "to_author",
     "written_at",
 ]
@@ -165,11 +168,43 @@ def written_at(function: object) -> str:
 def to_author(culprit: object) -> str:
     """Hint at whoever can mend a plugin, of which this is an error, a function or a class: its
     author, or the user where the plugin is a file or a checkout of theirs."""
-    file, _, line = _culprit(culprit)
-    installed = not file or file[0] == "<" or "site-packages" in file or "dist-packages" in file
-    if installed:
-        return "tell the plugin's author ('ensemble plugins list' says whose it is)"
-    return f"this is your plugin: {file}:{line}"
+    file, module, line = _culprit(culprit)
+    theirs = module.partition(".")[0] != "ensemble_core" and "-packages/" not in file
+    if theirs and file[:1] not in ("", "<"):
+        return f"this is your plugin: {file}:{line}"
+    return "tell the plugin's author ('ensemble plugins list' says whose it is)"
+
+
+def plugin_raised(what: str, error: BaseException) -> PluginError:
+    """The error for what a plugin's function has raised by mistake."""
+    place = raised_at(error)
+    cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
+    return PluginError(what, cause=cause, hint=to_author(error), code="plugin-failed")
+
+
+def returned_wrong(
+    whose: str, method: str, given: object, expected: str, function: object
+) -> PluginError:
+    """The error for what a plugin's function must not return; ``whose`` is empty where that is
+    said elsewhere."""
+    begin = f"{whose}: its" if whose else "its"
+    return PluginError(
+        f"{begin} {method} returned {kind_of(given)}, expected {expected} ({written_at(function)})",
+        hint=to_author(function),
+        code="broken-plugin",
+    )
+
+
+def kind_of(value: object) -> str:
+    """What kind of thing a value is, in words.
+
+    >>> kind_of(None), kind_of(3), kind_of("x")
+    ('None', 'an int', 'a str')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _culprit(culprit: object) -> tuple[str, str, int]:
@@ -203,4 +238,5 @@ def _short(file: str, module: str) -> str:
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail
-    return file.rpartition("/")[2]
+    head, _, name = file.rpartition("/")
+    return f"{head.rpartition(' ')[0]} {name}" if file[:1] == "<" and head else name

@@ -30,7 +30,7 @@ from ensemble_core.plugin.hookspecs import ActionPlugin
 __all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
-ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
+ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class Occasion(NamedTuple):
@@ -87,6 +87,7 @@ def bind_action(
         varies=_varies(context, record, given, check.group, occasion),
         nested=tuple(check.nested),
         messages=tuple(place[len(path) :] for place in check.messages),
+        tolerated=spec.get("on_error") == "warn",
     )
 
 
@@ -305,7 +306,8 @@ class OptionCheck:
         if bound is None:
             return value
         self.nested.append(bound)
-        return BoundSpec({"name": bound.name, **bound.options}, bound)
+        told = {"on_error": "warn"} if bound.tolerated else {}
+        return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
         """Every text in here that begins with ``=``."""

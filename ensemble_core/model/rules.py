@@ -335,9 +335,10 @@ class BoundAction:
     """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
     engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
     ``metrics`` are paths that its options speak of, ``reads`` the ``STAT.NAME``, ``nested`` the
-    actions that they hold, ``messages`` the places of texts that a firing fills in. ``submits``:
-    it may submit jobs; ``retries``: the event's job again; ``varies``: the groups of which it asks
-    for combinations that they have not had."""
+    actions that they hold, ``messages`` the places of texts that a firing fills in. ``tolerated``:
+    a failure of it is no failure of the run. ``submits``: it may submit jobs; ``retries``: the
+    event's job again; ``varies``: the groups of which it asks for combinations that they have not
+    had."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -349,6 +350,7 @@ class BoundAction:
     varies: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()
     messages: tuple[tuple[str | int, ...], ...] = ()
+    tolerated: bool = False
 
     def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options with their messages filled in."""

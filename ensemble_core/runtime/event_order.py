@@ -33,6 +33,7 @@ _DAY = 86400.0
 _STEP = 1e-6
 #: The order of a job's events; a fatal exception comes before what it ends.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
+_SUBMIT = STEPS["submit"].once
 #: Those whose times are counted with.
 TIMED = frozenset({"submit", "start", "finish", "clean"})
 
@@ -80,7 +81,7 @@ class OrderCheck:
             return name == "exception"
         time = event.timestamp
         if name == "start":
-            return time >= record.submitted or not record.seen
+            return time >= record.submitted and bool(record.seen & _SUBMIT)
         if name == "finish":
             return record.started is not None and time >= record.started
         if name == "clean":
@@ -125,7 +126,8 @@ class OrderCheck:
     def _left_out(self, event: JobEvent, record: JobRecord) -> Iterator[Event]:
         """The submit that must have been; a word about an end that is not known."""
         name = event.name
-        if not record.newest and name not in ("submit", "exception"):
+        needs = name in _ORDER and name not in ("submit", "exception")
+        if needs and not record.seen & _SUBMIT and record.exception is None:
             self._report(
                 "submit",
                 f"{_named(event)} came without a submit",
@@ -186,7 +188,7 @@ class OrderCheck:
                 "it counts as of now; times are seconds since the epoch, as Run.clock has them",
             )
             return _at(event, self._clock())
-        floor = record.submitted if record.seen & STEPS["submit"].once else time
+        floor = record.submitted if record.seen & _SUBMIT else time
         if name in ("finish", "clean"):
             floor = (name == "clean" and record.finished) or record.started or floor
         if name == "submit" or time >= floor:
