@@ -18,7 +18,11 @@ __all__ = [
     "PluginError",
     "UsageError",
     "interrupted",
+    "kind_of",
+    "plugin_raised",
     "raised_at",
+    "returned_wrong",
+    "to_author",
     "written_at",
 ]
 
@@ -147,28 +151,86 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Where in a plugin's code an error was raised: ``ensemble_anneal/actions.py:17``.
 
-    Of the frames that led to it, it is the last one of the first package that is not ours: what
-    the plugin called may lie below. The path begins at the package, so that it says the same
-    wherever that is installed; it is empty for an error that was never raised.
+    The path begins at the package, so that it says the same wherever that is installed; it is empty
+    for an error that was never raised.
     """
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        name = str(trace.tb_frame.f_globals.get("__name__", ""))
-        frames.append((name.partition(".")[0], _short(code.co_filename, name), trace.tb_lineno))
-        trace = trace.tb_next
-    theirs = [frame for frame in frames if frame[0] != "ensemble_core"]
-    found = [frame for frame in theirs if frame[0] == theirs[0][0]] or frames
-    return f"{found[-1][1]}:{found[-1][2]}" if found else ""
+    file, module, line = _culprit(error)
+    return f"{_short(file, module)}:{line}" if file else ""
 
 
 def written_at(function: object) -> str:
     """Where a plugin's function is written, told as :func:`raised_at` does; its module where it is
     not written in Python."""
-    code = getattr(function, "__code__", None)
-    module = str(getattr(function, "__module__", ""))
-    return module if code is None else f"{_short(code.co_filename, module)}:{code.co_firstlineno}"
+    file, module, line = _culprit(function)
+    return f"{_short(file, module)}:{line}" if file else module
+
+
+def to_author(culprit: object) -> str:
+    """Hint at whoever can mend a plugin, of which this is an error, a function or a class: its
+    author, or the user where the plugin is a file or a checkout of theirs."""
+    file, module, line = _culprit(culprit)
+    theirs = module.partition(".")[0] != "ensemble_core" and "-packages/" not in file
+    if theirs and file[:1] not in ("", "<"):
+        return f"this is your plugin: {file}:{line}"
+    return "tell the plugin's author ('ensemble plugins list' says whose it is)"
+
+
+def plugin_raised(what: str, error: BaseException) -> PluginError:
+    """The error for what a plugin's function has raised by mistake."""
+    place = raised_at(error)
+    cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
+    return PluginError(what, cause=cause, hint=to_author(error), code="plugin-failed")
+
+
+def returned_wrong(
+    whose: str, method: str, given: object, expected: str, function: object
+) -> PluginError:
+    """The error for what a plugin's function must not return; ``whose`` is empty where that is
+    said elsewhere."""
+    begin = f"{whose}: its" if whose else "its"
+    return PluginError(
+        f"{begin} {method} returned {kind_of(given)}, expected {expected} ({written_at(function)})",
+        hint=to_author(function),
+        code="broken-plugin",
+    )
+
+
+def kind_of(value: object) -> str:
+    """What kind of thing a value is, in words.
+
+    >>> kind_of(None), kind_of(3), kind_of("x")
+    ('None', 'an int', 'a str')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _culprit(culprit: object) -> tuple[str, str, int]:
+    """The file, the module and the line of an error, a function or a class.
+
+    Of the frames that led to an error, it is the last one of the first package that is not ours:
+    what the plugin called may lie below.
+    """
+    if isinstance(culprit, BaseException):
+        frames = []
+        trace = culprit.__traceback__
+        while trace is not None:
+            name = str(trace.tb_frame.f_globals.get("__name__", ""))
+            frames.append((trace.tb_frame.f_code.co_filename, name, trace.tb_lineno))
+            trace = trace.tb_next
+        theirs = [frame for frame in frames if frame[1].partition(".")[0] != "ensemble_core"]
+        packages = [frame[1].partition(".")[0] for frame in theirs]
+        found = [f for f, name in zip(theirs, packages, strict=True) if name == packages[0]]
+        return (found or frames or [("", "", 0)])[-1]
+    module = str(getattr(culprit, "__module__", ""))
+    culprit = getattr(culprit, "func", culprit)  # of a functools.partial
+    code = getattr(culprit, "__code__", None)
+    if code is None and isinstance(culprit, type):  # the first function that is written there
+        made = (getattr(each, "__code__", None) for each in vars(culprit).values())
+        code = next((each for each in made if each is not None), None)
+    return ("", module, 0) if code is None else (code.co_filename, module, code.co_firstlineno)
 
 
 def _short(file: str, module: str) -> str:
@@ -176,4 +238,5 @@ def _short(file: str, module: str) -> str:
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail
-    return file.rpartition("/")[2]
+    head, _, name = file.rpartition("/")
+    return f"{head.rpartition(' ')[0]} {name}" if file[:1] == "<" and head else name

@@ -9,7 +9,8 @@ open to every plugin:
 ``fields``
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``
-    Text with placeholders for the event's fields.
+    Text with placeholders for the event's fields, which the action gets filled in; with
+    ``x-ensemble-fills: true`` beside it as it stands, for the action fills them in.
 ``rows``
     A table of ``results:``, or ``job``: the rows that the event's job printed.
 ``action``
@@ -43,7 +44,7 @@ from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import worked_out
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format
+from ensemble_core.model.placeholders import filled_message
 from ensemble_core.model.rules import Firing, changed_fields
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
@@ -153,30 +154,10 @@ def _switch(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     )
 
 
-def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    text, level = options["message"], options.get("level", "info")
-    known, lacks = {}, []
-    for match in FIELD_PLACEHOLDER.finditer(text):
-        name = match[1] or match[3]
-        if name in firing.fields:
-            known[name] = firing.fields[name]
-        elif match[3] and _is_field(name, match[4]) and name not in known:
-            known[name] = "?"
-            lacks.append(repr(name))
-    message = fill(text, known, FIELD_PLACEHOLDER, _shown)
-    if lacks:
-        message += f" (the event has no {', '.join(lacks)})"
-        level = "warning" if level == "info" else level
-    return [firing.log(message, level)]
-
-
-def _is_field(name: str, form: str | None) -> bool:
-    """False for what may well be text: ``{x.y}``, ``{x:y}``."""
-    return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
+    message, lacks = filled_message(options["message"], firing.fields)
+    level = options.get("level", "info")
+    return [firing.log(message, "warning" if lacks and level == "info" else level)]
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}
@@ -458,6 +439,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 "type": "string",
                 "minLength": 1,
                 "x-ensemble": "message",
+                "x-ensemble-fills": True,
             },
             level={
                 "description": "How urgent it is.",

@@ -458,7 +458,9 @@ class Narrator:
         yield OutputLine(shown, error=True)
 
     def _call_failed(self, failed: CallFailed) -> Iterator[OutputLine]:
-        # The engine's own error line comes next and says what the exception was.
+        # The engine's own error line comes next and says what the exception was, and where.
+        if not self.debug:
+            return
         name = self._returned.name if self._returned is not None else failed.call
         traceback = printable(failed.traceback.rstrip())
         if traceback:

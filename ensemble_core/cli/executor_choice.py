@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import EnsembleError, UsageError, plugin_raised, returned_wrong
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -105,9 +105,15 @@ def build_executor(
     :class:`UsageError` where it does not take them."""
     from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.discovery import looking_in
+    from ensemble_core.plugin.executor import Executor
 
-    with looking_in(registry), _options_of("executor", record.name):
-        return record.build(defaults(record.options, options))
+    with looking_in(registry), _options_of(registry, "executor", record):
+        built: object = record.build(defaults(record.options, options))
+        if not isinstance(built, Executor):
+            raise returned_wrong(
+                _shown(registry, "executor", record), "build", built, "an Executor", record.build
+            )
+        return built
 
 
 def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resizer:
@@ -118,29 +124,39 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
 
     record = registry.lookup("resizer", name)
     options = defaults(record.options, read_options(record, given, {}))
-    with _options_of("resizer", record.name):
+    with _options_of(registry, "resizer", record):
         built: object = record.build(options)
-    if not isinstance(built, Resizer):
-        raise UsageError(
-            f"resizer {name!r} is broken",
-            cause=f"it built {type(built).__name__}, which is no Resizer",
-            code="broken-plugin",
-        )
-    return built
+        if not isinstance(built, Resizer):
+            raise returned_wrong(
+                _shown(registry, "resizer", record), "build", built, "a Resizer", record.build
+            )
+        return built
+
+
+def _shown(registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin) -> str:
+    whose = registry.whose(record)
+    return f"{kind} {record.name!r}" + (f" ({whose})" if whose else "")
 
 
 @contextlib.contextmanager
-def _options_of(kind: str, name: str) -> Iterator[None]:
-    """Reports an error that a plugin raises while it is built as an error of its options."""
+def _options_of(
+    registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
+) -> Iterator[None]:
+    """Reports an error that a plugin raises while it is built: as one of its options, or as the
+    plugin's fault."""
     try:
         yield
+    except EnsembleError:
+        raise
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"{kind} {name!r} does not take these options",
+            f"{kind} {record.name!r} does not take these options",
             cause=str(error),
-            hint=f"'ensemble plugins show {kind} {name}' describes them",
+            hint=f"'ensemble plugins show {kind} {record.name}' describes them",
             code="bad-option",
         ) from error
+    except Exception as error:
+        raise plugin_raised(f"{_shown(registry, kind, record)} cannot be built", error) from error
 
 
 def probe(record: ExecutorPlugin) -> tuple[bool, str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ensemble_core.cli.options import load_plugins
 from ensemble_core.cli.run_control import EXECUTOR
 from ensemble_core.cli.text_style import count_of
+from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import has_performed, is_own
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.records import ExecutorPlugin
 
 __all__ = ["check_not_lost", "remains"]
 
@@ -19,8 +24,23 @@ def remains(folder: Path, *, end: bool = False) -> int:
     if not kept.is_dir() or not is_own(folder):
         return 0
     records = load_plugins(()).executors.values()
-    asked = [record.remains for record in records if record.remains is not None]
-    return sum(ask(folder.name, kept, end) for ask in asked)
+    return sum(_asked(record, folder.name, kept, end) for record in records)
+
+
+def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
+    if record.remains is None:
+        return 0
+    try:
+        found: object = record.remains(tag, kept, end)
+    except EnsembleError:
+        raise
+    except Exception as error:
+        what = f"executor {record.name!r} cannot say which jobs of run {tag} may be alive"
+        raise plugin_raised(what, error) from error
+    if not isinstance(found, int):
+        whose = f"executor {record.name!r}"
+        raise returned_wrong(whose, "remains", found, "a number of jobs", record.remains)
+    return found
 
 
 def check_not_lost(folder: Path) -> None:

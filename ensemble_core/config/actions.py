@@ -10,7 +10,7 @@ import copy
 import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ensemble_core.config.changes import JOB_FIELDS, check_merge, known_now
 from ensemble_core.config.context import Context
@@ -30,7 +30,7 @@ from ensemble_core.plugin.hookspecs import ActionPlugin
 __all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
-ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
+ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class Occasion(NamedTuple):
@@ -86,6 +86,8 @@ def bind_action(
         retries=record.options.get("x-ensemble-retries") is True,
         varies=_varies(context, record, given, check.group, occasion),
         nested=tuple(check.nested),
+        messages=tuple(place[len(path) :] for place in check.messages),
+        tolerated=spec.get("on_error") == "warn",
     )
 
 
@@ -195,12 +197,13 @@ def _check_values(
 class OptionCheck:
     """Checks options by the annotations (``x-ensemble``) of their schema, and reads what these say
     how to read. ``metrics``, ``reads`` and ``nested`` are the metrics, the ``STAT.NAME`` and the
-    actions that were found."""
+    actions that were found, ``messages`` the places of the texts to be filled in."""
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: Occasion) -> None:
         self.metrics: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
+        self.messages: list[Path] = []
         #: The group that is meant, with the fields that the action changes.
         self.group: JobGroup | None = None
         self._context = context
@@ -212,14 +215,22 @@ class OptionCheck:
         options = defaults(self._schema, given)
         properties = self._schema.get("properties", {})
         for key, value in [*options.items()]:
-            holds = _annotation(self._followed(properties.get(key))) == "action"
+            schema = self._followed(properties.get(key))
+            holds = _annotation(schema) == "action"
             # What is done by default is checked too; what is wrong in one nested action must not
             # hide what is in the next.
             intact = key in given and self._context.intact((*path, key))
             if key in properties and (holds or intact):
                 inner = (*path, key)
                 options[key] = self._check(inner, properties[key], value, options, properties)
+            elif key not in given:
+                self._fill_later(schema, (*path, key), value)
         return options
+
+    def _fill_later(self, schema: object, path: Path, value: Any) -> None:
+        """Have each message here filled in at a firing, unless the action does it."""
+        if _annotation(schema) == "message" and not cast(Any, schema).get("x-ensemble-fills"):
+            self.messages += [place for place, _ in _strings(path, value)]
 
     def _check(
         self,
@@ -258,6 +269,7 @@ class OptionCheck:
         elif kind is not None:
             for place, name in _strings(path, value):
                 self._name(place, str(kind), name)
+            self._fill_later(schema, path, value)
         elif isinstance(value, dict):
             inner = schema.get("properties", {})
             others = schema.get("additionalProperties")
@@ -294,7 +306,8 @@ class OptionCheck:
         if bound is None:
             return value
         self.nested.append(bound)
-        return BoundSpec({"name": bound.name, **bound.options}, bound)
+        told = {"on_error": "warn"} if bound.tolerated else {}
+        return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
         """Every text in here that begins with ``=``."""

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import Validators
-from ensemble_core.errors import EnsembleError, Location, UsageError, raised_at
+from ensemble_core.errors import (
+    EnsembleError,
+    Location,
+    UsageError,
+    plugin_raised,
+    raised_at,
+    written_at,
+)
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, generator_gauge, parse_path
 from ensemble_core.model.durations import seconds
@@ -81,10 +88,9 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
         return EnsembleError(
             f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
         )
-    place = raised_at(error)
-    cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
-    hint = "the file may be right: tell who wrote the plugin"
-    return EnsembleError(f"{what} cannot be built", cause=cause, hint=hint, code="plugin-failed")
+    found = plugin_raised(f"{what} cannot be built", error)
+    found.hint = f"the file may be right: {found.hint}"
+    return found
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
@@ -339,10 +345,12 @@ class Context:
             return frozenset(said)
         except Exception as error:  # a plugin that cannot say what it yields
             place = raised_at(error)
+            if place.startswith("ensemble_core/"):
+                place = written_at(function)
             told = str(error) if isinstance(error, TypeError) else repr(error)
             self.warnings.append(
                 f"{shown} cannot be used, so names of values are not checked: {told}"
-                + (f" ({place})" if place and not place.startswith("ensemble_core/") else "")
+                + (f" ({place})" if place else "")
             )
             return None
 

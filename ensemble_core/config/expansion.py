@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ensemble_core.config.attachments import attached, beside
@@ -18,7 +19,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain, shown, spelled
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.errors import EnsembleError, FileErrors, Location
+from ensemble_core.errors import EnsembleError, FileErrors, Location, kind_of, to_author
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.fragments import Fragment, SourceView
 from ensemble_core.plugin.known import known_provider
@@ -122,7 +123,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
         called=lambda file: beside(context, file),
         capabilities=None if context.executor is None else context.executor.capabilities,
     )
-    build = lambda: record.expand(options, view)  # noqa: E731
+    build = partial(record.expand, options, view)
     return keep(context, path, f"{spelled(path)} {record.name}", whose, owner, build)
 
 
@@ -150,7 +151,7 @@ def keep(
     known = context.known.attached
     if key not in known:
         try:
-            data = data_of(build(), whose)
+            data = data_of(build(), whose, build)
         except _Unread:
             return {}
         except FileErrors as errors:
@@ -167,24 +168,25 @@ def keep(
     return found
 
 
-def data_of(made: object, whose: str) -> dict[str, Any]:
-    """A fragment as plain data. Raises :class:`EnsembleError` for what is none."""
+def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
+    """The fragment that ``build`` made, as plain data. Raises
+    :class:`EnsembleError` for what is none."""
     if not isinstance(made, Fragment):
-        raise _bad(f"{whose} returned {type(made).__name__}, expected a Fragment")
+        raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
     data: dict[str, Any] = {}
     for part in ("jobs", "rules", "warnings"):
         items = plain(getattr(made, part))
         wanted = str if part == "warnings" else dict
         if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
             noun = "texts" if wanted is str else "mappings"
-            raise _bad(f"{whose} made {part} that are no list of {noun}")
+            raise _bad(f"{whose} made {part} that are no list of {noun}", build)
         data[part] = items
     data["statistics"] = plain(made.statistics)
     if not isinstance(data["statistics"], dict):
-        raise _bad(f"{whose} made statistics that are no mapping")
+        raise _bad(f"{whose} made statistics that are no mapping", build)
     beat = made.heartbeat
     if beat is not None and (isinstance(beat, bool) or not isinstance(beat, (int, float))):
-        raise _bad(f"{whose} made the heartbeat {shown(beat)}, expected seconds")
+        raise _bad(f"{whose} made the heartbeat {shown(beat)}, expected seconds", build)
     data["heartbeat"] = beat
     data["places"] = [
         [list(path), place.file, place.line, place.column]
@@ -194,8 +196,8 @@ def data_of(made: object, whose: str) -> dict[str, Any]:
     return data
 
 
-def _bad(what: str) -> EnsembleError:
-    return EnsembleError(what, hint="tell the plugin's author", code="bad-fragment")
+def _bad(what: str, build: object) -> EnsembleError:
+    return EnsembleError(what, hint=to_author(build), code="bad-fragment")
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:

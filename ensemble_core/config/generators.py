@@ -16,7 +16,7 @@ from ensemble_core.config.actions import Occasion, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.errors import EnsembleError, Location
+from ensemble_core.errors import EnsembleError, Location, returned_wrong
 from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
@@ -148,7 +148,9 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
             place = _option(spec.get("with") or {}, str(error), (*path, "with"))
             context.failed(place or (*path, "use"), shown_as, error)
-    finite = record.finite is not None and record.finite(options)
+    finite = record.finite is not None and bool(
+        context.build((*path, "use"), shown_as, lambda: record.finite and record.finite(options))
+    )
     limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
     if until is None and not finite and not _ENDS & {*(limits or {})}:
         context.report(
@@ -182,7 +184,10 @@ def _built(
 ) -> Generator:
     """The generator. What it refuses only now is told with its place in the file."""
     try:
-        return record.build(vocs, options)
+        built: object = record.build(vocs, options)
+        if not isinstance(built, Generator):
+            raise returned_wrong("", "build", built, "a Generator", record.build)
+        return built
     except EnsembleError as error:
         error.what = f"cannot be built ({where}): {error.what}"
         raise

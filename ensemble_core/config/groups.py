@@ -20,7 +20,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.placeholders import TEXTS, check_placeholders
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, returned_wrong
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -70,10 +70,16 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
     error of the file's is told in the run."""
     if not group.observe or group.missing or not group.size:
         return
+    from ensemble_core.plugin.observer import Observer
+
     job = next(group.jobs(0))
     for name, options in group.observe.items():
         try:
-            context.registry.observers[name].build(job, options)
+            record = context.registry.observers[name]
+            built: object = record.build(job, options)
+            if not isinstance(built, Observer):
+                shown = context.named(record, name)
+                raise returned_wrong(shown, "build", built, "an Observer", record.build)
         except EnsembleError as error:
             context.attach(error, (*path, "observe", name))
         except Exception:

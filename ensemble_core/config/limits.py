@@ -29,17 +29,25 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         **hours,
         submits_per_second=None if pace is None else float(pace),
         chain=int(given.get("chain", Limits().chain)),
-        wall=_wall(context, given),
+        wall=_duration(
+            context, given, "wall", "the run would be stopped at once", 'it may go on: "3h50m"'
+        ),
+        stop=_duration(
+            context, given, "stop", "a stop would wait for no job", 'a stop may wait: "10m"'
+        )
+        or Limits().stop,
     )
 
 
-def _wall(context: Context, given: Mapping[str, Any]) -> float | None:
-    """After how many seconds a run is to stop, if that is said."""
-    path = ("limits", "wall")
-    found = context.duration(path, given["wall"]) if given.get("wall") is not None else None
+def _duration(
+    context: Context, given: Mapping[str, Any], name: str, of_zero: str, hint: str
+) -> float | None:
+    """A limit in seconds, if the file has it; 0 is reported."""
+    path = ("limits", name)
+    found = context.duration(path, given[name]) if given.get(name) is not None else None
     if found == 0:
-        hint = 'write how long it may go on: "3h50m", or leave it out'
-        context.report(path, "the run would be stopped at once", hint=hint, code="out-of-range")
+        hint = f"write how long {hint}, or leave it out"
+        context.report(path, of_zero, hint=hint, code="out-of-range")
     return found
 
 

@@ -13,6 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.pace import Each, read_each
 from ensemble_core.config.scoped_names import Over
+from ensemble_core.errors import to_author
 from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
@@ -110,7 +111,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken
             context.report(
                 (*path, "trigger"),
                 f"{shown} built a {type(trigger).__name__}, expected a Trigger",
-                hint="tell its author",
+                hint=to_author(record.build),
                 code="bad-trigger",
             )
         return None
@@ -146,7 +147,7 @@ def _can_wake(
         context.report(
             path,
             f"{shown} {named}, expected one of wakes, metric and every",
-            hint="tell its author",
+            hint=to_author(record.build),
             code="never-wakes",
         )
         return False
@@ -176,9 +177,12 @@ def _can_wake(
         context.report(
             path,
             f"{shown} waits for {name!r}, which nothing ever reports",
-            hint=f"did you mean {meant!r}? Tell its author"
-            if meant
-            else f"tell its author: a Trigger says {_NO_OCCASIONS[name]}, not wakes=({name!r},)",
+            hint=(
+                f"did you mean {meant!r}?"
+                if meant
+                else f"a Trigger says {_NO_OCCASIONS[name]}, not wakes=({name!r},)"
+            )
+            + f" ({to_author(record.build)})",
             code="never-wakes",
         )
         return False

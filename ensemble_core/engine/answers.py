@@ -55,7 +55,8 @@ class Answers:
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None:
-            state.error(f"{called.origin.rule}: {event.error}", called.origin)
+            told = f"{called.origin.rule}: {event.error}"
+            state.error(told, called.origin, tolerated=called.decision.tolerated)
         self._answered(called, event)
 
     def resized(self, event: ResizeOutcome) -> None:

@@ -34,8 +34,9 @@ These are its laws; the tests hold it to each of them.
    switched off, and an error shows the chain. A retry begins a new chain.
 7. A failed job is somebody's concern if, by its ``clean``, a rule about failure matched an event of
    it, or still waits for more failures (``count.G.failed``). Otherwise a natural end has exit
-   code 1. A failure that is retried is somebody's concern; a lost index is judged as a failed job,
-   unless its last attempt was cancelled.
+   code 1. A failure that is retried is somebody's concern, and so is one that costs a point of a
+   generator with ``failed``; a lost index is judged as a failed job, unless its last attempt was
+   cancelled.
 8. The run ends by itself when no job is active, no call is under way, no retry waits, ``idle`` has
    been looked at and no live rule waits for time to pass. Jobs that could pass a limit are held; it
    ends as well when only these are left, after the rules on ``limit``, with exit code 4. That end,

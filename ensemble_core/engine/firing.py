@@ -18,7 +18,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
 from ensemble_core.engine.switching import changed, waiting_of
 from ensemble_core.engine.variation import varied
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, kind_of, written_at
 from ensemble_core.model.decisions import (
     Call,
     Cancel,
@@ -44,8 +44,10 @@ __all__ = ["EngineFiring"]
 class EngineFiring:
     """See :class:`ensemble_core.model.rules.Firing`."""
 
-    def __init__(self, state: State, origin: Origin) -> None:
+    def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
         self._state = state
+        #: Whether a failure of what it calls is no failure of the run.
+        self._tolerated = tolerated
         self.origin = origin
         self.rule = origin.rule
         self.event = origin.occasion.event
@@ -259,9 +261,21 @@ class EngineFiring:
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
         """The decisions of a checked action. One without a plan runs off the engine's thread."""
+        options = action.said(self.fields) if action.messages else action.options
+        firing = self
+        if action.tolerated != self._tolerated:
+            firing = EngineFiring(self._state, self.origin, tolerated=action.tolerated)
         if action.plan is None:
-            return [self.call_off_thread("action", action.name, action.options)]
-        return action.plan(self, action.options)
+            return [firing.call_off_thread("action", action.name, options)]
+        decisions: object = action.plan(firing, options)
+        if isinstance(decisions, (str, Mapping)) or not isinstance(decisions, Iterable):
+            raise EnsembleError(
+                f"the plan of action {action.name} returned {kind_of(decisions)}, not decisions "
+                f"({written_at(action.plan)})",
+                hint="return a list of decisions, or yield each; an empty list for none",
+                code="bad-result",
+            )
+        return decisions
 
     def call_off_thread(
         self,
@@ -284,4 +298,5 @@ class EngineFiring:
             options=dict(options),
             event=event,
             job=told,
+            tolerated=self._tolerated,
         )

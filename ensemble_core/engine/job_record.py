@@ -80,7 +80,7 @@ class JobRecord:
     not_understood: bool = False
     #: Whether a stop of the run cancelled it, and a resume is to hand it on again.
     stopping: bool = False
-    #: When its newest event was; 0 before the first.
+    #: When its newest event was, as the executor told it; 0 before the first.
     newest: float = 0.0
     #: The context of its ``start``, which says where its output is, and, of an observed job,
     #: the rows read so far by observer.

@@ -293,7 +293,8 @@ class JobTable:
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
         name = event.name
-        record.newest = event.timestamp
+        context, time = event.context, event.timestamp
+        record.newest = context.get("told_at", time) if context else time
         step = STEPS.get(name)
         if step is None:
             return (f"job-{name}",)
@@ -326,14 +327,14 @@ class JobTable:
         if "cause" in context and record.exception is None:
             record.cause = said_cause(context)
         self.finishes += 1
-        return self._outcome(record)
+        return self._outcome(record, event.timestamp)
 
     def _clean(self, record: JobRecord, event: JobEvent) -> str | None:
         del self.records[record.job.id]
         if self.over is not None:
             self.over.append(record)
         self.groups[record.job.group].handed_over -= 1
-        return self._outcome(record) if record.outcome is None else None
+        return self._outcome(record, event.timestamp) if record.outcome is None else None
 
     def _except(self, record: JobRecord, event: JobEvent) -> None:
         if event.context.get("severity", 0) == 0 and record.exception is None:
@@ -372,19 +373,19 @@ class JobTable:
         "clean": _clean,
     }
 
-    def _outcome(self, record: JobRecord) -> str:
+    def _outcome(self, record: JobRecord, now: float) -> str:
         """Decide and count how a job ended; the occasion that this is."""
         job = record.job
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
-            self.usage.end(job, record.started or 0.0, record.newest)
+            self.usage.end(job, record.started or 0.0, now)
         elif self.gauges.kept:
             self.gauges.dequeue(job)
         if self.usage.kept:
             if self.budget is not None:
                 self.budget.end(job.id)
-            self._tell_of_costs(record.newest)
+            self._tell_of_costs(now)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0

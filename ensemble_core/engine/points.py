@@ -131,6 +131,8 @@ class PointJobs:
                 continue
             if done:
                 point.results = (*point.results, dict(record.result))
+            elif spec.failed is not None:
+                record.concern = True  # the file says what a lost point is worth
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)

@@ -7,7 +7,7 @@ laws of all stand at the top of ``engine.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.effects import Effects
@@ -20,9 +20,9 @@ from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, 
 from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.engine.switching import switched
-from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import AddRule, Fired, Switch
+from ensemble_core.model.decisions import AddRule, Decision, Fired, Switch
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction
 
@@ -347,19 +347,26 @@ class RuleEvaluation:
     def _act(self, origin: Origin, action: BoundAction) -> None:
         state = self.state
         try:
-            for decision in EngineFiring(state, origin).perform(action):
+            decided: Iterable[object] = EngineFiring(state, origin).perform(action)
+            for decision in decided:
                 if state.ended is not None:
                     return
                 if isinstance(decision, Switch):
                     self._switch(origin, decision)
-                else:
+                elif isinstance(decision, Decision):
                     self.effects.apply(origin, decision)
+                else:
+                    told = f"action {action.name} handed on {kind_of(decision)}, not a decision"
+                    told = f"{told} ({written_at(action.plan)})"
+                    state.error(told, origin, tolerated=action.tolerated)
+                    return
         except EnsembleError as error:
             about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
             told = f"{about}: {error}" if error.code == "no-value" else str(error)
-            state.error(told, origin)
+            state.error(told, origin, tolerated=action.tolerated)
         except Exception as error:  # a plugin's plan: it must not take the run with it
-            state.error(f"action {action.name} raised {error!r} ({raised_at(error)})", origin)
+            told = f"action {action.name} raised {error!r} ({raised_at(error)})"
+            state.error(told, origin, tolerated=action.tolerated)
 
     def _switch(self, origin: Origin, decision: Switch) -> None:
         """Switch to other instances, and start them: what waits for a start fires now."""

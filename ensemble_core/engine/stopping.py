@@ -115,7 +115,7 @@ class Stopping:
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)
             else:
-                record.newest = event.timestamp
+                record.newest = event.told_at
                 if event.name == "start":
                     record.files = event.context
                 elif event.name == "clean":
@@ -146,7 +146,7 @@ class Stopping:
             record.exception = "cancel"
         elif record.exception != "cancel":
             return False
-        record.newest = event.timestamp
+        record.newest = event.told_at
         if name == "start" and record.started is None:
             return False
         if name == "finish":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from ensemble_core.errors import returned_wrong
 from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
 
 __all__ = ["NoNumber", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
@@ -64,7 +65,11 @@ class StatisticSpec:
     def fault(self) -> Exception | None:
         """The error that building one raises; ``None`` where it can be built."""
         try:
-            _Cell(self)
+            built: object = self.build()
+            if not (hasattr(built, "update") and hasattr(built, "get")):
+                expected = "an object with update() and get()"
+                return returned_wrong("", "build", built, expected, self.build)
+            _Cell(self, built)
         except Exception as error:  # a plugin's code, whatever it raises
             return error
         return None

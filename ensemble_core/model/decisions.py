@@ -188,7 +188,7 @@ class Call(Decision):
     ``options`` has what it is told and how many points it is to suggest). ``event`` is the event
     that led here and ``job`` what is known of the job it concerns, both as plain data. ``attempt``
     is above 1 where the call was made before, by a controller that was gone before it knew the
-    result.
+    result. ``tolerated``: a failure is a warning (``on_error: warn`` of the file).
     """
 
     type: ClassVar[str] = "call"
@@ -199,6 +199,13 @@ class Call(Decision):
     event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     job: Mapping[str, Any] | None = None
     attempt: int = 1
+    tolerated: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Decision.to_dict(self)
+        if not self.tolerated:  # of nearly every call
+            del data["tolerated"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -35,7 +35,8 @@ class Limits:
     ``node_hours``, ``gpu_hours``: what these may take, likewise. What could pass one of them is
     held. ``submits_per_second``: jobs above this rate wait for their turn. ``chain``: rule firings
     that may cause one another without any job finishing in between. ``wall``: seconds after which
-    a controller stops the run.
+    a controller stops the run. ``stop``: seconds that a stop or an end waits while nothing is heard
+    of the jobs that it cancelled.
     """
 
     jobs: int | None = None
@@ -45,6 +46,7 @@ class Limits:
     submits_per_second: float | None = None
     chain: int = 100
     wall: float | None = None
+    stop: float = 300.0
 
     @property
     def hours(self) -> dict[str, float | None]:

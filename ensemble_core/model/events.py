@@ -78,7 +78,8 @@ class JobEvent(Event):
     of somebody else's job. ``context`` is the event's context as RFC 21 defines it: ``finish`` has
     ``status`` (a wait status, as ``os.waitpid`` gives it), ``exception`` has ``type``,
     ``severity`` (0 is fatal) and ``note``. Executors add what an observer needs to find the
-    output: ``start`` may have ``workdir`` and ``stdout``; ``submit`` may have ``queue_id``.
+    output: ``start`` may have ``workdir`` and ``stdout``; ``submit`` may have ``queue_id``. Where
+    the run has corrected the event's time, ``told_at`` is the one that the executor gave.
     """
 
     type: ClassVar[str] = "job"
@@ -86,6 +87,11 @@ class JobEvent(Event):
     name: str
     context: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     ours: bool = True
+
+    @property
+    def told_at(self) -> float:
+        """Its time as the executor gave it: a resume asks for what came after that."""
+        return self.context.get("told_at", self.timestamp)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -17,6 +17,7 @@ __all__ = [
     "PLACEHOLDER",
     "RUN_PLACEHOLDERS",
     "fill",
+    "filled_message",
     "formatted",
     "is_format",
 ]
@@ -85,6 +86,39 @@ def fill(
             return shown(values[name])
 
     return pattern.sub(replace, text) if "{" in text else text
+
+
+def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
+    """The message with each field of the event filled in, and whether one is missing: it is shown
+    as ``?``, and the message ends with its name.
+
+    >>> filled_message("{job}: {E:.1f}", {"job": "sim.0", "E": 2})
+    ('sim.0: 2.0', False)
+    >>> filled_message("{job}: {F}", {"job": "sim.0"})
+    ("sim.0: ? (the event has no 'F')", True)
+    """
+    known: dict[str, object] = {}
+    missing = []
+    for match in FIELD_PLACEHOLDER.finditer(text):
+        name = match[1] or match[3]
+        if name in fields:
+            known[name] = fields[name]
+        elif match[3] and _is_field(name, match[4]) and name not in known:
+            known[name] = "?"
+            missing.append(repr(name))
+    message = fill(text, known, FIELD_PLACEHOLDER, _shown)
+    if missing:
+        message += f" (the event has no {', '.join(missing)})"
+    return message, bool(missing)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _is_field(name: str, form: str | None) -> bool:
+    """False for what may well be text: ``{x.y}``, ``{x:y}``."""
+    return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
 
 
 def is_format(form: str) -> bool:

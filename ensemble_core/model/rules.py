@@ -15,7 +15,7 @@ from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import worked_out
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, filled_message
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import Decision, WhenBusy
@@ -335,8 +335,10 @@ class BoundAction:
     """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
     engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
     ``metrics`` are paths that its options speak of, ``reads`` the ``STAT.NAME``, ``nested`` the
-    actions that they hold. ``submits``: it may submit jobs; ``retries``: the event's job again;
-    ``varies``: the groups of which it asks for combinations that they have not had."""
+    actions that they hold, ``messages`` the places of texts that a firing fills in. ``tolerated``:
+    a failure of it is no failure of the run. ``submits``: it may submit jobs; ``retries``: the
+    event's job again; ``varies``: the groups of which it asks for combinations that they have not
+    had."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -347,12 +349,30 @@ class BoundAction:
     retries: bool = False
     varies: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()
+    messages: tuple[tuple[str | int, ...], ...] = ()
+    tolerated: bool = False
+
+    def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options with their messages filled in."""
+        options = self.options
+        for place in self.messages:
+            options = _with_message(options, place, fields)
+        return options
 
     def flat(self) -> Iterator[BoundAction]:
         """This action and every one within it."""
         yield self
         for inner in self.nested:
             yield from inner.flat()
+
+
+def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+    """A copy of the value in which the message at this place is filled in."""
+    if not place:
+        return filled_message(value, fields)[0]
+    changed = list(value) if isinstance(value, list) else dict(value)
+    changed[place[0]] = _with_message(value[place[0]], place[1:], fields)
+    return changed
 
 
 class BoundSpec(dict[str, Any]):

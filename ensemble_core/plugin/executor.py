@@ -115,7 +115,9 @@ class Executor(ABC):
     - What goes wrong with one job (a missing command, a rejected jobspec) is that job's
       ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
     - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
-      process of the job behind.
+      process of the job behind. A controller that ends or stops waits for the ends of cancelled
+      jobs, but leaves once nothing was reported about any of them for ``limits.stop`` (5 minutes);
+      a resume asks for them by ``reattach``.
     - ``resize`` answers with one ``ResizeOutcome`` for the request.
     - ``resources`` may raise: the run then goes on without the gauges, and says so.
     - ``close`` is called once, after which nothing is emitted. It gives back what ``open`` took. It
@@ -140,6 +142,11 @@ class Executor(ABC):
     - The context of ``submit`` may have ``queue_id``, that of ``start`` ``workdir``, ``stdout`` and
       ``stderr`` (absolute paths, for observers), that of ``finish`` has ``status``, a wait status.
       A ``finish`` without one counts as a failure of cause ``unknown``.
+    - What does not keep this (an event of the future by more than 10 s, or older than the one
+      before; a ``submit``, ``start`` or ``finish`` that is missing or late; a job that the run
+      never submitted) is reported once of each kind as a defect of the executor, and corrected
+      where that cannot change how the job ended: times are cut to now or moved behind the event
+      before, a missing ``submit`` is implied, what came in one bulk is put in order.
     - ``ExecutorLost`` says that the queue is gone for good: the run ends with exit code 1, cancels
       nothing, and may be resumed. A queue that is merely away is a ``Problem``, told once.
 

@@ -65,7 +65,12 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
 
 #: The functions of each kind of record, with what each is called with.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "executor": {"build": ("options",), "available": (), "render": ("job", "options")},
+    "executor": {
+        "build": ("options",),
+        "available": (),
+        "render": ("job", "options"),
+        "remains": ("tag", "folder", "end"),
+    },
     "trigger": {"build": ("name", "options"), "needs_variables": ("options",)},
     "action": {"run": ("context",), "plan": ("firing", "options")},
     "statistic": {"build": ("options",), "timed_when": ("options",)},
@@ -73,7 +78,11 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "resizer": {"build": ("options",)},
     "source": {"expand": ("options", "view")},
     "algorithm": {"build": ("options", "view")},
-    "generator": {"build": ("vocs", "options"), "check": ("vocs", "options")},
+    "generator": {
+        "build": ("vocs", "options"),
+        "check": ("vocs", "options"),
+        "finite": ("options",),
+    },
 }
 
 #: What the core itself reports. Plugins' own events have the names of the triggers they wake.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.engine.table_rows import Tables
-from ensemble_core.errors import EnsembleError, Location, UsageError
+from ensemble_core.errors import EnsembleError, Location, UsageError, kind_of, raised_at, written_at
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call
@@ -137,7 +137,9 @@ class Caller:
         except EnsembleError as error:
             return self._failed(call, f": {error}")
         except BaseException as error:  # whatever a user's function raises, the run goes on
-            return self._failed(call, f" raised {_one_line(error)}", _traceback(error))
+            place = raised_at(error)
+            told = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
+            return self._failed(call, told, _traceback(error))
 
     def _failed(self, call: Call, why: str, *traceback: str) -> CallFailed:
         return CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback)
@@ -238,8 +240,10 @@ class Caller:
                 self._ensemble.binder.rule(item.spec, "returned-rule")
                 specs.append({"rule": dict(item.spec)})
             elif item is not None:
+                function = self._actions[call.name].run if call.kind == "action" else None
+                where = f" ({written_at(function)})" if function is not None else ""
                 raise EnsembleError(
-                    f"{call.name} returned a {type(item).__name__}",
+                    f"{call.name} returned {kind_of(item)}{where}",
                     hint="return None, an Action, a Rule, or a list of these",
                     code="bad-result",
                 )

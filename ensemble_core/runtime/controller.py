@@ -41,6 +41,7 @@ from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import Admission, usual
+from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.inquiries import Inquiries
 from ensemble_core.runtime.orders import Forget, Order, Performer
@@ -70,6 +71,9 @@ _LOST_GRACE = 5.0
 #: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
 #: the queue has never said a word.
 _UNHEARD_GRACE = 10.0
+#: How often a run that waits for cancelled jobs looks whether they have been silent for too long,
+#: and how many of them it names.
+_LOOK, _SHOWN = 1.0, 10
 #: Seconds by which a clock may be behind without a word.
 _CLOCK_SLACK = 2.0
 #: Jobs that are over are told of to the executor so many at once.
@@ -136,6 +140,10 @@ class Runtime:
         self._inquiries = Inquiries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
+        #: When jobs that an end or a stop cancelled were last heard of; ``None`` before that.
+        self._heard: float | None = None
+        #: Whether nothing came of them for too long, so that they are left as they are.
+        self._gave_up = False
         #: Since when a run that was stopped cannot write its journal.
         self._stuck_since: float | None = None
         # A clock that was set back must not have things happen before what led to them.
@@ -155,6 +163,10 @@ class Runtime:
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
         self._admission = Admission(name, self._put, self.clock)
+        self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
+        self._records = self.engine.state.table.records
+        #: The events that came with the one at hand.
+        self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
@@ -286,7 +298,7 @@ class Runtime:
             tag=self.tag,
             over=not ended.stopped
             and not self._for_now
-            and (not self.engine.busy or not self._leave),
+            and not (self.engine.busy and (self._leave or self._gave_up)),
             stopped=ended.stopped and not self._for_now and not self._leave,
             left=len(self.engine.in_queue()) + self._unanswered,
         )
@@ -344,10 +356,10 @@ class Runtime:
 
     def _wait_for_orders(self) -> None:
         """Let the orders that were given be carried out, unless the user leaves or the queue is
-        gone and a call to it may never return."""
+        gone or silent and a call to it may never return."""
         deadline = time.monotonic() + _LOST_GRACE
         while not self._leave and not self._performer.join(_TICK):
-            if self.engine.state.lost and time.monotonic() > deadline:
+            if (self.engine.state.lost or self._gave_up) and time.monotonic() > deadline:
                 return
 
     def _loop(self) -> None:
@@ -360,6 +372,8 @@ class Runtime:
                 for watcher in self._ticking:
                     watcher.tick(report)
             timeout = _TICK if self._stuck_since is not None else self._until_timer()
+            if self._heard is not None:
+                timeout = min(_LOOK, timeout if timeout is not None else _LONGEST_WAIT)
             if self._ticking and dirty:
                 timeout = min(_TICK, timeout if timeout is not None else _TICK)
             try:
@@ -367,6 +381,9 @@ class Runtime:
             except queue.Empty:
                 events = ()
             self._inquiries.answer()
+            if self._heard is not None and any(map(_of_our_job, events)):
+                self._heard = time.monotonic()
+            self._together = events
             for event in events:
                 dirty = True
                 self._taken += 1
@@ -393,9 +410,40 @@ class Runtime:
         if self._leave or self._for_now or not self.engine.busy:
             return True
         if ended.stopped:
-            return not self.engine.waits_for_cancelled
-        # Jobs that were not to be cancelled outlive the run where the queue can keep them.
-        return not ended.cancel and "detach" in self._executor.capabilities
+            over = not self.engine.waits_for_cancelled
+        else:
+            # Jobs that were not to be cancelled outlive the run where the queue can keep them.
+            over = not ended.cancel and "detach" in self._executor.capabilities
+        return over or self._silent(ended)
+
+    def _silent(self, ended: Terminate) -> bool:
+        """True if nothing was heard of the cancelled jobs for ``limits.stop``: they are reported,
+        and left for a resume to ask for. While the queue cannot be reached, the time stands."""
+        if not ended.cancel:
+            return False
+        now = time.monotonic()
+        if self._heard is None or self._performer.retrying:
+            self._heard = now
+        if now - self._heard < self.ensemble.limits.stop:
+            return False
+        self._gave_up = True
+        jobs = [job for job, _ in self.engine.in_queue()]
+        shown = ", ".join(jobs[:_SHOWN]) + (" …" if len(jobs) > _SHOWN else "")
+        count = f"{len(jobs)} cancelled job{'s' if len(jobs) != 1 else ''}"
+        hint = (
+            "look for them in the queue: this run is not kept, and cannot ask for them again"
+            if self._journal is None
+            else f"'ensemble resume {self.tag}' asks the queue for them"
+        )
+        self._handle(
+            Problem(
+                self.clock(),
+                f"executor {self._name} has reported nothing about {count} for "
+                f"{self.ensemble.limits.stop:g} s (limits.stop): {shown} may still be in its "
+                f"queue\n  hint: {hint}",
+            )
+        )
+        return True
 
     def _stuck(self, ended: Terminate) -> bool:
         """Cancels what a stop is to cancel although the journal cannot be written; whether the run
@@ -435,8 +483,9 @@ class Runtime:
             return True
         return False
 
-    def _handle(self, event: Event) -> Sequence[Decision]:
-        """Hand an event to the engine and its decisions on; these."""
+    def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
+        """Hand an event to the engine and its decisions on; these. Unless it is ``checked``, it is
+        held to the executor's contract first."""
         if not self.engine.concerns(event):
             return ()
         if type(event) is Observed and not usual(event):  # what a plugin's observer read
@@ -444,9 +493,25 @@ class Runtime:
             if row is None:
                 return ()
             event = row
+        name = None
+        if event.timestamp > self._order.latest:
+            event = self._order.in_time(event)
+        if type(event) is JobEvent:
+            if event.ours and not checked:
+                record = self._records.get(event.job)
+                if record is None or (
+                    (event.name in TIMED or not record.newest)
+                    and not self._order.keeps(event, record)
+                ):
+                    return [
+                        decision
+                        for each in self._order.corrected(event, record, self._together)
+                        for decision in self._handle(each, checked=True)
+                    ]
+            if self._names:
+                name = self._names.name(event.job)
         for watcher in self._watchers:
             watcher.event(event)
-        name = self._names.name(event.job) if type(event) is JobEvent and self._names else None
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
@@ -512,3 +577,8 @@ class Runtime:
         """An empty folder is of no use to anybody."""
         with contextlib.suppress(OSError):
             self._folder.rmdir()
+
+
+def _of_our_job(event: Event) -> bool:
+    """True if a job of the run is heard of."""
+    return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.errors import EnsembleError, ExecutorError, raised_at
+from ensemble_core.errors import EnsembleError, ExecutorError, raised_at, to_author
 from ensemble_core.model.events import Event, ExecutorLost, Problem
 from ensemble_core.plugin.executor import Emit, Executor, Run
 
@@ -22,7 +22,6 @@ __all__ = ["ExecutorGuard"]
 #: Seconds that an executor has to close.
 _CLOSE_LIMIT = 120.0
 _TICK = 0.2
-_HINT = "that is a defect of it: tell its author ('ensemble plugins list' says whose it is)"
 
 
 class ExecutorGuard:
@@ -53,7 +52,7 @@ class ExecutorGuard:
             where = f" ({place})" if place else ""
             raise ExecutorError(
                 f"executor {self.name} raised {_shown(error)} in {method}{where}",
-                hint=_HINT,
+                hint=to_author(error),
                 code="executor-fault",
             ) from error
 
@@ -125,7 +124,7 @@ class ExecutorGuard:
         else:
             return False
         reason = f"its thread {thread!r} died of {_shown(error)} ({raised_at(error)})"
-        self._emit((ExecutorLost(self._clock(), self.name, reason, _HINT),))
+        self._emit((ExecutorLost(self._clock(), self.name, reason, to_author(error)),))
         return True
 
 

@@ -61,6 +61,8 @@ class Performer:
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
         self._told_faults: set[str] = set()
+        #: Whether the queue cannot be reached now, and is asked again later.
+        self.retrying = False
 
     def start(self) -> None:
         """Begin to carry out what there is."""
@@ -164,10 +166,12 @@ class Performer:
                     self._emit((Problem(self._clock(), message),))
             wait = min(max(_FIRST_WAIT, 2 * wait), _LONGEST_WAIT)
             waited += wait
+            self.retrying = True
             with self._news:
                 # Who cancels what waits here is not to wait for it as well.
                 known = len(self._cancelled)
                 self._news.wait_for(lambda known=known: len(self._cancelled) > known, wait)  # type: ignore[misc]  # mypy cannot infer a bound default
+            self.retrying = False
 
     def _resize(self, resize: Resize) -> None:
         request = resize.request

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.errors import EnsembleError, raised_at, returned_wrong
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail import Follower
 
 __all__ = ["OutputTracker"]
@@ -144,7 +145,10 @@ class OutputTracker:
         workdir = Path(start.get("workdir") or job.workdir or ".")
         for name, options in job.observe.items():
             try:
-                observer = self._observers[name].build(job, options)
+                build = self._observers[name].build
+                observer: object = build(job, options)
+                if not isinstance(observer, Observer):
+                    raise returned_wrong("", "build", observer, "an Observer", build)
                 path = observer.path
             except Exception as error:  # a plugin's code: the run goes on without this observer
                 known = isinstance(error, EnsembleError)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.generator_state import Asking
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, Point
@@ -159,7 +159,7 @@ class _Worker:
             return _Fault(str(error))
         except BaseException as error:  # whatever a plugin's generator raises
             text = " ".join(str(error).split())[:300]
-            what = f"raised {type(error).__name__}: {text}"
+            what = f"raised {type(error).__name__}: {text} ({raised_at(error)})"
             return _Fault(what, "".join(traceback.format_exception(error)))
 
     def _answer(self, task: MakeSuggestion) -> _Answer:

@@ -30,7 +30,7 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.rules import Action
+from ensemble_core.model.rules import Action, BoundAction
 from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
@@ -269,6 +269,15 @@ class FakeFiring:
                     code="no-such-action",
                 )
             plan = self._actions[name].plan
+            properties = self._actions[name].options.get("properties", {})
+            messages = tuple(
+                (key,)
+                for key, schema in properties.items()
+                if schema.get("x-ensemble") == "message" and not schema.get("x-ensemble-fills")
+                if isinstance(options.get(key), str)
+            )
+            bound = BoundAction(name=name, options=options, messages=messages)
+            options = dict(bound.said(firing.fields))
             if plan is None:
                 decided.append(firing._call("action", name, options))  # noqa: SLF001  (its copy)
             else:

@@ -326,17 +326,19 @@ def test_a_wait_status_is_spelled_as_a_shell_reports_it(status: object, words: s
     assert describe_status(status) == words
 
 
-def test_errors_go_to_stderr_with_the_traceback_of_a_function() -> None:
-    lines = told(
+def test_an_error_is_one_line_on_stderr_and_has_its_traceback_under_debug() -> None:
+    raised = (
         Call(call="1", kind="custom", name="decide"),
         CallFailed(2.0, "1", "KeyError: 'x'", "Traceback:\n  line 3\nKeyError: 'x'"),
         Log(rule="rule-1", message="rule-1: decide raised KeyError: 'x'", level="error"),
         Log(rule="rule-1", message="slow", level="warning"),
-    )[1:]
+    )
+    lines = told(*raised)[1:]
     assert all(line.error for line in lines)
-    assert lines[0].text == "   decide raised:\n  Traceback:\n    line 3\n  KeyError: 'x'"
-    assert lines[1].text == "error: rule-1: decide raised KeyError: 'x'"
-    assert lines[2].text == "warning: slow (rule rule-1)"
+    assert lines[0].text == "error: rule-1: decide raised KeyError: 'x'"
+    assert lines[1].text == "warning: slow (rule rule-1)"
+    debugged = texts(*raised, narrator=Narrator(ensemble(), PLAIN, debug=True))
+    assert "   decide raised:\n  Traceback:\n    line 3\n  KeyError: 'x'" in debugged
 
 
 def test_a_resize_that_was_refused_is_a_warning_and_a_granted_one_a_line() -> None:

@@ -181,7 +181,7 @@ def test_an_algorithm_that_raises_is_told_with_its_place() -> None:
     assert "the algorithm 'again' (plugin 'a' of ensemble-a 2.0) cannot be built" in told
     with pytest.raises(FileErrors) as caught:
         load_text(use("{algorithm: again, with: {group: sim}}"), registry(broken))
-    assert "tell who wrote the plugin" in str(caught.value)
+    assert "this is your plugin" in str(caught.value)
 
 
 def test_instances_have_names_of_their_own() -> None:

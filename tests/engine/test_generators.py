@@ -191,6 +191,16 @@ def test_a_lost_point_is_told_as_failed_says() -> None:
     assert told.calls[1].options["ingest"] == [{"point": 0, "state": "lost"}]
 
 
+@pytest.mark.parametrize(("failed", "exit_code"), [("{E: 1e9}", 0), ("discard", 1)])
+def test_a_lost_point_fails_the_run_unless_failed_gives_its_values(
+    failed: str, exit_code: int
+) -> None:
+    told = begun(f"failed: {failed}\nuntil: generator.search.suggested >= 2")
+    told.finish("sim.0", status=256)
+    told.finish("sim.1", energy=2.0)
+    assert told.exit_code == exit_code
+
+
 def test_the_best_point_wakes_rules_with_its_values_and_only_if_it_meets_the_constraints() -> None:
     told = begun(
         "constraints: {peak: '< 2.5'}\nuntil: count.done >= 4",

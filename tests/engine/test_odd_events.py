@@ -183,3 +183,12 @@ custom: |
     told.end("a.0")
     spec = {"action": {"name": "submit", "label": "a"}}
     assert told.tell(CallReturned(told.now, call.call, (spec,))) == []  # type: ignore[attr-defined]
+
+
+def test_a_resume_asks_by_the_time_that_the_executor_gave() -> None:
+    told = Story(ONE_JOB)
+    told.start()
+    told.tell(JobEvent(told.now, "a.0", "submit", {"told_at": 12.5}))
+    record = told.engine.state.table.records["a.0"]
+    assert record.newest == 12.5
+    assert record.submitted == told.now

@@ -256,7 +256,7 @@ def test_a_slip_in_an_executor_is_told_with_its_name_type_and_place(
     (message,) = [problem.message for problem in told.problems if problem.level == "error"]
     assert f"executor local raised KeyError({method!r}) in {method} (" in message
     assert "test_odd_executors.py:" in message
-    assert "tell its author" in message
+    assert "hint: this is your plugin: " in message
     assert outcome.report.groups[0].failed == (1 if method == "submit" else 0)
 
 
@@ -361,3 +361,156 @@ def test_a_finish_without_a_status_is_no_success_and_names_the_executor(tmp_path
     assert problem.level == "error"
     assert "executor local" in problem.message
     assert "finish without 'status'" in problem.message
+
+
+class Scripted(FakeExecutor):
+    """Sends these events of its job ``a.0``, in bulks: ``(name, seconds from now, context)``."""
+
+    def __init__(self, *bulks: Sequence[tuple[str, float, dict[str, object]]]) -> None:
+        super().__init__()
+        self.bulks = bulks
+
+    def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
+        super().open(run, emit)
+        self.tell, self.time = emit, run.clock
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        begun = self.time()
+        for bulk in self.bulks:
+            self.tell([JobEvent(begun + at, "a.0", name, context) for name, at, context in bulk])
+
+
+class Taken(Told):
+    """The job events that were worked in, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[JobEvent] = []
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if isinstance(event, JobEvent):
+            self.events.append(event)
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    @property
+    def times(self) -> list[float]:
+        return [event.timestamp for event in self.events]
+
+
+def taken(
+    folder: Path, *bulks: Sequence[tuple[str, float, dict[str, object]]]
+) -> tuple[Outcome, Taken]:
+    told = Taken()
+    return Bench(ONE_JOB, folder, Scripted(*bulks), told).end(), told
+
+
+GOOD: dict[str, object] = {"status": 0}
+
+
+def life(**at: float) -> list[tuple[str, float, dict[str, object]]]:
+    """A job's events at these times; without one right after the one before."""
+    names = ("submit", "alloc", "start", "finish", "clean")
+    return [
+        (name, at.get(name, place * 1e-5), GOOD if name == "finish" else {})
+        for place, name in enumerate(names)
+    ]
+
+
+def test_events_that_keep_the_contract_are_taken_as_they_are(tmp_path: Path) -> None:
+    outcome, told = taken(tmp_path, life(submit=-0.5, start=5.0, finish=6.0, clean=7.0))
+    assert outcome.exit_code == 0
+    assert told.problems == []
+    assert told.names == ["submit", "alloc", "start", "finish", "clean"]
+    assert all("told_at" not in event.context for event in told.events)
+
+
+def test_events_of_the_future_count_as_of_now_and_name_the_executor_once(tmp_path: Path) -> None:
+    before = time.time()
+    outcome, told = taken(
+        tmp_path, life(submit=3600.0, alloc=3601.0, start=3602.0, finish=3603.0, clean=3604.0)
+    )
+    assert outcome.exit_code == 0
+    assert told.times == sorted(told.times)
+    assert before <= told.times[0]
+    assert told.times[-1] < before + 1800
+    (problem,) = told.problems
+    assert problem.level == "warning"
+    assert "executor local does not keep its contract: submit of a.0 came 3600 s" in problem.message
+    assert "this is your plugin: " in problem.message
+    assert "test_odd_executors.py:" in problem.message
+    (group,) = outcome.report.groups
+    assert group.success == 1
+
+
+def test_an_event_of_1970_counts_as_of_now(tmp_path: Path) -> None:
+    before = time.time()
+    outcome, told = taken(tmp_path, life(clean=-before))
+    assert outcome.exit_code == 0
+    assert outcome.report.groups[0].success == 1
+    assert told.times[-1] >= before
+    (problem,) = told.problems
+    assert "clean of a.0 is dated" in problem.message
+
+
+def test_a_finish_before_its_start_counts_right_after_it(tmp_path: Path) -> None:
+    outcome, told = taken(tmp_path, life(start=2.0, finish=-5.0, clean=3.0))
+    assert outcome.exit_code == 0
+    start, finish = told.events[2:4]
+    assert 0 < finish.timestamp - start.timestamp < 1e-3
+    assert finish.context["told_at"] < start.timestamp
+    (problem,) = told.problems
+    assert "finish of a.0 is 7 s older than the event before it" in problem.message
+
+
+def test_a_clean_that_came_with_the_finish_but_before_it_is_put_in_order(tmp_path: Path) -> None:
+    submit, alloc, start, finish, clean = life()
+    outcome, told = taken(tmp_path, [submit], [clean, start, finish, alloc])
+    assert outcome.exit_code == 0
+    assert outcome.report.groups[0].success == 1
+    assert told.names[:5] == ["submit", "alloc", "start", "finish", "clean"]
+    (problem,) = told.problems
+    assert "clean of a.0 came before alloc, start, finish" in problem.message
+
+
+def test_a_submit_that_is_missing_is_implied(tmp_path: Path) -> None:
+    outcome, told = taken(tmp_path, life()[1:])
+    assert outcome.exit_code == 0
+    assert told.names == ["submit", "alloc", "start", "finish", "clean"]
+    assert told.times == sorted(told.times)
+    (problem,) = told.problems
+    assert "alloc of a.0 came without a submit" in problem.message
+
+
+def test_an_end_without_a_finish_names_the_executor(tmp_path: Path) -> None:
+    submit, alloc, start, finish, clean = life()
+    outcome, told = taken(tmp_path, [submit, alloc, start, clean], [finish])
+    assert outcome.exit_code == 1
+    assert dict(outcome.report.groups[0].causes) == {"unknown": 1}
+    (problem,) = told.problems
+    assert problem.level == "error"
+    assert "clean of a.0 came without a finish" in problem.message
+
+
+@pytest.mark.parametrize("job", ["b.0", "a.7", "a.x", "a", "", "a." + "9" * 5000])
+def test_events_of_jobs_that_were_never_submitted_are_dropped(job: str, tmp_path: Path) -> None:
+    class Inventive(Scripted):
+        def submit(self, jobs: Sequence[Job]) -> None:
+            self.tell([JobEvent(self.time(), job, name) for name in ("submit", "clean")])
+            super().submit(jobs)
+
+    told = Taken()
+    outcome = Bench(ONE_JOB, tmp_path, Inventive(life()), told).end()
+    assert outcome.exit_code == 0
+    assert {event.job for event in told.events} == {"a.0"}
+    (problem,) = told.problems
+    assert "is of no job that this run has submitted" in problem.message
+
+
+def test_a_job_whose_end_is_told_twice_is_no_breach(tmp_path: Path) -> None:
+    outcome, told = taken(tmp_path, life(), life())
+    assert outcome.exit_code == 0
+    assert told.problems == []

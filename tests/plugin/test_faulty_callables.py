@@ -1,0 +1,211 @@
+"""Each function that a plugin's record may have, when it raises or returns what it must not: the
+message names the plugin and the line, and Ensemble takes no blame for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.plugin import fragments, records
+from ensemble_core.plugin.validation import _FUNCTIONS
+
+#: The rest of a record that has one function at fault, and a file that uses it. "{odd}" is that
+#: function.
+PLUGIN = """
+from ensemble_core import *
+from ensemble_core import hookimpl
+
+
+def odd(*arguments):
+    {body}
+
+
+class Quick(Executor):
+    def open(self, run, emit):
+        self.run, self.emit = run, emit
+
+    def submit(self, jobs):
+        for job in jobs:
+            for name in ("submit", "alloc", "start", "finish", "clean"):
+                context = {{"status": 0}} if name == "finish" else {{}}
+                self.emit([JobEvent(self.run.clock(), job.id, name, context)])
+
+    def cancel(self, jobs):
+        pass
+
+    def close(self):
+        pass
+
+
+class Reader(Observer):
+    path = "x"
+
+    def feed(self, data):
+        return []
+
+
+class Mean:
+    def update(self, value):
+        pass
+
+    def get(self):
+        return 1.0
+
+
+class Chooser(Generator):
+    points = [{{"x": 1.0}}]
+
+    def suggest(self, count):
+        given, self.points = self.points[:count], self.points[count:]
+        return given
+
+    def ingest(self, points):
+        pass
+
+
+@hookimpl
+def ensemble_{hook}():
+    return [{record}(name="odd", summary="-", {given})]
+"""
+SIM = 'jobs: [{{name: sim, command: "true {{x}}", parameters: {{x: [1, 2]}}{more}}}]\n'
+START = "rules:\n  - {{trigger: start, action: {{name: submit, label: sim}}}}\n{more}"
+
+
+def study(jobs: str = "", rules: str = "", more: str = "") -> str:
+    return SIM.format(more=jobs) + START.format(more=rules) + more
+
+
+GENERATORS = (
+    'jobs: [{name: sim, command: "true {x}", result: {E: = x}}]\n'
+    "generators: [{name: g, use: odd, group: sim, variables: {x: [0.0, 2.0]}, "
+    "objectives: {E: minimize}, until: count.done >= 1}]\n"
+)
+BUILT = "build=lambda *given: {}"
+#: By kind and function: what else the record has, the file, and further words of the command line.
+USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
+    ("executor", "build"): ("", study(), ["run", "--executor", "odd"]),
+    ("executor", "available"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("executor", "render"): (
+        BUILT.format("Quick()"),
+        study(),
+        ["run", "--executor", "odd", "--dry-run"],
+    ),
+    ("executor", "remains"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("trigger", "build"): ("", study(rules="  - {trigger: odd, action: {name: terminate}}\n"), []),
+    ("trigger", "needs_variables"): (
+        BUILT.format('Trigger(wakes=("observed",))'),
+        study(rules="  - {trigger: odd, action: {name: terminate}}\n"),
+        [],
+    ),
+    ("action", "run"): ("", study(rules="  - {trigger: job-done, action: {name: odd}}\n"), []),
+    ("action", "plan"): ("", study(rules="  - {trigger: job-done, action: {name: odd}}\n"), []),
+    ("statistic", "build"): (
+        "",
+        study(
+            rules="  - {trigger: metric, name: odd.sim-duration, when: '> 9', "
+            "action: {name: terminate}}\n"
+        ),
+        [],
+    ),
+    ("statistic", "timed_when"): (
+        BUILT.format("Mean()"),
+        study(
+            rules="  - {trigger: metric, name: odd.sim-duration, when: '> 9', "
+            "action: {name: terminate}}\n"
+        ),
+        [],
+    ),
+    ("observer", "build"): ("", study(", observe: {odd: {}}"), []),
+    ("observer", "variables"): (
+        BUILT.format("Reader()"),
+        study(
+            ", observe: {odd: {}}",
+            "  - {trigger: metric, name: mean.sim-E, when: '> 9', action: {name: terminate}}\n",
+        ),
+        [],
+    ),
+    ("observer", "unasked"): (
+        BUILT.format("Reader()") + ", variables=lambda options: {'E'}",
+        study(
+            ", observe: {odd: {}}",
+            "  - {trigger: metric, name: mean.sim-E, when: '> 9', action: {name: terminate}}\n",
+        ),
+        [],
+    ),
+    ("resizer", "build"): ("", study(), []),
+    ("source", "expand"): ("", "jobs: [{odd: x}]\n" + START.format(more=""), []),
+    ("algorithm", "build"): ("", study(more="use: [{algorithm: odd}]\n"), []),
+    ("generator", "build"): ("", GENERATORS, []),
+    ("generator", "check"): (BUILT.format("Chooser()"), GENERATORS, []),
+    ("generator", "finite"): (
+        BUILT.format("Chooser()"),
+        GENERATORS.replace(", until: count.done >= 1", ""),
+        [],
+    ),
+}
+#: Where nothing is reported: what is not asked for here, and what may return anything.
+UNASKED = {
+    ("resizer", "build"),
+    ("executor", "available"),
+    ("executor", "remains"),
+    ("observer", "unasked"),
+}
+ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}
+MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
+
+
+def test_each_function_of_each_record_is_tried() -> None:
+    classes = [
+        getattr(module, name)
+        for module in (records, fragments)
+        for name in module.__all__
+        if name.endswith("Plugin")
+    ]
+    found = {
+        (cls.__name__.removesuffix("Plugin").lower(), each.name)
+        for cls in classes
+        for each in fields(cls)
+        if "Callable" in str(each.type) or each.name == "plan"
+    }
+    assert found == set(USES)
+    assert found == {(kind, name) for kind, names in _FUNCTIONS.items() for name in names}
+
+
+@pytest.mark.parametrize(("kind", "function"), USES)
+@pytest.mark.parametrize("body", ["return None", "return 3", "raise KeyError('seed')"])
+def test_a_function_at_fault_is_reported_as_its_plugins(
+    kind: str, function: str, body: str, tmp_path: Path
+) -> None:
+    given, text, words = USES[kind, function]
+    source = PLUGIN.format(
+        body=body,
+        hook={"statistic": "metrics"}.get(kind, f"{kind}s"),
+        record=f"{kind.capitalize()}Plugin",
+        given=f"{function}=odd, {given}",
+    )
+    (tmp_path / "odd.py").write_text(source)
+    (tmp_path / "study.yaml").write_text(text)
+    words = [*(words or ["run", "--executor", "local"]), "--plugin", "odd.py", "study.yaml"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+    told = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 2), told
+    assert "Traceback" not in told
+    raises = body.startswith("raise")
+    at_fault = raises or (kind, function) not in ANYTHING
+    if body == "return None":
+        at_fault = at_fault and (kind, function) not in MAYBE_NONE
+    if at_fault and (kind, function) not in UNASKED:
+        assert any(f"{quote}odd{quote}" in told for quote in ("'", " ", "")), told
+        assert "odd.py:" in told
+        assert ("KeyError" in told) == raises
+    else:
+        assert "odd.py" not in told
