@@ -189,6 +189,7 @@ def _take_up(
     executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=not ends, pending=changed is None)
     ensemble: Ensemble = recovered.engine.state.ensemble
+    past.warn_of_damage()
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
     with contextlib.closing(JournalWriter(past.journal.path)) as writer:
