@@ -50,8 +50,8 @@ KINDS: dict[str, str] = {
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
-#: ``replaced`` is the sum of the checksums of the rows that were in this one's place before: with it
-#: ``events.jobs`` says whether all rows are there, and nobody need look for what is replaced.
+#: ``replaced`` is the sum of the checksums of the rows that were in a row's place before it: so
+#: ``events.jobs`` says whether all rows are there, and the writer need not read what it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);

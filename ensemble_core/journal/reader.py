@@ -372,17 +372,13 @@ class Journal:
         with self._reading():
             return [
                 Session(
-                    int(number),
-                    int(seq),
-                    float(began),
-                    str(host),
-                    int(pid),
+                    *(int(number), int(seq), float(began), str(host), int(pid)),
                     dict(json.loads(versions)),
                     None if ended is None else float(ended),
                     _outcome(json.loads(outcome)) if outcome else None,
                 )
-                for number, seq, began, host, pid, versions, ended, outcome in self._table(
-                    "sessions"
+                for number, seq, began, host, pid, versions, ended, outcome in (
+                    self._table("sessions")
                 )
             ]
 
