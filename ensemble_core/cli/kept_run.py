@@ -91,8 +91,9 @@ class KeptRun:
         except JournalError as error:
             return error
 
-    def warn_of_damage(self) -> None:
-        """Say on stderr what is missing or damaged of a run that goes on all the same."""
+    def warn_of_damage(self) -> bool:
+        """Say on stderr what is missing or damaged of a run that goes on all the same; true if
+        that is a snapshot."""
         from ensemble_core.cli.error_format import print_warning
 
         self._told = True
@@ -104,6 +105,7 @@ class KeptRun:
             )
         if damage is not None:
             print_warning(f"{damage.what}\n  because: {damage.cause}")
+        return damage is not None
 
     @property
     def tag(self) -> str:

@@ -124,7 +124,7 @@ def read_progress(folder: Path) -> Progress:
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()
-        if len(fields) == 1:  # of version 1
+        if len(note) == 21:  # of version 1
             return Progress(int(fields[0]), int(fields[0]))
         found = Progress(int(fields[0]), int(fields[1]))
     except (OSError, ValueError, IndexError):

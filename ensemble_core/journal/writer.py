@@ -160,6 +160,13 @@ class JournalWriter:
             ),
         )
 
+    def forget_snapshots(self) -> None:
+        """Remove all snapshots, of which one is damaged: the events have what they have."""
+        try:
+            self._connection.execute("DELETE FROM snapshots")
+        except sqlite3.Error as error:
+            raise words(error, self.path) from error
+
     def begin(self, now: float, versions: Mapping[str, str]) -> None:
         """A controller takes the run over: a new session, numbered from 1."""
         who = (socket.gethostname(), os.getpid(), json.dumps(dict(versions)))
