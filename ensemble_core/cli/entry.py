@@ -4,7 +4,7 @@ While the command line is imported, Ctrl-C ends the process with exit code 130 a
 ``KeyboardInterrupt`` it would be a traceback there, and the interpreter may drop it.
 """
 
-import _signal  # ``signal`` imports ``enum``
+import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
 import os
 
 __all__ = ["end_at_ctrl_c", "main"]

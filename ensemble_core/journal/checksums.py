@@ -10,6 +10,7 @@ one sum each in the table ``checksums``. Used by ``database``, ``writer`` and ``
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from zlib import crc32
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "list_checksum",
     "row_checksum",
     "sum_of",
+    "wrong_job",
 ]
 
 #: The tables with one sum for all their rows, and their columns.
@@ -38,6 +40,14 @@ def list_checksum(first: int, last: int, jobs: int, text: str) -> int:
 def job_checksum(group: str, number: int, layout: int, text: str) -> int:
     """Return the checksum of a row of ``job_rows``."""
     return crc32(f"{group} {number} {layout} {text}".encode())
+
+
+def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
+    """Return the index of the first of a group's job rows (index, layout, text, checksum) that is
+    not what was written. There may be millions: no function is called for each."""
+    found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
+    wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
+    return None if found == [row[3] for row in rows] else next(wrong)
 
 
 def row_checksum(*values: object) -> int:

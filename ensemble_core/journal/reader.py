@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.journal.checksums import SUMMED, job_checksum, list_checksum, row_checksum
+from ensemble_core.journal.checksums import SUMMED, list_checksum, row_checksum, wrong_job
 from ensemble_core.journal.codec import Row, rows_of
 from ensemble_core.journal.database import (
     DAMAGED,
@@ -330,6 +330,13 @@ class Journal:
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
         """The jobs of a group that are over, in the order of their indices, in portions: index,
         layout and values of each, the latter as ``job_rows`` has written them."""
+        for found in self._job_rows(group):
+            with self._reading():
+                values = json.loads(f"[{','.join([row for _, _, row, _ in found])}]")
+            yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
+
+    def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
+        """The same as text, with checksums that are right."""
         after = -1
         while True:
             with self._reading():
@@ -340,12 +347,10 @@ class Journal:
                 ).fetchall()
                 if not found:
                     return
-                for number, layout, row, crc in found:
-                    if crc != job_checksum(group, number, layout, row):
-                        raise ValueError(f"the row of {group}.{number} is not what was written")
+                if (at := wrong_job(group, found)) is not None:
+                    raise ValueError(f"the row of {group}.{at} is not what was written")
                 after = found[-1][0]
-                values = json.loads(f"[{','.join([row[2] for row in found])}]")
-            yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
+            yield found
 
     def check_job_rows(self) -> None:
         """Raise :class:`JournalError` if rows of jobs are missing."""
@@ -415,12 +420,9 @@ class Journal:
             pass
         if self.has_job_rows():
             self.job_layouts()
-            with self._reading():
-                for group, number, layout, row, crc in self._connection.execute(
-                    "SELECT name, number, layout, row, crc FROM job_rows"
-                ):
-                    if crc != job_checksum(group, number, layout, row):
-                        raise ValueError(f"the row of {group}.{number} is not what was written")
+            for group in self.job_groups():
+                for _ in self._job_rows(group):
+                    pass
             self.check_job_rows()
         for _ in self.snapshots():
             pass
