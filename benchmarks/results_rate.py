@@ -27,6 +27,7 @@ from pathlib import Path
 
 from ensemble_core import Emit, Event, Executor, Job, JobEvent, Observed, Run
 from ensemble_core.config import load_text
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions, job_checksum
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
@@ -121,15 +122,22 @@ def flood(folder: Path, jobs: int, writer_of: type[JournalWriter] = JournalWrite
 def multiply(path: Path, rows: int) -> None:
     """Copy the rows of jobs under further indices."""
     connection = sqlite3.connect(path)
+    connection.create_function("job_checksum", 4, job_checksum)
     (there,) = connection.execute("SELECT max(number) + 1 FROM job_rows").fetchone()
     done = there
     while done < rows:
         connection.execute(
-            "INSERT INTO job_rows SELECT name, number + ?, layout, row FROM job_rows"
-            " WHERE number < ?",
+            "INSERT INTO job_rows SELECT name, number + ?1, layout,"
+            " job_checksum(name, number + ?1, layout, row), 0, row FROM job_rows WHERE number < ?2",
             (done, min(done, rows - done)),
         )
         done *= 2
+    connection.execute(
+        "UPDATE events SET jobs = (SELECT sum(crc + replaced) FROM job_rows)"
+        " + (SELECT sum(crc) FROM job_layouts)"
+    )
+    add_functions(connection)
+    connection.executescript(WRITE_ALL)
     connection.commit()
     connection.close()
 

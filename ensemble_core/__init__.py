@@ -7,8 +7,7 @@ those that are there: ``ServiceClient`` only where a distribution that brings it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in ``typing``, which takes longer to import than all of this
 if TYPE_CHECKING:
     # For type checkers only: at run time ``plugin/known_distributions.json`` says where it is.
     from ensemble_service.client import ServiceClient as ServiceClient

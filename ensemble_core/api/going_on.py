@@ -72,10 +72,13 @@ def _taken_up(folder: Path, lock: Lock, source: Source, overrides: Sequence[str]
         record = past.registry.lookup("executor", name)
         executor = build_executor(past.registry, record, dict(past.executor.get("options", {})))
         engine = past.recover().engine
+        damaged = past.warn_of_damage()
         about, registry = past.journal.about, past.registry
     check_environment(engine.state.ensemble)
     writer = JournalWriter(folder / NAME)
     try:
+        if damaged:
+            writer.forget_snapshots()
         kept = ControlledRun(folder, lock, writer, registry)
         kept.begin()
         task = Task(

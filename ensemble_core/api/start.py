@@ -186,6 +186,9 @@ def open_run(
     )
     with Journal(folder / NAME) as journal:
         journal.check_if_small()
+        missing = journal.missing_tail()
+        if missing is not None:
+            raise missing
         tag = journal.tag
     return EnsembleRun(tag, folder, task=None, program=program if program else None)
 

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import click
 
+from ensemble_core.cli.entry import end_at_ctrl_c
 from ensemble_core.errors import EnsembleError, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]
@@ -70,6 +71,8 @@ class CommandGroup(click.Group):
         # Nearly all that a command makes at its start, modules above all, stays to its end.
         gc.set_threshold(50_000, 20, 20)
         try:
+            if signal.getsignal(signal.SIGINT) is end_at_ctrl_c:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             code = run(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:

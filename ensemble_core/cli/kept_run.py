@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
-    from ensemble_core.journal.reader import Journal, Text
+    from ensemble_core.journal.reader import Journal, JournalError, Text
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program
@@ -41,8 +41,11 @@ class KeptRun:
     """One kept run, opened for reading. Use it with ``with``.
 
     Raises :class:`EnsembleError` where there is no such run, or its journal cannot be read;
-    ``salvage`` opens a damaged one as well, as far as that can be done. ``program`` is what a
-    Python program gave the run; of others its names are known.
+    ``salvage`` opens a damaged one as well, as far as that can be done. At the end of ``with`` what
+    is damaged or missing is raised, although what was asked for could be read; not with
+    ``salvage``, where the caller asks for :meth:`damage`. With ``whole`` every record of a small
+    journal is checked for that. ``program`` is what a Python program gave the run; of others its
+    names are known.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class KeptRun:
         run: str,
         *,
         salvage: bool = False,
+        whole: bool = False,
         program: Program | None = None,
     ) -> None:
         from ensemble_core.journal.reader import NAME, Journal
@@ -58,6 +62,8 @@ class KeptRun:
 
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
+        self._whole = whole
+        self._told = salvage
         self._own = is_own(self.folder)
         self._program = program
         self._registry: Registry | None = None
@@ -65,8 +71,41 @@ class KeptRun:
     def __enter__(self) -> KeptRun:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.journal.close()
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        try:
+            damage = None if kind is not None or self._told else self.damage()
+        finally:
+            self.journal.close()
+        if damage is not None:
+            raise damage
+
+    def damage(self) -> JournalError | None:
+        """The error to show for what is damaged or missing, although the run can be read."""
+        from ensemble_core.journal.reader import JournalError
+
+        self._told = True
+        try:
+            if self._whole and self.journal.is_small:
+                self.journal.check_records()
+            return self.journal.damage or self.journal.missing_tail()
+        except JournalError as error:
+            return error
+
+    def warn_of_damage(self) -> bool:
+        """Say on stderr what is missing or damaged of a run that goes on all the same; true if
+        that is a snapshot."""
+        from ensemble_core.cli.error_format import print_warning
+
+        self._told = True
+        missing, damage = self.journal.missing_tail(), self.journal.damage
+        if missing is not None:
+            print_warning(
+                f"{missing.what}\n  because: {missing.cause}\n  the run goes on after event "
+                f"{self.journal.last()}: the executor is asked about the jobs known there"
+            )
+        if damage is not None:
+            print_warning(f"{damage.what}\n  because: {damage.cause}")
+        return damage is not None
 
     @property
     def tag(self) -> str:

@@ -1,8 +1,8 @@
 """The ``ensemble`` command: the subcommands that come with the core, and those of plugins.
 
-The installed script calls :data:`main`. Subcommands are imported only when they are used, so that
-``ensemble --help`` costs no more than click itself. What becomes of errors, and the exit codes,
-stand in ``command_group``.
+The installed script calls :data:`main`, by way of ``entry``. Subcommands are imported only when
+they are used, so that ``ensemble --help`` costs no more than click itself. What becomes of errors,
+and the exit codes, stand in ``command_group``.
 """
 
 from __future__ import annotations

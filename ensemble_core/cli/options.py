@@ -185,7 +185,7 @@ def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         @wraps(function)
         def command(run: str, state: str | None, as_json: bool, **others: Any) -> Any:
-            with errors_as_json(as_json), KeptRun(state, run, salvage=salvage) as kept:
+            with errors_as_json(as_json), KeptRun(state, run, salvage=salvage, whole=True) as kept:
                 return function(kept=kept, as_json=as_json, **others)
 
         between = command.__dict__.pop("__click_params__", [])

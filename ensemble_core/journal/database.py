@@ -13,9 +13,12 @@ from collections.abc import Mapping, Set
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.filesystem import read_note, shared_storage
 from ensemble_core.journal.holder import LOCK, holder, in_words, is_here, may_live
 from ensemble_core.journal.job_rows import TABLES
 
@@ -26,8 +29,10 @@ __all__ = [
     "NAME",
     "PERFORMED",
     "JournalError",
+    "Progress",
     "connect",
     "migrate",
+    "read_progress",
     "storable",
     "words",
 ]
@@ -35,8 +40,8 @@ __all__ = [
 #: The file's name in the run's folder.
 NAME = "journal.db"
 
-#: Beside it: the newest event of which something was performed, as text. Not synced, so it may be
-#: behind after a power cut, but it is never ahead of what is on disk.
+#: Beside it: a :class:`Progress` as text. Not synced, so it may be behind after a power cut, but it
+#: is never ahead of what is on disk.
 PERFORMED = "performed"
 
 #: "Ense" in a database's header: that this is a journal and no other program's file.
@@ -56,15 +61,37 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
+    # Checksums. Job rows of before, which have none, are worked out of the events instead;
+    # snapshots of before are made again.
+    f"""
+    DROP TABLE IF EXISTS job_rows;
+    DROP TABLE IF EXISTS job_layouts;
+    DELETE FROM snapshots;
+    ALTER TABLE events ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE events ADD COLUMN previous INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE events ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
+    {WRITE_ALL}
+    """,
 )
+
+#: Versions that are read as they are: what they lack are checksums.
+_READABLE = (1,)
+
+#: The tables of job rows as version 1 had them.
+_TABLES_1 = """
+    CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL);
+    CREATE TABLE job_rows (name TEXT NOT NULL, number INTEGER NOT NULL, layout INTEGER NOT NULL,
+        row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
+"""
 
 #: What a database was made of.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: What to do with a journal that is damaged, and where there is none.
 DAMAGED = (
-    "'ensemble events' shows what can still be read of it; the jobs' own output and the queue's "
-    "records are not touched by this"
+    "'ensemble events' shows what can still be read, 'ensemble results' the table of jobs if that "
+    "part is intact; the jobs' own output and the queue's records are not affected"
 )
 LISTED = "'ensemble runs' lists the runs that there are"
 
@@ -77,6 +104,32 @@ class JournalError(EnsembleError):
     """A journal that cannot be opened, read or written, in words for the run's owner."""
 
     exit_code = 2
+
+
+class Progress(NamedTuple):
+    """How far a run has come, as noted outside its journal: the newest event of which something was
+    performed, and the newest that was committed. The journal has both, unless it is cut short."""
+
+    performed: int = 0
+    committed: int = 0
+
+    def text(self) -> bytes:
+        """The note: always as long, so that it is overwritten as a whole."""
+        numbers = b"%-20d %-20d" % self
+        return numbers + b" %08x\n" % crc32(numbers)
+
+
+def read_progress(folder: Path) -> Progress:
+    """Return what the note in a run's folder says; zeros where it says nothing that is valid."""
+    try:
+        note = read_note(folder / PERFORMED)
+        fields = note.split()
+        if len(note) == 21:  # of version 1
+            return Progress(int(fields[0]), int(fields[0]))
+        found = Progress(int(fields[0]), int(fields[1]))
+    except (OSError, ValueError, IndexError):
+        return Progress()
+    return found if found.text() == note else Progress()
 
 
 def storable(name: str) -> str | bytes:
@@ -199,9 +252,11 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
-        for number in range(version, len(MIGRATIONS)):
+        if version < len(MIGRATIONS) and write:
+            add_functions(connection)
+            steps = [*MIGRATIONS[version:], *([] if version else [TABLES])]
             connection.executescript(
-                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
+                f"BEGIN IMMEDIATE; {';'.join(steps)}; PRAGMA user_version={len(MIGRATIONS)};"
                 f" PRAGMA application_id={_APPLICATION}; COMMIT;"
             )
     except BaseException:
@@ -247,7 +302,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
             code="newer-journal",
         )
     _check_schema(connection, path)
-    if version < len(MIGRATIONS) and not write:
+    if version < len(MIGRATIONS) and not write and version not in _READABLE:
         raise JournalError(
             f"the journal is of an older format ({version}): {path}",
             hint="'ensemble resume' brings it up to date; the version that wrote it can "
@@ -261,8 +316,9 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
     """Statements that made each table of a journal, in any version, as SQLite keeps them."""
     with closing(sqlite3.connect(":memory:")) as connection:
+        add_functions(connection)
         found: dict[str, set[str]] = {}
-        for script in (*migrations, TABLES):
+        for script in (migrations[0], _TABLES_1, *migrations[1:], TABLES):
             connection.executescript(script)
             for _, name, sql in connection.execute(_MADE):
                 found.setdefault(name, set()).add(sql)

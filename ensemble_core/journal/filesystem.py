@@ -7,13 +7,14 @@ elsewhere.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 __all__ = ["filesystem", "read_note", "shared_storage"]
 
-#: Bytes that a note may have.
+#: Bytes that are read of a note.
 _MOST = 65_536
 
 #: Types of file systems that several machines share.
@@ -53,13 +54,15 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
     return kind if kind in _NETWORK or kind.startswith("fuse.") else None
 
 
-def read_note(path: Path) -> bytes:
-    """The content of a small file. Raises :class:`OSError` where it cannot be read, or is another
-    thing than a file: a named pipe would be waited for, and a device may never end."""
+def read_note(path: Path, most: int = _MOST) -> bytes:
+    """The content of a small file, of which ``most`` bytes are read. Raises :class:`OSError` where
+    it cannot be read, or is another thing than a file: a named pipe would be waited for, and a
+    device may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"no file: {path}")
-        return os.read(descriptor, _MOST)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.read(descriptor, min(found.st_size, most))
     finally:
         os.close(descriptor)

@@ -9,12 +9,14 @@ none: ``job_history`` reads their events instead.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_steps import exit_code
+from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [
     "FIELDS",
@@ -26,6 +28,7 @@ __all__ = [
     "JobRowWriter",
     "Layout",
     "layout_of",
+    "read_layouts",
     "row_of",
     "values_of",
 ]
@@ -47,17 +50,21 @@ KINDS: dict[str, str] = {
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
+#: ``replaced`` is the sum of the checksums of the rows that were in a row's place before it: so
+#: ``events.jobs`` says whether all rows are there, and the writer need not read what it replaces.
 TABLES = """
-    CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL);
+    CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
+        crc INTEGER NOT NULL);
     CREATE TABLE job_rows (name TEXT NOT NULL, number INTEGER NOT NULL, layout INTEGER NOT NULL,
-        row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
+        crc INTEGER NOT NULL, replaced INTEGER NOT NULL, row TEXT NOT NULL,
+        PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
 #: 1 where a journal has these tables.
 HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
-#: Rows written by one statement.
-_MOST = 200
+#: Rows written by one statement, of which SQLite takes 999 values.
+_MOST = 190
 _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
@@ -155,9 +162,9 @@ class JobRowWriter:
         #: The same numbers by names and types: most rows are laid out as one before was.
         self._numbers: dict[tuple[object, ...], int] = {}
 
-    def statements(self, rows: Sequence[JobRow]) -> list[tuple[str, Sequence[object]]]:
+    def statements(self, rows: Sequence[JobRow]) -> tuple[list[tuple[str, Sequence[object]]], int]:
         """The SQL statements that write these rows, and layouts that are not written yet, to be
-        executed in one transaction."""
+        executed in one transaction; and the sum of the checksums of what they write."""
         numbers: list[int] = []
         kept: list[list[object]] = []
         for row in rows:
@@ -172,16 +179,21 @@ class JobRowWriter:
             numbers.append(number)
             kept.append([*row[2:10], *own])
         values: list[object] = []
+        total = 0
         for row, number, text in zip(rows, numbers, _texts(kept), strict=True):
-            values += (row[0], row[1], number, text)
-        made: list[tuple[str, Sequence[object]]] = [
-            ("INSERT INTO job_layouts VALUES (?, ?)", (number, _text(layout)))
-            for layout, number in self._new.items()
-        ]
-        for at in range(0, len(values), 4 * _MOST):
-            part = values[at : at + 4 * _MOST]
-            made.append((_insert(len(part) // 4), part))
-        return made
+            crc = job_checksum(row[0], row[1], number, text)
+            total += crc
+            values += (row[0], row[1], number, crc, text)
+        made: list[tuple[str, Sequence[object]]] = []
+        for layout, number in self._new.items():
+            text = _text(layout)
+            crc = row_checksum(number, text)
+            total += crc
+            made.append(("INSERT INTO job_layouts VALUES (?, ?, ?)", (number, text, crc)))
+        for at in range(0, len(values), 5 * _MOST):
+            part = values[at : at + 5 * _MOST]
+            made.append((_insert(len(part) // 5), part))
+        return made, total
 
     def written(self) -> None:
         """The statements that were made last are in the journal."""
@@ -195,6 +207,20 @@ class JobRowWriter:
         return number
 
 
+def read_layouts(connection: sqlite3.Connection) -> dict[int, Layout]:
+    """Return a journal's layouts by number, in order. Raises :class:`ValueError` for one that is
+    not what was written."""
+    found = connection.execute("SELECT number, layout, crc FROM job_layouts ORDER BY 1").fetchall()
+    for number, text, crc in found:
+        if crc != row_checksum(number, text):
+            raise ValueError(f"layout {number} of job rows is not what was written")
+    return {number: Layout.read(text) for number, text, _ in found}
+
+
 @cache
 def _insert(rows: int) -> str:
-    return "INSERT OR REPLACE INTO job_rows VALUES " + ",".join(["(?, ?, ?, ?)"] * rows)
+    return (
+        f"INSERT INTO job_rows VALUES {','.join(['(?, ?, ?, ?, 0, ?)'] * rows)}"
+        " ON CONFLICT (name, number) DO UPDATE SET layout = excluded.layout,"
+        " replaced = replaced + crc, crc = excluded.crc, row = excluded.row"
+    )

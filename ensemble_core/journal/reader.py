@@ -13,12 +13,13 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.journal.checksums import SUMMED, list_checksum, row_checksum, wrong_job
 from ensemble_core.journal.codec import Row, rows_of
 from ensemble_core.journal.database import (
     DAMAGED,
@@ -28,11 +29,11 @@ from ensemble_core.journal.database import (
     JournalError,
     connect,
     migrate,
+    read_progress,
     storable,
     words,
 )
-from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.job_rows import HAS_ROWS, Layout
+from ensemble_core.journal.job_rows import HAS_ROWS, Layout, read_layouts
 
 __all__ = [
     "DAMAGED",
@@ -133,8 +134,11 @@ def _outcome(found: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def digest(state: bytes) -> str:
-    return hashlib.sha256(state).hexdigest()
+def digest(snapshot: Snapshot) -> str:
+    """Return the checksum of a snapshot, as the column ``digest`` has it."""
+    found = hashlib.sha256(f"{snapshot.seq} {snapshot.maker} ".encode())
+    found.update(snapshot.state)
+    return found.hexdigest()
 
 
 class Journal:
@@ -142,11 +146,15 @@ class Journal:
 
     Raises :class:`JournalError` where the file is missing, damaged or from a newer version. With
     ``salvage`` a damaged one is opened as long as SQLite can make anything of it; ``about`` may
-    then be incomplete.
+    then be incomplete. ``damage`` is the first damage that was passed over.
     """
 
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
+        self.damage: JournalError | None = None
+        self._salvage = salvage
+        # First of all: what is noted later may not be in the journal as it is opened here.
+        self._progress = read_progress(path.parent)
         if not path.is_file():
             raise JournalError(f"there is no journal {path}", hint=LISTED, code="no-journal")
         with self._reading():
@@ -154,7 +162,10 @@ class Journal:
         self.about: dict[str, Any] = {}
         try:
             with self._reading():
-                for key, value in self._connection.execute("SELECT key, value FROM about"):
+                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+                #: Whether it has checksums.
+                self._checked = version > 1
+                for key, value in self._table("about"):
                     self.about[key] = _described(key, json.loads(value))
         except JournalError:
             if not salvage:
@@ -185,6 +196,35 @@ class Journal:
         ) as error:
             raise words(error, self.path) from error
 
+    def _damaged(self, cause: str) -> JournalError:
+        return JournalError(
+            f"the journal is damaged: {self.path}", cause=cause, hint=DAMAGED, code="corrupt"
+        )
+
+    def _pass_over(self, cause: str) -> None:
+        """Note a damage that does not keep anybody from reading on."""
+        self.damage = self.damage or self._damaged(cause)
+
+    def _table(self, name: str) -> list[Any]:
+        """The rows of a small table. Raises :class:`JournalError` if they are not what was
+        written."""
+        columns = SUMMED[name]
+        if not self._checked:
+            return self._connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1").fetchall()
+        # One statement: a controller may be writing.
+        found = self._connection.execute(
+            f"SELECT total, {columns} FROM checksums LEFT JOIN {name} WHERE checksums.name = ?"
+            " ORDER BY 2",
+            (name,),
+        ).fetchall()
+        rows = [row[1:] for row in found if row[1] is not None]
+        if not found or found[0][0] != sum(row_checksum(*row) for row in rows):
+            cause = f"its table {name!r} is not what was written"
+            if not self._salvage:
+                raise self._damaged(cause)
+            self._pass_over(cause)
+        return rows
+
     @property
     def tag(self) -> str:
         return str(self.about.get("tag", self.path.parent.name))
@@ -199,9 +239,11 @@ class Journal:
         """The number of events; 0 for none."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT last FROM events ORDER BY first DESC LIMIT 1"
+                f"SELECT {self._columns} FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
-            return int(found[0]) if found else 0
+            if not found:
+                return 0
+            return int(found[1]) if self._salvage else self._verified(found)[1]
 
     def rows(
         self, after: int = 0, until: int | None = None, job: str | None = None
@@ -213,46 +255,66 @@ class Journal:
         """
         limit = until if until is not None else 1 << 62
         mark = json.dumps(job)
+        for first, last, text in self._lists(after, limit):
+            if job is not None and mark not in text:
+                continue
+            with self._reading():
+                rows = rows_of(first, last, text)
+            for row in rows:
+                if after < row.seq <= limit and (job is None or row.job == job):
+                    yield row
+
+    @property
+    def _columns(self) -> str:
+        """The columns of ``events`` as :meth:`_verified` takes them."""
+        return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
+
+    def _verified(self, row: Sequence[Any]) -> tuple[int, int, str]:
+        """The first three values of a row of ``events``. Raises :class:`ValueError` if they are not
+        what was written."""
+        first, last, text = int(row[0]), int(row[1]), row[2]
+        if not isinstance(text, str) or (
+            self._checked and row[5] != list_checksum(first, last, int(row[3]), text)
+        ):
+            raise ValueError(f"events {first} to {last} are not what was written")
+        return first, last, text
+
+    def _lists(self, after: int, limit: int) -> Iterator[tuple[int, int, str]]:
+        """The lists with events in ``after < seq <= limit``, in order."""
+        crc: int | None = None
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    "SELECT first, last, list FROM events WHERE first <= ? AND first >= coalesce("
+                    f"SELECT {self._columns} FROM events WHERE first <= ? AND first >= coalesce("
                     "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
                     (limit, after + 1),
                 ).fetchall()
-                lists = [(int(first), int(last), str(text)) for first, last, text in found]
             before = after
-            for first, last, text in lists:
+            for row in found:
+                with self._reading():
+                    first, last, text = self._verified(row)
                 if last <= after:
                     continue
                 if first > after + 1:
-                    raise JournalError(
-                        f"the journal is damaged: {self.path}",
-                        cause=f"event {after + 1} is missing",
-                        hint=DAMAGED,
-                        code="corrupt",
-                    )
-                start, after = after, last
-                if job is not None and mark not in text:
-                    continue
-                with self._reading():
-                    rows = rows_of(first, last, text)
-                for row in rows:
-                    if start < row.seq <= limit and (job is None or row.job == job):
-                        yield row
+                    raise self._damaged(f"event {after + 1} is missing")
+                if self._checked:
+                    if crc is not None and row[4] != crc:
+                        raise self._damaged(f"event {first} does not follow event {first - 1}")
+                    crc = row[5]
+                after = last
+                yield first, last, text
             if after == before or after >= limit:
                 return
 
     def has_job_rows(self) -> bool:
         """True if there is a row for each job that is over."""
         with self._reading():
-            return bool(self._connection.execute(HAS_ROWS).fetchone()[0])
+            return self._checked and bool(self._connection.execute(HAS_ROWS).fetchone()[0])
 
     def job_layouts(self) -> dict[int, Layout]:
         """The layouts of rows of jobs, by number, in the order in which they came up."""
         with self._reading():
-            found = self._connection.execute("SELECT number, layout FROM job_layouts ORDER BY 1")
-            return {int(number): Layout.read(text) for number, text in found}
+            return read_layouts(self._connection)
 
     def job_groups(self) -> list[str]:
         """The groups of which jobs are over."""
@@ -268,90 +330,141 @@ class Journal:
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
         """The jobs of a group that are over, in the order of their indices, in portions: index,
         layout and values of each, the latter as ``job_rows`` has written them."""
+        for found in self._job_rows(group):
+            with self._reading():
+                values = json.loads(f"[{','.join([row for _, _, row, _ in found])}]")
+            yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
+
+    def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
+        """The same as text, with checksums that are right."""
         after = -1
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    "SELECT number, layout, row FROM job_rows WHERE name = ? AND number > ?"
+                    "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number > ?"
                     " ORDER BY number LIMIT ?",
                     (group, after, _PORTION),
                 ).fetchall()
                 if not found:
                     return
-                after = int(found[-1][0])
-                values = json.loads(f"[{','.join([row for _, _, row in found])}]")
-                if len(values) != len(found):
-                    raise ValueError(f"rows of {group} are not what was written")
-            yield [(n, layout, row) for (n, layout, _), row in zip(found, values, strict=True)]
+                if (at := wrong_job(group, found)) is not None:
+                    raise ValueError(f"the row of {group}.{at} is not what was written")
+                after = found[-1][0]
+            yield found
+
+    def check_job_rows(self) -> None:
+        """Raise :class:`JournalError` if rows of jobs are missing."""
+        with self._reading():
+            # One statement: a controller may be writing.
+            there, written = self._connection.execute(
+                "SELECT (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
+                " + (SELECT coalesce(sum(crc), 0) FROM job_layouts),"
+                " coalesce((SELECT jobs FROM events ORDER BY first DESC LIMIT 1), 0)"
+            ).fetchone()
+            if there != written:
+                raise ValueError("rows of jobs are missing, or are older ones")
 
     def texts(self) -> list[Text]:
         """The ensemble file of this run, in its versions, oldest first."""
         with self._reading():
             return [
                 _text(int(seq), os.fsdecode(file or ""), str(text), json.loads(overrides))
-                for seq, file, text, overrides in self._connection.execute(
-                    "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
-                )
+                for seq, file, text, overrides in self._table("texts")
             ]
 
     def sessions(self) -> list[Session]:
         """The controllers that this run has had, oldest first."""
         with self._reading():
-            found = self._connection.execute(
-                "SELECT number, seq, began, host, pid, versions, ended, outcome"
-                " FROM sessions ORDER BY number"
-            )
             return [
                 Session(
-                    int(number),
-                    int(seq),
-                    float(began),
-                    str(host),
-                    int(pid),
+                    *(int(number), int(seq), float(began), str(host), int(pid)),
                     dict(json.loads(versions)),
                     None if ended is None else float(ended),
                     _outcome(json.loads(outcome)) if outcome else None,
                 )
-                for number, seq, began, host, pid, versions, ended, outcome in found
+                for number, seq, began, host, pid, versions, ended, outcome in (
+                    self._table("sessions")
+                )
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """The snapshots that are whole, newest first."""
+        """The snapshots that are whole, newest first. The events have what another would have."""
+        if not self._checked:
+            return
         with self._reading():
             found = self._connection.execute(
                 "SELECT seq, maker, digest, state FROM snapshots ORDER BY seq DESC"
             ).fetchall()
         for seq, maker, checksum, state in found:
-            if isinstance(state, bytes) and digest(state) == checksum:
-                yield Snapshot(seq, maker, state)
+            snapshot = Snapshot(seq, maker, state)
+            if isinstance(state, bytes) and digest(snapshot) == checksum:
+                yield snapshot
+            else:
+                self._pass_over(f"the snapshot after event {seq} is not what was written")
 
     def check(self) -> None:
-        """Look at every page of the file. Raises :class:`JournalError`; takes as long as reading
-        the whole of it."""
+        """Look at every page of the file, and at every record. Raises :class:`JournalError`; takes
+        as long as reading the whole of it."""
         with self._reading():
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {found}")
+        self.check_records()
+
+    def check_records(self) -> None:
+        """Raise :class:`JournalError` if any record is not what was written. What of a snapshot is
+        damaged is noted as :attr:`damage`."""
+        self.sessions()
+        self.texts()
+        for _ in self._lists(0, self.last()):
+            pass
+        if self.has_job_rows():
+            self.job_layouts()
+            for group in self.job_groups():
+                for _ in self._job_rows(group):
+                    pass
+            self.check_job_rows()
+        for _ in self.snapshots():
+            pass
+
+    def missing_tail(self) -> JournalError | None:
+        """The error to show if events that were committed are not on record (any more)."""
+        last, (performed, committed) = self.last(), self._progress
+        if max(performed, committed) <= last:
+            return None
+        if performed > last:
+            which = f"what was decided at event {performed} was carried out already"
+            hint = (
+                "put that file back; without it a resume would submit jobs again that the queue "
+                "has. 'ensemble cancel' cancels those that are known here"
+            )
+        else:
+            which = f"event {committed} was written"
+            hint = (
+                f"put that file back; or 'ensemble resume {self.path.parent.name}' goes on after "
+                f"event {last}: nothing that was decided later was carried out"
+            )
+        return JournalError(
+            f"the newest part of the journal is missing: {self.path}",
+            cause=f"it ends with event {last}, but {which}; {self.path.name}-wal was removed, "
+            "damaged or not copied",
+            hint=hint,
+            code="cut-short",
+        )
 
     def check_newest(self) -> None:
         """Raises :class:`JournalError` where something was performed that is not on record (any
         more): who went on from here would do it again."""
-        try:
-            performed = int(read_note(self.path.with_name(PERFORMED)) or b"0")
-        except (OSError, ValueError):
-            return
-        last = self.last()
-        if performed > last:
-            raise JournalError(
-                f"the newest part of the journal is missing: {self.path}",
-                cause=f"it ends with event {last}, but what was decided at event {performed} was "
-                f"carried out already; {self.path.name}-wal was removed, damaged or not copied",
-                hint="put that file back; without it a resume would submit jobs again that the "
-                "queue has. 'ensemble cancel' cancels those that are known here",
-                code="cut-short",
-            )
+        missing = self.missing_tail()
+        if missing is not None and self._progress.performed > self.last():
+            raise missing
+
+    @property
+    def is_small(self) -> bool:
+        """True if it takes no time worth mentioning to check the whole of it."""
+        return self.path.stat().st_size <= _CHECKED_WHOLE
 
     def check_if_small(self) -> None:
         """:meth:`check`, where that takes no time worth mentioning."""
-        if self.path.stat().st_size <= _CHECKED_WHOLE:
+        if self.is_small:
             self.check()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.run_store import Lock, look
 from ensemble_core.model.decisions import Decision
 
@@ -77,12 +78,15 @@ def _not_under_way(folder: Path) -> UsageError:
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file that is there as a whole or not at all."""
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(data), encoding="utf-8")
+    part.unlink(missing_ok=True)
+    # A file of our own: who opens a named pipe waits for its reader.
+    with open(part, "x", encoding="utf-8") as file:
+        file.write(json.dumps(data))
     os.replace(part, path)
 
 
 def _read_answer(path: Path) -> list[dict[str, Any]]:
-    told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    told: dict[str, Any] = json.loads(read_note(path, 1 << 30))
     if "error" in told:
         error = told["error"]
         raise UsageError(
@@ -111,7 +115,9 @@ class Desk:
         """Take what is new, and answer what has been carried out."""
         with contextlib.suppress(OSError):  # mostly: there is no such folder
             for path in sorted(self._folder.glob("*.json")):
-                self._take(path)
+                # One that cannot be removed keeps no other waiting.
+                with contextlib.suppress(OSError):
+                    self._take(path)
         if self._open:  # mostly it takes no longer than that
             with contextlib.suppress(Exception):
                 self._open[-1][1].exception(timeout=_LOOK)
@@ -122,13 +128,16 @@ class Desk:
     def _take(self, path: Path) -> None:
         answer = path.with_suffix(".answer")
         try:
-            if path.stat().st_size > _LARGEST:
+            text = read_note(path, _LARGEST + 1)
+            if len(text) > _LARGEST:
                 raise ValueError("it is too large")
-            asked = json.loads(path.read_bytes())
+            asked = json.loads(text)
             action, by = asked["action"], str(asked["by"])
             if not isinstance(action, dict):
                 raise TypeError("its action is no mapping")
-        except (ValueError, TypeError, KeyError) as error:
+        except FileNotFoundError:
+            return  # whoever asked has gone
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             path.unlink(missing_ok=True)
             self._say(answer, UsageError(f"it cannot be read: {error}", code="bad-request"))
             return

@@ -262,7 +262,8 @@ class RunInfo:
     ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
     or generators of it are at fault, ``limited``: its limits hold what is left of it,
     ``interrupted``: its controller was killed, or left at once; all three can be resumed. ``new``:
-    killed before anything happened. ``unreadable``: ``problem`` says why. ``left``: its last
+    killed before anything happened. ``unreadable``: ``problem`` says why, and of
+    any other what is missing of its journal. ``left``: its last
     controller left jobs to the queue.
     """
 
@@ -292,8 +293,9 @@ def look(folder: Path) -> RunInfo:
     try:
         with Journal(folder / NAME) as journal:
             about, sessions, events = journal.about, journal.sessions(), journal.last()
-            if not events:
-                journal.check_newest()
+            missing = journal.missing_tail()
+            if missing is not None and not events:
+                raise missing
     except EnsembleError as error:
         began = getattr(error, "code", "") != "never-began" or has_performed(folder)
         state: State = "running" if controller else "unreadable" if began else "new"
@@ -327,6 +329,7 @@ def look(folder: Path) -> RunInfo:
         left=bool(outcome and outcome.get("left")),
         events=events,
         controller=controller,
+        problem="" if missing is None else str(missing),
     )
 
 

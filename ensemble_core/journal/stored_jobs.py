@@ -24,6 +24,7 @@ class StoredJobs(Jobs):
     """The jobs of one run. ``active`` are the rows of those that are not over."""
 
     def __init__(self, journal: Journal, groups: Iterable[str], active: Sequence[JobRow]) -> None:
+        journal.check_job_rows()
         self._journal = journal
         self._layouts = journal.job_layouts()
         self._active: dict[str, dict[int, _Job]] = {}

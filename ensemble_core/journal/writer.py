@@ -21,9 +21,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from ensemble_core.journal.checksums import add_functions, list_checksum, sum_of
 from ensemble_core.journal.codec import event_text, list_text
-from ensemble_core.journal.database import PERFORMED, JournalError, connect, storable, words
-from ensemble_core.journal.job_rows import HAS_ROWS, TABLES, JobRow, JobRowWriter, Layout
+from ensemble_core.journal.database import (
+    PERFORMED,
+    JournalError,
+    Progress,
+    connect,
+    read_progress,
+    storable,
+    words,
+)
+from ensemble_core.journal.job_rows import HAS_ROWS, JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import Snapshot, Text, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -53,7 +62,7 @@ _Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
 
 @cache
 def _insert(lists: int) -> str:
-    return "INSERT OR REPLACE INTO events VALUES " + ",".join(["(?, ?, ?)"] * lists)
+    return "INSERT OR REPLACE INTO events VALUES " + ",".join(["(?, ?, ?, ?, ?, ?)"] * lists)
 
 
 class JournalWriter:
@@ -78,19 +87,21 @@ class JournalWriter:
             if new:  # the names of the file, of its folder, and of those that were made with it
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
-            if new:
-                self._connection.executescript(f"BEGIN; {TABLES}; COMMIT;")
+            add_functions(self._connection)
             self._job_rows = _job_rows(self._connection)
             row = self._connection.execute(
-                "SELECT last FROM events ORDER BY first DESC LIMIT 1"
+                "SELECT last, jobs, crc FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise words(error, path) from error
         #: Whether there is a row for each job that is over.
         self.keeps_rows = self._job_rows is not None
-        self.seq = int(row[0]) if row else 0
+        #: Of the newest row of ``events``: the sum for all job rows, and its own checksum.
+        self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
         #: The newest event that is on disk.
         self._written = self.seq
+        #: What is noted of that outside the journal.
+        self._progress = read_progress(path.parent)
         self._marks: int | None = None
         #: From the engine's thread to the writing thread: entries and snapshots, an event to set
         #: once all before it is done, and ``None`` to end.
@@ -103,10 +114,10 @@ class JournalWriter:
 
     # -- before and after the events -----------------------------------------------------------
 
-    def _execute(self, *statements: tuple[str, Sequence[object]]) -> None:
-        """Several statements in one transaction. Raises :class:`JournalError`."""
+    def _execute(self, table: str, *statements: tuple[str, Sequence[object]]) -> None:
+        """Change one of the small tables in one transaction. Raises :class:`JournalError`."""
         try:
-            self._transact(statements)
+            self._transact((*statements, (sum_of(table), ())))
         except (sqlite3.Error, OSError) as error:
             raise words(error, self.path) from error
 
@@ -125,10 +136,11 @@ class JournalWriter:
     def describe(self, about: Mapping[str, Any]) -> None:
         """Say what this run is; what was said under the same keys is replaced."""
         self._execute(
+            "about",
             *(
                 ("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, json.dumps(value)))
                 for key, value in about.items()
-            )
+            ),
         )
 
     def text(
@@ -141,21 +153,34 @@ class JournalWriter:
         """From the next event on this is the ensemble file, with the texts of those it names."""
         given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
+            "texts",
             (
                 "INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)",
                 (self.seq, storable(file), text, given),
-            )
+            ),
         )
+
+    def forget_snapshots(self) -> None:
+        """Remove all snapshots, of which one is damaged: the events have what they have."""
+        try:
+            self._connection.execute("DELETE FROM snapshots")
+        except sqlite3.Error as error:
+            raise words(error, self.path) from error
 
     def begin(self, now: float, versions: Mapping[str, str]) -> None:
         """A controller takes the run over: a new session, numbered from 1."""
         who = (socket.gethostname(), os.getpid(), json.dumps(dict(versions)))
         self._execute(
+            "sessions",
             (
                 "INSERT INTO sessions VALUES (NULL, ?, ?, ?, ?, ?, NULL, NULL)",
                 (self.seq, now, *who),
-            )
+            ),
         )
+        if self._progress.committed > self.seq:
+            # What is missing was told; from here on the record is whole. Of what was performed the
+            # note stays: that is never undone.
+            self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
         self._thread = thread  # not before: a Ctrl-C in between would leave one that none can join
@@ -171,10 +196,11 @@ class JournalWriter:
                 code="journal",
             )
         self._execute(
+            "sessions",
             (
                 f"UPDATE sessions SET ended = ?, outcome = ? WHERE number = ({_NEWEST_SESSION})",
                 (now, json.dumps(dict(outcome))),
-            )
+            ),
         )
 
     def close(self) -> None:
@@ -278,20 +304,29 @@ class JournalWriter:
 
     def _perform(self, batch: Sequence[_Entry]) -> None:
         """Hand on the orders of what is on disk now."""
+        if not batch:
+            return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        if not with_orders:
-            return
-        # Note outside the journal up to where it must be whole, for what now is performed.
-        with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
-            if self._marks is None:
-                place = self.path.with_name(PERFORMED)
-                self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._marks, b"%-20d\n" % with_orders[-1], 0)
+        # Noted before anything is performed: up to there the journal must be whole.
+        performed = max(self._progress.performed, *with_orders[-1:], 0)
+        self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
             for order in orders:
                 assert self.perform is not None
                 self.perform(order)
+
+    def _note(self, progress: Progress, *, sync: bool = False) -> None:
+        """Note outside the journal how far it has come."""
+        self._progress = progress
+        with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
+            if self._marks is None:
+                place = self.path.with_name(PERFORMED)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+                self._marks = os.open(place, flags, 0o600)
+            os.pwrite(self._marks, progress.text(), 0)
+            if sync:
+                os.fsync(self._marks)
 
     def _write_at_last(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
         """Write until that succeeds; false where it was given up."""
@@ -318,27 +353,34 @@ class JournalWriter:
 
     def _write(self, first: int, batch: Sequence[_Entry], snapshot: Snapshot | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
+        rows = [row for entry in batch for row in entry[3]]
+        jobs, crc = self._jobs, self._crc
+        of_rows: Sequence[tuple[str, Sequence[object]]] = ()
+        if rows and self._job_rows is not None:
+            of_rows, added = self._job_rows.statements(rows)
+            jobs += added
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):
             part = batch[at : at + _MOST_IN_LIST]
-            texts = [event_text(event, decisions) for event, decisions, _, _ in part]
-            values += (first + at, first + at + len(part) - 1, list_text(texts))
-        for at in range(0, len(values), 3 * _MOST_LISTS):
-            some = values[at : at + 3 * _MOST_LISTS]
-            statements.append((_insert(len(some) // 3), some))
+            start, end = first + at, first + at + len(part) - 1
+            text = list_text([event_text(event, decisions) for event, decisions, _, _ in part])
+            previous, crc = crc, list_checksum(start, end, jobs, text)
+            values += (start, end, text, jobs, previous, crc)
+        for at in range(0, len(values), 6 * _MOST_LISTS):
+            some = values[at : at + 6 * _MOST_LISTS]
+            statements.append((_insert(len(some) // 6), some))
         if snapshot is not None:
             sql = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)"
-            state = snapshot.state
-            statements.append((sql, (snapshot.seq, snapshot.maker, digest(state), state)))
+            values = [snapshot.seq, snapshot.maker, digest(snapshot), snapshot.state]
+            statements.append((sql, values))
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
-        rows = [row for entry in batch for row in entry[3]]
-        if rows and self._job_rows is not None:
-            statements += self._job_rows.statements(rows)
+        statements += of_rows
         if len(statements) == 1:
             # A statement by itself is a transaction, and one turn of waiting for the interpreter.
             self._connection.execute(*statements[0])
         else:
             self._transact(statements)
+        self._jobs, self._crc = jobs, crc
         if rows and self._job_rows is not None:
             self._job_rows.written()
 
@@ -347,8 +389,7 @@ def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
     """The writer of job rows; ``None`` for a journal that was begun before there were any."""
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
-    known = connection.execute("SELECT layout, number FROM job_layouts")
-    return JobRowWriter({Layout.read(layout): int(number) for layout, number in known})
+    return JobRowWriter({layout: number for number, layout in read_layouts(connection).items()})
 
 
 def _sync_folder(folder: Path) -> None:

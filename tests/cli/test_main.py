@@ -228,3 +228,42 @@ def test_a_python_program_that_calls_the_command_gets_its_ctrl_c_back(tmp_path: 
     before = signal.getsignal(signal.SIGINT)
     assert CliRunner().invoke(main, ["run", str(tmp_path / "absent.yaml")]).exit_code == 2
     assert signal.getsignal(signal.SIGINT) is before
+
+
+IMPORTS = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        print(name, flush=True)
+        if name == chosen:
+            os.kill(os.getpid(), signal.SIGINT)
+
+chosen, script = sys.argv[1:]
+sys.meta_path.insert(0, Finder())
+sys.argv = ["ensemble", "version"]
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line_and_exit_code_130() -> None:
+    def interrupted_at(name: str) -> subprocess.CompletedProcess[str]:
+        script = str(Path(sys.executable).with_name("ensemble"))
+        return subprocess.run(
+            [sys.executable, "-c", IMPORTS, name, script],
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
+
+    whole = interrupted_at("none")
+    assert whole.returncode == 0, whole.stderr
+    names = [line for line in whole.stdout.splitlines() if line.replace(".", "").isidentifier()]
+    # What comes before is the interpreter's own, and the packages that this module is in.
+    names = names[names.index("ensemble_core.cli.entry") + 1 :]
+    chosen = {"ensemble_core.cli.main", "click", "ensemble_core.cli.commands.version"}
+    assert chosen <= {*names}
+    for name in sorted({*chosen, *names[:: len(names) // 6]}):
+        found = interrupted_at(name)
+        assert found.returncode == 130, f"{name}: {found.stderr}"
+        assert found.stderr in ("", "\n", "interrupted\n"), name

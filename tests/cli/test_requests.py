@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +16,7 @@ from click.testing import CliRunner, Result
 import ensemble_core
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.cli.main import main
+from ensemble_core.model.decisions import Decision
 from ensemble_core.testing import wait_until
 
 FILE = """
@@ -52,6 +55,34 @@ def under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Under]:
     wait_until(lambda: run.state == "running")
     yield found
     found.go()
+
+
+def test_a_named_pipe_or_a_folder_among_the_requests_keeps_nobody_waiting(tmp_path: Path) -> None:
+    from ensemble_core.journal.requests import Desk
+
+    requests = tmp_path / "requests"
+    requests.mkdir()
+    for name in ("1.json", "2.part"):
+        os.mkfifo(requests / name)
+    (requests / "11.json").mkdir()
+    (requests / "2.json").write_text("no request")
+    (requests / "3.json").write_text(json.dumps({"by": "ada", "action": {"name": "submit"}}))
+    taken: list[str] = []
+
+    def request(action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
+        taken.append(by)
+        done: Future[tuple[Decision, ...]] = Future()
+        done.set_result(())
+        return done
+
+    desk = threading.Thread(target=Desk(tmp_path, request), daemon=True)
+    desk.start()
+    desk.join(60)
+    assert not desk.is_alive(), "it waits for a pipe"
+    assert taken == ["ada"]
+    assert json.loads((requests / "3.answer").read_text()) == {"decided": []}
+    for name in ("1.answer", "2.answer"):
+        assert json.loads((requests / name).read_text())["error"]["code"] == "bad-request"
 
 
 def test_jobs_are_submitted_and_it_is_shown_who_asked(under: Under) -> None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ensemble_core import EnsembleError, open_run
 from ensemble_core.cli.main import main
 from ensemble_core.journal import database as journal_module
-from ensemble_core.journal.database import MIGRATIONS, NAME, PERFORMED
+from ensemble_core.journal.database import MIGRATIONS, NAME, read_progress
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.run_store import Lock, folders
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import Problem
 
 CRASH = Path(__file__).parents[1] / "journal" / "crash"
 YAML = """
@@ -294,7 +298,7 @@ def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -
     newest = place.journal.with_name(f"{NAME}-wal")
     whole = newest.read_bytes()
     before = place.submitted()
-    performed = int(place.journal.with_name(PERFORMED).read_text())
+    performed = read_progress(place.run).performed
     # How much each commit has depends on how busy the machine is.
     lost = [
         length
@@ -310,6 +314,102 @@ def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -
     assert place.submitted() == before
     assert place.ensemble("cancel", "last").exit_code in (0, 1)
     assert place.submitted() == before
+
+
+def test_a_run_whose_newest_events_are_missing_says_so_and_goes_on_without_them(
+    place: Place,
+) -> None:
+    """Nothing had been performed of them: the executor is asked what became of the jobs."""
+    place.killed("told", 12)
+    files = [place.journal, place.journal.with_name(f"{NAME}-wal")]
+    before = [file.read_bytes() for file in files]
+    writer = JournalWriter(place.journal)
+    last = writer.seq
+    writer.begin(time.time(), {})
+    for number in range(3):
+        writer.append(Problem(time.time(), f"problem {number}"), ())
+    writer.flush(None)
+    writer.close()
+    for file, content in zip(files, before, strict=True):
+        file.write_bytes(content)
+    files[0].with_name(f"{NAME}-shm").unlink(missing_ok=True)
+    for command in ("status", "results", "jobs", "metrics", "events", "replay", "logs"):
+        result = place.ensemble(command, "last")
+        assert result.exit_code == (1 if command == "events" else 2), (command, result.output)
+        assert "the newest part of the journal is missing" in result.output
+        assert f"it ends with event {last}, but event {last + 3} was written" in result.output
+    assert "begin" in place.ensemble("status", "last").output, "what there is is shown"
+    with pytest.raises(EnsembleError, match="newest part"):
+        open_run("last", state=place.state)
+    result = place.ensemble("resume", "last")
+    assert f"the run goes on after event {last}" in result.output
+    check_right(place, result)
+    assert place.ensemble("status", "last").exit_code == 0
+
+
+def test_a_flipped_bit_of_any_record_is_told_by_every_command_that_reads(
+    cut_off: Place, place: Place
+) -> None:
+    shutil.copytree(cut_off.state, place.state)
+    before = cut_off.submitted()
+    with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode=DELETE")
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+        tables = {
+            name: [column for _, column, *_ in connection.execute(f"PRAGMA table_info({name})")]
+            for name in names
+            if not name.startswith("sqlite_")
+        }
+    whole = place.journal.read_bytes()
+    assert {"about", "events", "job_rows", "job_layouts", "sessions", "texts"} < {*tables}
+    for table, columns in tables.items():
+        for column in columns:
+            if flipped(place.journal, table, column):
+                # Without its snapshot a run goes on: the events have all of it.
+                resumed = () if table == "snapshots" else ("resume",)
+                for command in ("status", "results", "events", "replay", *resumed):
+                    result = place.ensemble(command, "last")
+                    said = (table, column, command, result.output)
+                    assert result.exit_code == (1 if command == "events" else 2), said
+                    assert "damaged" in result.output, said
+            place.journal.write_bytes(whole)
+    assert cut_off.submitted() == before
+    assert place.ensemble("status", "last").exit_code == 0
+
+
+def test_a_run_whose_snapshot_is_damaged_goes_on_from_its_events(place: Place) -> None:
+    place.killed("told", 12)
+    assert flipped(place.journal, "snapshots", "state"), "no snapshot was made"
+    result = place.ensemble("resume", "last")
+    assert "the journal is damaged" in result.output
+    assert "is not what was written" in result.output
+    check_right(place, result)
+
+
+def flipped(journal: Path, table: str, column: str) -> bool:
+    """Flip one bit of a value in the last row of a table; whether that has a value there."""
+    with contextlib.closing(sqlite3.connect(journal, isolation_level=None)) as connection:
+        found = connection.execute(f"SELECT * FROM {table} ORDER BY 1").description
+        rows = connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+        place = [name for name, *_ in found].index(column)
+        value = rows[-1][place] if rows else None
+        if value is None or value == b"":
+            return False
+        if isinstance(value, int):
+            changed: object = value ^ 1
+        elif isinstance(value, float):
+            bits = struct.unpack("<Q", struct.pack("<d", value))[0] ^ 1
+            changed = struct.unpack("<d", struct.pack("<Q", bits))[0]
+        else:
+            data = bytearray(value.encode() if isinstance(value, str) else value)
+            data[len(data) // 2] ^= 1
+            changed = data.decode() if isinstance(value, str) else bytes(data)
+        row = (*rows[-1][:place], changed, *rows[-1][place + 1 :])
+        connection.execute(f"DELETE FROM {table}")
+        marks = ", ".join("?" * len(row))
+        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", [*rows[:-1], row])
+    return True
 
 
 def flip(data: bytearray, chance: random.Random) -> None:

@@ -23,7 +23,8 @@ from click.testing import CliRunner, Result
 from ensemble_core.cli.kept_run import KeptRun, versions
 from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_size
-from ensemble_core.journal.reader import NAME, digest
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.reader import NAME, Snapshot, digest
 from ensemble_core.journal.run_store import Lock, new_folder, new_tag
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
@@ -100,16 +101,24 @@ def ensemble(state: Path, *args: str) -> Result:
     return CliRunner().invoke(main, [*args, "--state", str(state)])
 
 
+def changed(connection: sqlite3.Connection) -> None:
+    """The journal is taken for one that was written as it is now."""
+    add_functions(connection)
+    connection.executescript(WRITE_ALL)
+
+
 def in_lists_of(events: int, connection: sqlite3.Connection) -> None:
     """The journal as it is where so many events were written at once: how many these are, and so
     where in the file they lie, depends on how fast the machine is."""
-    found = connection.execute("SELECT list FROM events ORDER BY first").fetchall()
-    rows = [row for (text,) in found for row in json.loads(text)]
+    found = connection.execute("SELECT list, jobs FROM events ORDER BY first").fetchall()
+    rows = [row for text, _ in found for row in json.loads(text)]
     connection.execute("DELETE FROM events")
     for at in range(0, len(rows), events):
         part = rows[at : at + events]
         values = (at + 1, at + len(part), json.dumps(part, separators=(",", ":")))
-        connection.execute("INSERT INTO events VALUES (?, ?, ?)", values)
+        values += (found[-1][1], 0, 0)
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", values)
+    changed(connection)
     connection.commit()
     connection.execute("VACUUM")
 
@@ -693,13 +702,15 @@ def test_looking_at_another_users_run_does_not_run_their_code(
     plugin, ran, exploded = (tmp_path / name for name in ("theirs.py", "ran", "exploded"))
     plugin.write_text(f"open({str(ran)!r}, 'w')")
     with KeptRun(str(tmp_path), "last") as own:
-        maker = own.maker
+        maker = own.maker or ""
     with sqlite3.connect(told.folder / NAME) as journal:
         state = pickle.dumps(_Bomb(exploded))
         journal.execute(
             "INSERT OR REPLACE INTO about VALUES ('plugins', ?)", (json.dumps([str(plugin)]),)
         )
-        journal.execute("INSERT INTO snapshots VALUES (3, ?, ?, ?)", (maker, digest(state), state))
+        checksum = digest(Snapshot(3, maker, state))
+        journal.execute("INSERT INTO snapshots VALUES (3, ?, ?, ?)", (maker, checksum, state))
+        changed(journal)
     journal.close()
     if foreign:
         somebody = os.geteuid() + 1
@@ -724,6 +735,7 @@ def test_what_a_strangers_run_is_called_forges_no_lines_of_the_status(tmp_path: 
     with sqlite3.connect(told.folder / NAME) as journal:
         journal.execute("UPDATE about SET value = ? WHERE key = 'file'", (json.dumps(forged),))
         journal.execute("UPDATE sessions SET host = ?", (forged,))
+        changed(journal)
     journal.close()
     result = ensemble(tmp_path, "status", "last")
     assert "\x1b" not in result.output

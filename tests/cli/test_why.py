@@ -15,6 +15,7 @@ from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, Verdict
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
@@ -362,6 +363,8 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
         for first, text in lists:
             changed = text.replace('"amg.0","group"', '"amg.7","group"')
             connection.execute("UPDATE events SET list = ? WHERE first = ?", (changed, first))
+        add_functions(connection)
+        connection.executescript(WRITE_ALL)
     connection.close()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1

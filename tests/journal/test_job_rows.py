@@ -88,10 +88,10 @@ def row(**values: Any) -> JobRow:
 
 def layouts(writer: JobRowWriter, rows: list[JobRow]) -> tuple[dict[Any, Any], list[Any]]:
     """The layouts that are new, by number, and the number of each row's."""
-    made = writer.statements(rows)
+    made, _ = writer.statements(rows)
     new: list[Any] = [values for sql, values in made if "job_layouts" in sql]
     (written,) = (values for sql, values in made if "job_rows" in sql)
-    return dict(new), list(written[2::4])
+    return {number: layout for number, layout, _ in new}, list(written[2::5])
 
 
 def test_rows_of_one_name_and_several_kinds_have_a_layout_each() -> None:
@@ -118,8 +118,8 @@ def test_a_layout_whose_write_failed_is_written_again_and_one_that_is_there_is_n
 @pytest.mark.parametrize("said", ["a", "],[", '],["b"', "[],[],[]", '"'])
 def test_each_row_has_its_own_text_whatever_is_in_it(said: str) -> None:
     rows = [row(E=said, F=1.5), row(E=2), row(E=said)]
-    (written,) = (v for sql, v in JobRowWriter({}).statements(rows) if "job_rows" in sql)
-    texts = [json.loads(str(text)) for text in written[3::4]]
+    (written,) = (v for sql, v in JobRowWriter({}).statements(rows)[0] if "job_rows" in sql)
+    texts = [json.loads(str(text)) for text in written[4::5]]
     assert texts == [[*each[2:10], 2, *each.columns.values()] for each in rows]
 
 

@@ -117,7 +117,7 @@ def test_the_wheel_of_the_core_has_the_schema_and_the_contract_suites() -> None:
         "ensemble_core/config/ensemble.schema.json",
         "ensemble_core/testing/__init__.py",
     } <= contents(core)
-    assert "ensemble = ensemble_core.cli.main:main" in read(core, "entry_points.txt")
+    assert "ensemble = ensemble_core.cli.entry:main" in read(core, "entry_points.txt")
 
 
 @pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli.console import Narrator
+from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
@@ -126,7 +127,10 @@ class _Telling:
         if self._lost_from is not None:
             lost.append(f"what there may be from event {self._lost_from} on")
         if not lost:
-            return 0
+            damage = self._kept.damage()
+            if damage is not None:
+                print_error(damage)
+            return 0 if damage is None else 1
         said = ", and ".join(lost) + "," * (len(lost) - 1)
         click.echo(f"error: {said} of this journal cannot be read: it is damaged", err=True)
         return 1

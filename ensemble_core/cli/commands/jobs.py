@@ -54,7 +54,7 @@ def jobs(
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A job has a
     row, whatever the number of its attempts; --where may speak of every column.
     """
-    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+    with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         with usage_errors():
             condition = (
                 None if where is None else conditions.parse(where, has_value=False, key="where")

@@ -27,7 +27,7 @@ def metrics(
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A PATH is for
     example mean.sim-duration or count.sim.success; it is empty where no value came.
     """
-    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+    with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         engine = kept.recover(compare=False).engine
         ensemble = engine.state.ensemble
         for path in paths:

@@ -32,7 +32,7 @@ def results(
     ended, its times, its core-hours, its result, and the last value of each column that it
     printed.
     """
-    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+    with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         if table is None:
             with closing(kept.jobs()) as history:
                 write_table(history.names, history.batches, form, output, TIMES, history.kinds)

@@ -189,9 +189,12 @@ def _take_up(
     executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=not ends, pending=changed is None)
     ensemble: Ensemble = recovered.engine.state.ensemble
+    damaged = past.warn_of_damage()
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
     with contextlib.closing(JournalWriter(past.journal.path)) as writer:
+        if damaged:
+            writer.forget_snapshots()
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)

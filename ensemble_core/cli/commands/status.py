@@ -54,6 +54,8 @@ def status(kept: KeptRun, as_json: bool) -> int:
         engine = kept.recover(compare=False).engine
     except EnsembleError as error:  # what is known without the engine is shown all the same
         trouble = error
+    damage = kept.damage()
+    trouble = trouble or damage
     if as_json:
         print_line(to_json(_data(kept, info, engine, trouble)))
     else:

@@ -194,6 +194,7 @@ def plot(
             selection = _Selection(kept, _names(variable), _names(group), _names(job))
             picture = selection.picture(axis, title)
             path = Path(output or f"{kept.tag}.png") if draws else None
+            damage = selection.history.damage or kept.damage()
         if path is not None:
             write(path, drawn(picture, format_of(str(path)), measures))
         if as_json:
@@ -206,7 +207,6 @@ def plot(
         elif path is not None:
             for line in _words(path, picture, selection):
                 print_line(line)
-        damage = selection.history.damage
         if damage is not None:
             sys.stdout.flush()
 

@@ -4,10 +4,11 @@ Each round records one run: every write and sync of the ledger, every commit of 
 every process that is started, in one order. The power then goes at places of that record: the
 journal has each commit that had returned (of one under way all or nothing: ``test_power_cut.py``
 holds that), the ledger what had been synced and any part of what was written since, by sectors and
-names. Another controller takes that up, its run is recorded in turn, and may be cut as well.
+names; the note of how far the journal has come, which is not synced, likewise. Another controller takes that up, its run is recorded in turn, and may be cut as well.
 
 Wrong is: a job that was over on record, or had begun, is started again; a job that never began is
-not run; one that was submitted has no end; a replay differs. Prints one line of JSON for each
+not run; one that was submitted has no end; a replay differs; the journal is taken for damaged or cut
+short. Prints one line of JSON for each
 round: ``power_cuts.py --seed N --rounds N --cuts N --base FOLDER``.
 """
 
@@ -32,6 +33,8 @@ from typing import Any, ClassVar
 from ensemble_core.config import load_text
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import writer as writer_module
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.database import PERFORMED, Progress
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
@@ -114,6 +117,8 @@ class Disk:
     #: The newest event that is on record, and that of the commit under way.
     committed: int = 0
     committing: int = 0
+    #: What is noted beside the journal of that.
+    note: File = field(default_factory=File)
     #: Jobs whose processes were started since, and that were given slots ever.
     spawned: set[str] = field(default_factory=set)
     allotted: set[str] = field(default_factory=set)
@@ -131,12 +136,17 @@ class Recorder:
     """All that a run does to the disk, as steps that are done to a :class:`Disk` again."""
 
     def __init__(
-        self, committed: int = 0, ledger: Mapping[str, bytes] = NOTHING, begun: Iterable[str] = ()
+        self,
+        committed: int = 0,
+        ledger: Mapping[str, bytes] = NOTHING,
+        begun: Iterable[str] = (),
+        note: bytes = b"",
     ) -> None:
         self.steps: list[Callable[[Disk], object]] = []
         self._committed = committed
         self._ledger = ledger
         self._begun = frozenset(begun)
+        self._note = note
         self._lock = threading.Lock()
 
     def add(self, step: Callable[[Disk], object]) -> None:
@@ -146,7 +156,7 @@ class Recorder:
     def disk(self, at: int) -> Disk:
         """The disk after so many steps."""
         files = {name: File(content) for name, content in self._ledger.items()}
-        disk = Disk(dict(files), files, self._committed, self._committed)
+        disk = Disk(dict(files), files, self._committed, self._committed, File(self._note))
         disk.allotted.update(self._begun)
         for step in self.steps[:at]:
             step(disk)
@@ -288,6 +298,9 @@ def play(folder: Path, recorder: Recorder) -> str:
     path = folder / NAME
     if path.exists():
         with Journal(path) as journal:
+            if missing := journal.missing_tail():
+                return str(missing)
+            journal.check_records()
             engine = recover(journal, loading, None).engine
     writer = JournalWriter(path)
     if engine is None:
@@ -324,8 +337,10 @@ def play(folder: Path, recorder: Recorder) -> str:
     return "".join(wrong)
 
 
-def cut_off(source: Path, folder: Path, disk: Disk, chance: random.Random) -> tuple[int, Any]:
-    """Make the folder that a power cut leaves: its newest event, and the ledger's files."""
+def cut_off(
+    source: Path, folder: Path, disk: Disk, chance: random.Random
+) -> tuple[int, Any, bytes]:
+    """Make the folder that a power cut leaves: its newest event, the ledger's files and the note."""
     (folder / "executor").mkdir(parents=True)
     last = chance.choice((disk.committed, disk.committing))
     shutil.copy(source / NAME, folder / NAME)
@@ -333,11 +348,21 @@ def cut_off(source: Path, folder: Path, disk: Disk, chance: random.Random) -> tu
         journal.execute("DELETE FROM events WHERE first > ?", (last,))
         journal.execute("DELETE FROM snapshots WHERE seq > ?", (last,))
         journal.execute("UPDATE sessions SET ended = NULL, outcome = NULL")
+        if not last:
+            journal.executescript("DELETE FROM job_rows; DELETE FROM job_layouts;")
+        journal.execute(
+            "UPDATE events SET jobs = (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
+            " + (SELECT coalesce(sum(crc), 0) FROM job_layouts)"
+        )
+        add_functions(journal)
+        journal.executescript(WRITE_ALL)
     journal.close()
     ledger = disk.image(chance)
     for name, content in ledger.items():
         (folder / "executor" / name).write_bytes(content)
-    return last, ledger
+    note = disk.note.image(chance)
+    (folder / PERFORMED).write_bytes(note)
+    return last, ledger, note
 
 
 def on_record(folder: Path) -> dict[str, set[str]]:
@@ -400,10 +425,10 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
         folder = base / f"{seed}.{number}"
         found.killed.append(f"step {at} of {source.name}")
         disk = recorder.disk(at)
-        last, ledger = cut_off(source, folder, disk, chance)
+        last, ledger, note = cut_off(source, folder, disk, chance)
         before = on_record(folder)
         ledger_module.boot = lambda number=number: f"{seed}-{number}"
-        again = Recorder(last, ledger, disk.allotted)
+        again = Recorder(last, ledger, disk.allotted, note)
         if wrong := play(folder, again):
             found.other.append(f"{folder.name}: {wrong}")
             break
@@ -420,7 +445,7 @@ def instrument() -> None:
     ledger_module.os = RECORDED
     ledger_module.SMALL = 2000
     writer_module._PAUSE = 0.002
-    write, spawn = JournalWriter._write, Launcher.spawn
+    write, noted, spawn = JournalWriter._write, JournalWriter._note, Launcher.spawn
 
     def commit(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
         recorder, last = RECORDED.recorder, first + len(batch) - 1
@@ -428,11 +453,18 @@ def instrument() -> None:
         write(self, first, batch, snapshot)
         recorder.add(lambda disk: setattr(disk, "committed", last))
 
+    def note(self: JournalWriter, progress: Progress, *, sync: bool = False) -> None:
+        noted(self, progress, sync=sync)
+        RECORDED.recorder.add(lambda disk: disk.note.write(0, progress.text()))
+        if sync:
+            RECORDED.recorder.add(lambda disk: disk.note.sync())
+
     def started(self: Launcher, job: Job, *rest: Any) -> int:
         RECORDED.recorder.add(lambda disk: disk.spawned.add(job.id))
         return spawn(self, job, *rest)
 
     JournalWriter._write = commit  # type: ignore[method-assign]
+    JournalWriter._note = note  # type: ignore[method-assign]
     Launcher.spawn = started  # type: ignore[method-assign]
 
 

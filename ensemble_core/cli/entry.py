@@ -1,0 +1,25 @@
+"""Entry point of the installed ``ensemble`` script. It imports next to nothing itself.
+
+While the command line is imported, Ctrl-C ends the process with exit code 130 and one line. As a
+``KeyboardInterrupt`` it would be a traceback there, and the interpreter may drop it.
+"""
+
+import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
+import os
+
+__all__ = ["end_at_ctrl_c", "main"]
+
+
+def end_at_ctrl_c(*_: object) -> None:
+    """Handle SIGINT: end the process. Nothing was begun or printed."""
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+def main(prog_name: "str | None" = None) -> None:
+    """Run the command line."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, end_at_ctrl_c)
+    from ensemble_core.cli.main import main as run
+
+    run(prog_name=prog_name)

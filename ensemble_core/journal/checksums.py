@@ -1,0 +1,78 @@
+"""Checksums of the journal's rows: a flipped bit, or a row that is missing, is detected when read.
+
+SQLite itself has none. Each row of ``events``, ``job_rows`` and ``job_layouts`` has a column
+``crc``, the CRC-32 of its other values. ``events.previous`` repeats the ``crc`` of the row before,
+so that rows of two histories are not taken for one; ``events.jobs`` is the sum of the checksums of
+all job rows and layouts written so far. The small tables, which change a few times in a run, have
+one sum each in the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from zlib import crc32
+
+__all__ = [
+    "SUMMED",
+    "WRITE_ALL",
+    "add_functions",
+    "job_checksum",
+    "list_checksum",
+    "row_checksum",
+    "sum_of",
+    "wrong_job",
+]
+
+#: The tables with one sum for all their rows, and their columns.
+SUMMED = {
+    "about": "key, value",
+    "texts": "seq, file, text, overrides",
+    "sessions": "number, seq, began, host, pid, versions, ended, outcome",
+}
+
+
+def list_checksum(first: int, last: int, jobs: int, text: str) -> int:
+    """Return the checksum of a row of ``events``."""
+    return crc32(text.encode(), crc32(b"%d %d %d" % (first, last, jobs)))
+
+
+def job_checksum(group: str, number: int, layout: int, text: str) -> int:
+    """Return the checksum of a row of ``job_rows``."""
+    return crc32(f"{group} {number} {layout} {text}".encode())
+
+
+def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
+    """Return the index of the first of a group's job rows (index, layout, text, checksum) that is
+    not what was written. There may be millions: no function is called for each."""
+    found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
+    wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
+    return None if found == [row[3] for row in rows] else next(wrong)
+
+
+def row_checksum(*values: object) -> int:
+    """Return the checksum of any other row. The same for every version of Python: in ASCII."""
+    return crc32(ascii(values).encode())
+
+
+def sum_of(table: str) -> str:
+    """Return the statement that writes the sum of a small table."""
+    return (
+        f"INSERT OR REPLACE INTO checksums SELECT '{table}',"
+        f" coalesce(sum(row_checksum({SUMMED[table]})), 0) FROM {table}"
+    )
+
+
+#: Statements that write all checksums but those of job rows, for rows that have none.
+WRITE_ALL = f"""
+    UPDATE events SET crc = list_checksum(first, last, jobs, list);
+    UPDATE events SET previous = coalesce((SELECT crc FROM events AS e
+        WHERE e.first < events.first ORDER BY e.first DESC LIMIT 1), 0);
+    {"; ".join(map(sum_of, SUMMED))};
+"""
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Let statements of this connection call ``list_checksum`` and ``row_checksum``."""
+    connection.create_function("list_checksum", 4, list_checksum, deterministic=True)
+    connection.create_function("row_checksum", -1, row_checksum, deterministic=True)
