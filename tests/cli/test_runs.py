@@ -507,6 +507,20 @@ def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
     assert "it wrote nothing, or somebody removed it" in result.stderr
 
 
+def test_a_job_that_wrote_to_one_stream_only_is_shown_without_a_word_on_the_other(
+    tmp_path: Path,
+) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.started("sim.0", "all is well\n", None)
+    told.job("sim.0", "finish", "clean", status=0)
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last", "sim.0")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "all is well\n", "")
+    found = rows(ensemble(tmp_path, "logs", "last", "sim.0", "--json").stdout)
+    assert [each["stream"] for each in found] == ["stdout", "stderr"]
+
+
 def test_much_output_is_listed_rather_than_shown(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
