@@ -32,6 +32,8 @@ class CommandGroup(click.Group):
 
     #: Commands that handle signals themselves once they have begun.
     handle_signals: frozenset[str] = frozenset()
+    #: True while this process runs a command as a program: its garbage collector is ours.
+    is_program = False
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,6 +71,7 @@ class CommandGroup(click.Group):
         fault: Exception | None = None
         # Nearly all that a command makes at its start, modules above all, stays to its end.
         gc.set_threshold(50_000, 20, 20)
+        CommandGroup.is_program = True
         try:
             code = run(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -90,6 +93,8 @@ class CommandGroup(click.Group):
                 fault = error
         except Exception as error:  # the last line of defence: words instead of a traceback
             fault = error
+        finally:
+            CommandGroup.is_program = False
         if fault is not None:
             code = 130 if interrupted(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():
