@@ -197,7 +197,7 @@ def _markdown(
 def _show(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], times: Collection[str]
 ) -> None:
-    """Aligned columns; those in which nothing stands are left out."""
+    """Aligned columns of the first rows."""
     shown: list[Sequence[Any]] = []
     rest = 0
     for batch in batches():
@@ -216,18 +216,8 @@ def _show(
 def aligned(
     names: Sequence[str], rows: Sequence[Sequence[Any]], times: Collection[str] = ()
 ) -> list[str]:
-    """Rows in aligned columns, headings first; columns in which nothing stands are left out."""
-    places = [
-        at for at in range(len(names)) if not rows or any(row[at] is not None for row in rows)
-    ]
-    right = [not any(isinstance(row[at], str) for row in rows) for at in places]
-    return format_table(
-        [
-            [names[at] for at in places],
-            *(
-                [format_time(row[at]) if names[at] in times else _text(row[at]) for at in places]
-                for row in rows
-            ),
-        ],
-        right,
-    )
+    """Rows in aligned columns, headings first."""
+    texts = [format_time if name in times else _text for name in names]
+    right = [not any(isinstance(row[at], str) for row in rows) for at in range(len(names))]
+    cells = ([text(value) for text, value in zip(texts, row, strict=True)] for row in rows)
+    return format_table([list(names), *cells], right)
