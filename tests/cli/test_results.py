@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core import run
+from ensemble_core.cli import table_output
 from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_time
 
@@ -145,6 +146,61 @@ rules:
         *(("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")),
     ]
     assert len(_csv(_said(tmp_path, "jobs", "--csv"))) == 2
+
+
+#: Texts that run a program in a spreadsheet, forge a row, or steer a terminal.
+_HOSTILE = ["=1+1|cmd", "+1", "-1", "@SUM(A1)", "\uff1dA1", "\t=A1", "a\r=A1", "b\x1b[2J", "\x9b2J"]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with such texts as values, and with columns that a job has named so."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "row.jsonl").write_text(json.dumps({"=x": 1.5, "\x1b[2Jy": -2}))
+    sim = {"name": "sim", "command": "cat {here}/row.jsonl", "observe": {"json-lines": {}}}
+    study = {
+        "jobs": [{**sim, "parameters": {"note": _HOSTILE}}],
+        "rules": [
+            {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
+            {
+                "trigger": "idle",
+                "name": "sim",
+                "each": ["note"],
+                "action": {"name": "log", "message": "x"},
+            },
+        ],
+    }
+    (folder / "study.yaml").write_text(json.dumps(study))
+    done = run(folder / "study.yaml", executor="local", state=folder / "state")
+    assert done.exit_code == 0
+    return folder
+
+
+def test_csv_for_a_spreadsheet_has_no_formulas(hostile: Path) -> None:
+    rows = _csv(_said(hostile, "jobs", "--csv-safe"))
+    notes = [row["note"] for row in rows]
+    assert notes[:6] == [f"'{text}" for text in _HOSTILE[:6]]
+    assert notes[6:] == ["a\\x0d=A1", "b\\x1b[2J", "\\x9b2J"]
+    assert {row["'=x"] for row in rows} == {"1.5"}
+    assert {row["\\x1b[2Jy"] for row in rows} == {"-2"}
+
+
+def test_csv_has_the_values_as_they_are_and_no_forged_row(hostile: Path, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    assert _said(hostile, "jobs", "-o", str(file)).exit_code == 0
+    with file.open(newline="") as stream:
+        assert [row["note"] for row in csv.DictReader(stream)] == _HOSTILE
+    assert '"a\r=A1"' in file.read_bytes().decode()
+
+
+@pytest.mark.parametrize("form", ["--csv", "--csv-safe", "--json", "--markdown", None])
+def test_no_table_steers_the_terminal_on_which_it_is_shown(
+    hostile: Path, form: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_output, "is_terminal", lambda stream: True)
+    shown = _said(hostile, "jobs", *([form] if form else [])).stdout
+    assert shown.count("cmd") == 1
+    assert not set(shown) & {"\x1b", "\x9b", "\r"}
 
 
 def test_times_are_dates_in_a_notebook_too(tmp_path: Path) -> None:
