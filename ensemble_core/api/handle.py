@@ -18,6 +18,7 @@ from ensemble_core.api.rows import Rows
 from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
@@ -131,17 +132,18 @@ class EnsembleRun:
             tables = engine.state.ensemble.tables
             if name not in tables:
                 raise _unknown_table(name, list(tables))
-            return Rows(tables[name].shown, engine.tables()[name])
+            return Rows(tables[name].shown, engine.tables().shown(name))
 
         return self._ask(found)
 
-    def jobs(self) -> Rows:
+    def jobs(self, *, attempts: bool = False) -> Rows:
         """A row for each job: how it ended, its times (seconds since the epoch), core-hours,
-        parameters, result and the last value of each column that it printed."""
+        parameters, result and the last value of each column that it printed. With ``attempts`` a
+        row for each attempt, those that were retried included, and the core-hours of each."""
         with self._kept() as kept:
-            history = kept.jobs()
+            history = kept.jobs(attempts=attempts)
             try:
-                return Rows(history.names, history.rows())
+                return Rows(history.names, history.rows(), TIMES)
             finally:
                 history.close()
 

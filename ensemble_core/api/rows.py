@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.cli.column_types import imported, in_columns
+from ensemble_core.cli.text_style import format_time
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,15 +23,22 @@ _SHOWN = 30
 
 
 class Rows(list[dict[str, Any]]):
-    """A table: a list of its rows, each a dictionary. ``names`` are its columns, in their order.
+    """A table: a list of its rows, each a dictionary. ``names`` are its columns, in their order;
+    ``times`` are those in seconds since the epoch, which a notebook shows as dates.
 
     >>> rows = Rows(("T", "m"), [{"T": 2.0, "m": 0.9}, {"T": 2.5, "m": None}])
     >>> rows[0]["m"], rows.column("T")
     (0.9, [2.0, 2.5])
     """
 
-    def __init__(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        rows: Iterable[Mapping[str, Any]],
+        times: Collection[str] = (),
+    ) -> None:
         self.names = tuple(names)
+        self.times = times
         super().__init__({name: row.get(name) for name in self.names} for row in rows)
 
     def column(self, name: str) -> list[Any]:
@@ -75,14 +83,23 @@ class Rows(list[dict[str, Any]]):
         return columns, kinds
 
     def _repr_html_(self) -> str:
+        texts = [_time if name in self.times else _cell for name in self.names]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.names)
         body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in self.names) + "</tr>"
+            "<tr>"
+            + "".join(
+                f"<td>{text(row[name])}</td>" for text, name in zip(texts, self.names, strict=True)
+            )
+            + "</tr>"
             for row in self[:_SHOWN]
         )
         more = len(self) - _SHOWN
         rest = f"<p>… {more:,} more rows</p>" if more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else html.escape(format_time(value))
 
 
 def _cell(value: object) -> str:

@@ -105,15 +105,22 @@ def run(
     found = source_of(source, program)
     files = [os.path.abspath(plugin) for plugin in plugins]
     home = state_folder(state)
-    if tag is not None:
-        check_tag(tag, os.fspath(home), or_resume=or_resume, no_journal=not keep)
-    elif or_resume:
+    if or_resume and not keep:
+        raise UsageError(
+            "or_resume=True cannot be combined with keep=False",
+            cause="a run that keeps no journal cannot be resumed",
+            hint="leave out one of them",
+            code="bad-option",
+        )
+    if or_resume and tag is None:
         raise UsageError("or_resume needs the tag of a run", hint="tag='NAME'", code="bad-tag")
+    if tag is not None:
+        check_tag(tag, os.fspath(home), new=keep and not or_resume)
     given = _overrides(overrides)
-    if or_resume:
+    if tag is not None and or_resume:
         from ensemble_core.api.going_on import gone_on
 
-        there = gone_on(str(tag), home, found, given)
+        there = gone_on(tag, home, found, given)
         if there is not None:
             there.begin(wait=wait, show=show is not False and in_notebook())
             return there

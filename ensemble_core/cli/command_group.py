@@ -33,6 +33,8 @@ class CommandGroup(click.Group):
 
     #: Commands that handle signals themselves once they have begun.
     handle_signals: frozenset[str] = frozenset()
+    #: True while this process runs a command as a program: its garbage collector is ours.
+    is_program = False
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,6 +72,7 @@ class CommandGroup(click.Group):
         fault: Exception | None = None
         # Nearly all that a command makes at its start, modules above all, stays to its end.
         gc.set_threshold(50_000, 20, 20)
+        CommandGroup.is_program = True
         try:
             if signal.getsignal(signal.SIGINT) is end_at_ctrl_c:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,6 +96,8 @@ class CommandGroup(click.Group):
                 fault = error
         except Exception as error:  # the last line of defence: words instead of a traceback
             fault = error
+        finally:
+            CommandGroup.is_program = False
         if fault is not None:
             code = 130 if interrupted(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():

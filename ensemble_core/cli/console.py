@@ -34,6 +34,7 @@ from ensemble_core.model.decisions import (
     Fired,
     Log,
     Resize,
+    Retry,
     SetGenerator,
     SetGroup,
     Submit,
@@ -95,6 +96,12 @@ def describe_status(status: object) -> str:
     return f"exit code {os.WEXITSTATUS(status)}"
 
 
+def _short_status(status: object) -> str:
+    """A wait status in a word or two: ``exit 3``, ``SIGKILL (exit code 137)``."""
+    text = describe_status(status).removeprefix("killed by ")
+    return text.replace("exit code", "exit") if text.startswith("exit") else text
+
+
 @dataclass(slots=True)
 class _Active:
     """A job that is not over yet."""
@@ -102,6 +109,8 @@ class _Active:
     job: Job | None
     stderr: str | None = None
     told: bool = False
+    #: Why it failed, in a word.
+    why: str = ""
 
 
 class Narrator:
@@ -127,6 +136,8 @@ class Narrator:
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
+        #: Jobs that are to be retried, by group and index, with why each failed.
+        self._retried: dict[tuple[str, int], str] = {}
         self._failures: dict[str, int] = {}
         self._resizes: dict[str, int] = {}
         self._calls: dict[str, Call] = {}
@@ -140,6 +151,7 @@ class Narrator:
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
             Submit: self._submit,
+            Retry: self._retry,
             Cancel: self._cancel,
             Resize: self._resize,
             AddRule: self._add_rule,
@@ -251,18 +263,35 @@ class Narrator:
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
         before = self._submitted.get(submit.group)
-        self._submitted[submit.group] = {**fields}
+        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # one at a time
+        if not retried:
+            self._submitted[submit.group] = {**fields}
         if before is not None and submit.jobs:
             fields = {
                 key: fields.get(key, "-")
                 for key in (*fields, *(name for name in before if name not in fields))
                 if key == "count" or fields.get(key, "-") != before.get(key)
             }
+        doing = f"submit {submit.group}"
+        if retried:
+            doing = self._retrying(submit.jobs[0])
+            del fields["count"]
         spelled = ",".join(f"({key}:{printable(str(value))})" for key, value in fields.items())
-        yield OutputLine(
-            self._out.paint(f"   submit {submit.group} ", "action")
-            + self._out.paint(spelled, "fields")
-        )
+        space = " " if spelled else ""
+        told = self._out.paint(f"   {doing}{space}", "action")
+        yield OutputLine(told + self._out.paint(spelled, "fields"))
+
+    def _retry(self, retry: Retry) -> Iterator[OutputLine]:
+        """Remember why the job failed: its next attempt is submitted when it has been cleaned."""
+        active = self._active.get(retry.job)
+        if active is not None and active.job is not None:
+            self._retried[active.job.group, active.job.index] = active.why
+        yield from ()
+
+    def _retrying(self, job: Job) -> str:
+        why = self._retried.pop((job.group, job.index), "")
+        notes = f"attempt {job.attempt + 1}" + (f", {printable(why)}" if why else "")
+        return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
         """The values of each parameter: the jobs' own, which the rule may have changed."""
@@ -428,6 +457,7 @@ class Narrator:
                 if event.context.get("type") != "cancel":
                     said = said_cause(event.context)
                     kind = said or str(event.context.get("type") or "exception")
+                    active.why = kind
                     note = str(event.context.get("note") or "")
                     yield from self._failed(event.job, active, f"{kind}: {note}" if note else kind)
         elif event.name == "finish":
@@ -435,6 +465,7 @@ class Narrator:
             if status != 0 and not active.told:
                 active.told = True
                 said = said_cause(event.context)
+                active.why = said or _short_status(status)
                 reason = f"{said}: {describe_status(status)}" if said else describe_status(status)
                 yield from self._failed(event.job, active, reason, words=True)
 

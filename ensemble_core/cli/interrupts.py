@@ -29,8 +29,8 @@ __all__ = ["How", "Interrupts"]
 How = Literal["stop", "end", "leave"]
 
 _WORDS = {
-    signal.SIGINT: "interrupted (Ctrl-C)",
-    signal.SIGTERM: "ended by SIGTERM",
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "the terminal went away (SIGHUP)",
     # What Flux sends to a job, and so to a run inside an allocation, whose time is over.
     signal.SIGALRM: "the time limit around this run has passed (SIGALRM)",

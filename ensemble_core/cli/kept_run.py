@@ -185,12 +185,13 @@ class KeptRun:
 
         return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)
 
-    def jobs(self) -> Jobs:
-        """The jobs of the run, to be closed after use."""
+    def jobs(self, *, attempts: bool = False) -> Jobs:
+        """The jobs of the run, to be closed after use; with ``attempts`` each of their attempts,
+        for which all events are read."""
         from ensemble_core.journal.job_history import EventJobs
 
-        if not self.journal.has_job_rows():
-            return EventJobs(self.journal, self.loading)
+        if attempts or not self.journal.has_job_rows():
+            return EventJobs(self.journal, self.loading, attempts=attempts)
         from ensemble_core.journal.job_rows import row_of
         from ensemble_core.journal.stored_jobs import StoredJobs
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.kept_run import KeptRun
 
@@ -206,7 +207,7 @@ def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
     loaded = {} if ctx is None else ctx.meta.setdefault("ensemble.plugins", {})
     registry = loaded.get(tuple(files)) or discover(files)
     loaded[tuple(files)] = registry
-    if not files and not gc.get_freeze_count():
+    if CommandGroup.is_program and not files and not gc.get_freeze_count():
         # Modules stay to the end: no search for garbage, the one at the end included, need look at
         # them. Not so what a user's code made, such as a file that is closed when it is collected.
         gc.freeze()

@@ -29,20 +29,16 @@ __all__ = ["check_tag", "go_on", "never_began"]
 _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
-def check_tag(tag: str | None, state: str | None, *, or_resume: bool, no_journal: bool) -> None:
-    """Raises :class:`UsageError` for a tag that no run may have, or that another has."""
-    if or_resume and (tag is None or no_journal):
-        missing = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"
-        raise click.UsageError(f"--or-resume {missing}")
-    if tag is None:
-        return
+def check_tag(tag: str, state: str | None, *, new: bool) -> None:
+    """Raise :class:`UsageError` for a tag that no run may have, or that a ``new`` run may not have
+    because there is a run with it."""
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",
             hint="letters, digits, '.', '_' and '-', at most 200, no '.' first, and not 'last'",
             code="bad-tag",
         )
-    if not or_resume and not no_journal and (state_folder(state) / "runs" / tag).exists():
+    if new and (state_folder(state) / "runs" / tag).exists():
         raise UsageError(
             f"there is a run {tag} already",
             hint=f"choose another --tag; --or-resume goes on with it, 'ensemble clean {tag}' "

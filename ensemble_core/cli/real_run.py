@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+import click
+
 from ensemble_core import config
 from ensemble_core.cli.executor_choice import ExecutorChoice, check_environment
 from ensemble_core.cli.new_run import new_run
@@ -38,8 +40,11 @@ def resume_instead(
         return None
     from ensemble_core.cli.or_resume import check_tag, go_on
 
-    check_tag(tag, state, or_resume=or_resume, no_journal=not keep)
-    return go_on(str(tag), file, state, display, wall) if or_resume else None
+    if tag is None or (or_resume and not keep):
+        wrong = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"
+        raise click.UsageError(f"--or-resume {wrong}")
+    check_tag(tag, state, new=keep and not or_resume)
+    return go_on(tag, file, state, display, wall) if or_resume else None
 
 
 def run_text(

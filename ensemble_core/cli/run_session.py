@@ -23,7 +23,7 @@ from ensemble_core.cli.live import LiveTable, can_be_live
 from ensemble_core.cli.options import Display
 from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun
-from ensemble_core.cli.summary import summary
+from ensemble_core.cli.summary import resume_command, summary
 from ensemble_core.cli.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
@@ -192,7 +192,8 @@ class RunSession:
                 lines[-1:-1] = self._asked(runtime.engine)
             resumable = isinstance(runtime, Runtime) and not outcome.over
             if kept is not None and resumable and not self._as_json:
-                lines.append(f"  to go on with this run: ensemble resume {tag}")
+                again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
+                lines.append(f"  to go on with this run: {again}")
             output.close(lines, patience=2.0 if self._left else None)
         if self._left and any(
             thread.is_alive() and not thread.daemon and thread is not threading.main_thread()

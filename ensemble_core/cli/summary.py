@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ensemble_core.cli.text_style import (
     TextStyle,
@@ -16,6 +17,7 @@ from ensemble_core.cli.text_style import (
     format_duration,
     format_table,
     format_times,
+    in_one_line,
     printable,
     shorten,
 )
@@ -23,11 +25,15 @@ from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, R
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
 
+if TYPE_CHECKING:
+    from ensemble_core.engine.engine import Engine
+
 __all__ = [
     "cost_text",
     "group_table",
     "progress_text",
     "report_lines",
+    "resume_command",
     "rule_lines",
     "summary",
     "why_not_fired",
@@ -253,6 +259,16 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
         lines.append(look.paint(" warnings", "bold"))
         lines += [look.paint(f" {printable(text)}", "warning") for text in report.warnings]
     return lines
+
+
+def resume_command(tag: str, engine: Engine, *, limited: bool) -> str:
+    """Return the command that resumes a run; one that its limits ended needs them raised."""
+    command = f"ensemble resume {in_one_line(tag)}"
+    budget = engine.state.table.budget
+    if limited and budget is not None:
+        raised = budget.raised(engine.state.table.held_jobs(), engine.state.now)
+        command += "".join(f" --set limits.{name}={amount(most)}" for name, most in raised.items())
+    return command
 
 
 def summary(

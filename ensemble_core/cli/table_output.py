@@ -19,7 +19,14 @@ import click
 from ensemble_core.cli.column_types import Batch
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.text_style import format_table, format_time, print_line, printable, style_of
+from ensemble_core.cli.text_style import (
+    format_table,
+    format_time,
+    is_terminal,
+    print_line,
+    printable,
+    style_of,
+)
 from ensemble_core.errors import EnsembleError, UsageError
 
 __all__ = ["FORMATS", "aligned", "in_batches", "output_options", "write_table"]
@@ -32,13 +39,21 @@ FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 _SHOWN = 1000
 #: Rows of a batch.
 _BATCH = 20_000
+#: Texts that begin so are formulas to a spreadsheet, which may run programs (OWASP).
+_FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def output_options(function: _F) -> _F:
-    """``--csv``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``: the command gets
-    ``form`` and ``output``."""
+    """``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``: the
+    command gets ``form`` and ``output``."""
     options = [
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values."),
+        click.option(
+            "--csv-safe",
+            "form",
+            flag_value="csv-safe",
+            help="CSV for a spreadsheet: a ' before texts that it would take for formulas.",
+        ),
         click.option("--json", "form", flag_value="json", help="A list of JSON objects."),
         click.option("--markdown", "form", flag_value="markdown", help="A Markdown table."),
         click.option("--parquet", "form", flag_value="parquet", help="Parquet (needs pyarrow)."),
@@ -109,11 +124,8 @@ def write_table(
             write_parquet(names, batches, place, kinds or {}, print_warning)
         return
     with _opened(output) as stream:
-        if form == "csv":
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(names)
-            for batch in batches():
-                writer.writerows(zip(*batch, strict=True))
+        if form in ("csv", "csv-safe"):
+            _write_csv(names, batches, stream, safe=form == "csv-safe")
         elif form == "json":
             _write_json(names, _rows(batches), stream)
         elif form == "markdown":
@@ -166,6 +178,37 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
     )
 
 
+class _Lines:
+    """A stream for ``csv``, which quotes what may end a line: a carriage return too, for a reader
+    that takes it for one. Our own lines end with a newline alone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> int:
+        return self._stream.write(line[:-2] + "\n")
+
+
+def _write_csv(
+    names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
+) -> None:
+    """Write CSV: as it is; for a terminal without control characters, and ``safe`` without what a
+    spreadsheet takes for a formula too."""
+    cleaned = safe or is_terminal(stream)
+
+    def cell(value: Any) -> Any:
+        if not cleaned or not isinstance(value, str):
+            return value
+        text = printable(value)
+        return f"'{text}" if safe and text.startswith(_FORMULA) else text
+
+    writer = csv.writer(_Lines(stream), lineterminator="\r\n")
+    writer.writerow(map(cell, names))
+    for batch in batches():
+        columns = [[*map(cell, column)] for column in batch] if cleaned else batch
+        writer.writerows(zip(*columns, strict=True))
+
+
 def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> None:
     before = "["
     for row in rows:
@@ -187,7 +230,7 @@ def _markdown(
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    yield line(names)
+    yield line(map(_text, names))
     yield line("---" for _ in names)
     texts = [format_time if name in times else _text for name in names]
     for row in rows:
@@ -197,7 +240,7 @@ def _markdown(
 def _show(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], times: Collection[str]
 ) -> None:
-    """Aligned columns; those in which nothing stands are left out."""
+    """Aligned columns of the first rows."""
     shown: list[Sequence[Any]] = []
     rest = 0
     for batch in batches():
@@ -216,18 +259,8 @@ def _show(
 def aligned(
     names: Sequence[str], rows: Sequence[Sequence[Any]], times: Collection[str] = ()
 ) -> list[str]:
-    """Rows in aligned columns, headings first; columns in which nothing stands are left out."""
-    places = [
-        at for at in range(len(names)) if not rows or any(row[at] is not None for row in rows)
-    ]
-    right = [not any(isinstance(row[at], str) for row in rows) for at in places]
-    return format_table(
-        [
-            [names[at] for at in places],
-            *(
-                [format_time(row[at]) if names[at] in times else _text(row[at]) for at in places]
-                for row in rows
-            ),
-        ],
-        right,
-    )
+    """Rows in aligned columns, headings first."""
+    texts = [format_time if name in times else _text for name in names]
+    right = [not any(isinstance(row[at], str) for row in rows) for at in range(len(names))]
+    cells = ([text(value) for text, value in zip(texts, row, strict=True)] for row in rows)
+    return format_table([[*map(_text, names)], *cells], right)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_core.cli.text_style import format_duration, format_times
+from ensemble_core.cli.text_style import count_of, format_duration, format_times
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 
@@ -253,11 +253,18 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     elsewhere: Counter[str] = Counter()
     here: Counter[str] = Counter()
     for (name, group), count in tracer.happened.items():
-        if name in trigger.wakes and group is not None:
+        # Of the rule's own group this was another rule's: of a slice that is idle, for instance.
+        if name in trigger.wakes and group is not None and rule.groups and group not in rule.groups:
             elsewhere[group] += count
         if group is not None and group == trigger.group and name.startswith("job-"):
             here[name] += count
     said = f"there was no {_waits_for(rule)}"
+    still_open, ever = tracer.state.standing(rule, None)
+    if "idle" in trigger.wakes and ever:
+        which = f" for any {' and '.join(rule.each)}" if isinstance(rule.each, tuple) else ""
+        jobs = f"{count_of(still_open, 'job')} of {ever} " + ("is" if still_open == 1 else "are")
+        left = f": {jobs} still open" if still_open else ""
+        return f"{said}{which}{left}"
     if elsewhere:
         others = ", ".join(f"{group} {count}" for group, count in elsewhere.most_common(_NAMED))
         return f"{said}, only of other groups: {others}"

@@ -327,3 +327,12 @@ class Budget:
                 total += weight * (seconds or 0.0) / _HOUR
             wanted[name] = total, known
         return wanted
+
+    def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
+        """Return the limits that hold these jobs, each with a value that lets them go on, in whole
+        hundredths: a job whose length is unknown needs more than what is taken."""
+        return {
+            name: math.ceil(least * 100) / 100 if known else (math.floor(least * 100) + 1) / 100
+            for name, (least, known) in self.needed(held, now).items()
+            if least > self.limits[name] or not known
+        }

@@ -5,7 +5,6 @@ Had by ``rule_evaluation``, whose firings decide, and by ``engine``.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -176,15 +175,15 @@ class Effects:
         else:
             named = "(" + ", ".join(f"{name} {number}" for name, number in groups.items()) + ")"
         told = []
-        for name, (least, known) in budget.needed(held, state.now).items():
+        needed = budget.needed(held, state.now)
+        for name, raised in budget.raised(held, state.now).items():
             used, _ = budget.standing(name, state.now)
-            if least > budget.limits[name] or not known:
-                more = "at least " if not known else ""
-                told.append(
-                    f"limits.{name} is {amount(budget.limits[name])}, {amount(used)} used; they "
-                    f"need {more}{amount(max(0.0, least - used))} more, "
-                    f"limits.{name}: {amount(math.ceil(least * 100) / 100)}"
-                )
+            least, known = needed[name]
+            more = "at least " if not known else ""
+            told.append(
+                f"limits.{name} is {amount(budget.limits[name])}, {amount(used)} used; they "
+                f"need {more}{amount(max(0.0, least - used))} more, limits.{name}: {amount(raised)}"
+            )
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
         reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(told)
         return f"{reason}; {self._why()}" if state.errors or state.unhandled_failures else reason

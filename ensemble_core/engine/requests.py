@@ -20,8 +20,9 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Requested
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import PLACEHOLDER
 
-__all__ = ["ACTIONS", "carry_out", "refusal"]
+__all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
 #: What may be asked for.
 ACTIONS = ("submit", "cancel", "set", "enable", "disable")
@@ -114,6 +115,44 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
         if name not in group.parameters:
             what = f"the job group {group.name!r} has no parameter"
             raise _no_such(what, name, [*group.parameters], "no-such-parameter")
+
+
+def check_parameters(state: State, action: Mapping[str, Any]) -> None:
+    """Raise :class:`UsageError` for a change after which a parameter that the jobs use now is used
+    by none of them. A group in the file may have a parameter for its rules or tables alone; who
+    changes a command has most likely forgotten it.
+
+    Not asked again in a replay: what a run has accepted, it has accepted.
+    """
+    given = _merged(state, action).get("with") or {}
+    fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
+    standing = state.table.groups.get(str(action.get("label")))
+    if standing is not None and not fields.keys().isdisjoint(_TEXTS):
+        group = standing.group
+        changed = state.ensemble.binder.group(group, fields)
+        used, left = _placeholders(group), _placeholders(changed)
+        for parameter in changed.names:
+            if parameter in used and parameter not in left:
+                raise UsageError(
+                    f"the parameter {parameter!r} of {group.name!r} would be used nowhere, so all "
+                    "its jobs would be the same",
+                    hint=f"write {{{parameter}}} in the command, workdir, environment, stdout or "
+                    "stderr",
+                    code="unused-parameter",
+                )
+
+
+#: The fields of a group whose placeholders make one job differ from another.
+_TEXTS = ("command", "workdir", "environment", "stdout", "stderr")
+
+
+def _placeholders(group: JobGroup) -> set[str]:
+    """Return the names of the placeholders in a group's texts."""
+    texts: list[str] = []
+    for entry in (group, *group.more):
+        texts += [*entry.command, *entry.environment.values()]
+        texts += [text for text in (entry.workdir, entry.stdout, entry.stderr) if text]
+    return {match[3] for text in texts for match in PLACEHOLDER.finditer(text) if match[3]}
 
 
 def carry_out(effects: Effects, event: Requested) -> None:

@@ -144,6 +144,14 @@ class Tables(Mapping[str, "list[TableRow]"]):
         rows = self._of_groups(table, done, jobs) if table.by else map(done.known, jobs)
         return _chosen(table, list(_worked_out(table, rows, known)))
 
+    def shown(self, name: str) -> list[TableRow]:
+        """Return the rows in the order in which people see them: as ``order`` says, or else by the
+        table's ``by``. Rules and functions see them in the order of their first indices."""
+        table, rows = self._tables[name], self[name]
+        if table.order is None and table.by:
+            rows.sort(key=lambda row: [_place(row.get(column)) for column in table.by])
+        return rows
+
     def of_group(self, group: str) -> list[TableRow]:
         """A row for each job of a group that is done, in the order of their indices: its
         parameters, the values of its ``result``, ``index``, ``duration`` and ``attempt``. None of
@@ -202,6 +210,19 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return {name: value for name, value in found.items() if value is not None}
 
 
+#: Where a value that is missing, or no number, is sorted: at the end.
+_NOWHERE = 3
+
+
+def _place(value: object) -> tuple[int, Any]:
+    """Return the sort key of a value: numbers come before texts, texts before anything else."""
+    if value is None or value != value:
+        return _NOWHERE, 0
+    if isinstance(value, (int, float)):
+        return 0, value
+    return (1, value) if isinstance(value, str) else (2, str(value))
+
+
 def _worked_out(
     table: Table, rows: Iterable[TableRow], known: Mapping[str, Any]
 ) -> Iterator[TableRow]:
@@ -230,12 +251,10 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     name = table.order
 
     def missing(row: TableRow) -> bool:
-        value = row.get(name)
-        return value is None or value != value
+        return _place(row.get(name))[0] == _NOWHERE
 
-    def key(row: TableRow) -> tuple[bool, Any]:
-        value = row[name]
-        return isinstance(value, str), value
+    def key(row: TableRow) -> tuple[int, Any]:
+        return _place(row[name])
 
     # Sorts are stable, reversed ones too: of equals the first index comes first.
     ordered = sorted((row for row in rows if not missing(row)), key=key, reverse=table.descending)

@@ -114,17 +114,19 @@ class Jobs:
 
 
 class EventJobs(Jobs):
-    """The jobs of a run whose journal has events only."""
+    """The jobs of a run, read from its events: if its journal has no more, or with ``attempts`` for
+    a row for each attempt, with the core-hours of that attempt alone."""
 
-    def __init__(self, journal: Journal, loading: Loading) -> None:
+    def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
+        self._attempts = attempts
         # "": a file of its own, removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None)
         self._store.execute("PRAGMA cache_size=-8000")
         self._store.execute(
-            "CREATE TABLE jobs (name TEXT, number INTEGER, row TEXT, PRIMARY KEY (name, number))"
-            " WITHOUT ROWID"
+            "CREATE TABLE jobs (name TEXT, number INTEGER, attempt INTEGER, row TEXT,"
+            " PRIMARY KEY (name, number, attempt)) WITHOUT ROWID"
         )
-        self._waiting: list[tuple[str, int, str]] = []
+        self._waiting: list[tuple[str, int, int, str]] = []
         #: Attempts that are not over, by id; of indices whose attempt failed, what the next needs.
         self._open: dict[str, _Attempt] = {}
         self._failed: dict[tuple[str, int], float] = {}
@@ -144,7 +146,7 @@ class EventJobs(Jobs):
     def batches(self) -> Iterator[Batch]:
         for group in self.groups:
             found = self._store.execute(
-                "SELECT row FROM jobs WHERE name = ? ORDER BY number", (group,)
+                "SELECT row FROM jobs WHERE name = ? ORDER BY number, attempt", (group,)
             )
             while some := found.fetchmany(_PORTION):
                 rows = [self._row(*json.loads(text)) for (text,) in some]
@@ -221,7 +223,7 @@ class EventJobs(Jobs):
                 attempt.result = {} if record is None else record.result
         elif name == "clean":
             del self._open[row.job or ""]
-            if attempt.outcome == "failed" and attempt.core_hours:
+            if attempt.outcome == "failed" and attempt.core_hours and not self._attempts:
                 self._failed[attempt.group, attempt.index] = attempt.core_hours
             self._put(attempt)
 
@@ -231,12 +233,13 @@ class EventJobs(Jobs):
             if not part.keys() <= names.keys():
                 names.update(dict.fromkeys(part))
         self._groups.setdefault(attempt.group, len(self._groups))
-        self._waiting.append((attempt.group, attempt.index, json.dumps(row)))
+        number = attempt.number if self._attempts else 0
+        self._waiting.append((attempt.group, attempt.index, number, json.dumps(row)))
         if len(self._waiting) >= _BATCH:
             self._flush()
 
     def _flush(self) -> None:
         self._store.execute("BEGIN")
-        self._store.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", self._waiting)
+        self._store.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", self._waiting)
         self._store.execute("COMMIT")
         self._waiting.clear()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.reader import NAME, PERFORMED
-from ensemble_core.journal.run_store import HALT, LEAVE, LOCK, STOP
+from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
 
@@ -21,7 +21,7 @@ __all__ = ["is_run", "remove"]
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 #: With the files of SQLite beside it; the last one is a rollback journal, short-lived in mode WAL.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
-_NOTES = (PERFORMED, LOCK, STOP, HALT, LEAVE)
+_NOTES = (BEGAN, PERFORMED, LOCK, STOP, HALT, LEAVE)
 #: The first bytes of a journal; and where, in them, is whose file it is.
 _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 

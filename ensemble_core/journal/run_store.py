@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import socket
@@ -27,6 +28,7 @@ from ensemble_core.journal.holder import LOCK, holder, in_words, may_live, this_
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
 __all__ = [
+    "BEGAN",
     "HALT",
     "LEAVE",
     "LEFT",
@@ -34,6 +36,7 @@ __all__ = [
     "STOP",
     "Lock",
     "RunInfo",
+    "began",
     "find",
     "fit",
     "folders",
@@ -47,6 +50,10 @@ __all__ = [
     "state_folder",
     "stop_asked",
 ]
+
+#: The time at which a run began, as text, in its folder. It is read for each run of a list, and it
+#: still says when a run with a damaged journal began.
+BEGAN = "began"
 
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
@@ -75,8 +82,7 @@ def fit(name: str) -> str:
 
 
 def new_tag(name: str) -> str:
-    """A name for a run that no other has: the ensemble's, the time to the millisecond, by which
-    runs are ordered, and some chance."""
+    """Return a unique name for a run: the ensemble's name, the time and some random digits."""
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
     return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{os.urandom(2).hex()}"
@@ -98,6 +104,8 @@ def new_folder(state: Path, tag: str) -> Path:
             "--no-journal",
             code="no-state",
         ) from error
+    with contextlib.suppress(OSError):  # the journal, which comes next, reports a full disk
+        (folder / BEGAN).write_text(repr(time.time()), encoding="ascii")
     return folder
 
 
@@ -214,7 +222,7 @@ class Lock:
 
     def _refusal(self, named: Mapping[str, Any] | None) -> JournalError:
         who = "another controller"
-        hint = "'ensemble cancel' stops it"
+        hint = f"'ensemble stop {self.path.parent.name}' stops it; 'ensemble resume' then goes on"
         if named is not None:
             who = in_words(named)
             if named.get("host") != socket.gethostname() and not named.get("locked", True):
@@ -297,10 +305,15 @@ def look(folder: Path) -> RunInfo:
             if missing is not None and not events:
                 raise missing
     except EnsembleError as error:
-        began = getattr(error, "code", "") != "never-began" or has_performed(folder)
-        state: State = "running" if controller else "unreadable" if began else "new"
+        lost = getattr(error, "code", "") != "never-began" or has_performed(folder)
+        state: State = "running" if controller else "unreadable" if lost else "new"
         return RunInfo(
-            tag=folder.name, folder=folder, state=state, controller=controller, problem=str(error)
+            tag=folder.name,
+            folder=folder,
+            state=state,
+            began=began(folder),
+            controller=controller,
+            problem=str(error),
         )
     last = sessions[-1] if sessions else None
     outcome = last.outcome if last is not None else None
@@ -322,7 +335,7 @@ def look(folder: Path) -> RunInfo:
         name=str(about.get("name", "")),
         file=str(about.get("file", "")),
         executor=str(about.get("executor", {}).get("name", "")),
-        began=sessions[0].began if sessions else None,
+        began=began(folder),
         ended=last.ended if last is not None and state != "running" else None,
         exit_code=outcome.get("exit_code") if outcome and state in LEFT else None,
         reason=str(outcome.get("reason", "")) if outcome and state != "running" else "",
@@ -339,14 +352,37 @@ def has_performed(folder: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
+def began(folder: Path) -> float | None:
+    """Return when a run began, in seconds since the epoch: the order of runs, everywhere.
+
+    The run's own record says it, so copying or touching its folder changes nothing. If the record
+    is lost, the time in a tag that Ensemble made counts. ``None`` if nothing says when.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return _finite(float(read_note(folder / BEGAN)))
+    with (
+        contextlib.suppress(EnsembleError, ValueError, IndexError),
+        Journal(folder / NAME, salvage=True) as journal,
+    ):
+        return _finite(journal.sessions()[0].began)
+    for stamp in re.findall(r"\d{8}T\d{6}", folder.name)[-1:]:
+        with contextlib.suppress(ValueError, OverflowError):
+            return time.mktime(time.strptime(stamp, "%Y%m%dT%H%M%S"))
+    return None
+
+
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise ValueError(seconds)
+    return seconds
+
+
 def folders(state: Path) -> list[Path]:
-    """The folders of runs, oldest first."""
+    """Return the folders of runs in the order in which the runs began. One whose begin is unknown
+    comes first: it is never the newest, unless there is no other."""
     try:
-        found = [
-            entry.name
-            for entry in os.scandir(state / "runs")
-            if entry.is_dir() and _is_kept(state / "runs" / entry.name)
-        ]
+        with os.scandir(state / "runs") as entries:
+            found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -356,18 +392,12 @@ def folders(state: Path) -> list[Path]:
             hint="let this user read it, or name another with --state or ENSEMBLE_STATE",
             code="no-state",
         ) from error
-    return [state / "runs" / name for name in sorted(found, key=_age)]
+    return sorted(found, key=lambda folder: (began(folder) or 0.0, folder.name))
 
 
 def _is_kept(folder: Path) -> bool:
     """True if there is a run, be it one whose journal is lost."""
     return (folder / NAME).exists() or (folder / PERFORMED).exists()
-
-
-def _age(tag: str) -> tuple[str, str]:
-    """The time in a tag, to the millisecond; a folder's own time changes with its files."""
-    match = re.search(r"\d{8}T\d{6}.*", tag)
-    return (match[0] if match else ""), tag
 
 
 def find(state: Path, name: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.requests import refusal
+from ensemble_core.engine.requests import check_parameters, refusal
 from ensemble_core.errors import UsageError
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Requested
@@ -83,6 +83,7 @@ class Inquiries:
             refused = refusal(self._engine.state, action)
             if refused is not None:
                 raise refused
+            check_parameters(self._engine.state, action)
             try:  # as the journal gives it back
                 event, _ = admitted(Requested(clock(), by, dict(action)), clock())
             except ValueError as error:

@@ -81,3 +81,6 @@ def test_another_ensemble_than_the_run_s_is_refused(
         ensemble.run({"jobs": [], "rules": []}, **given)  # type: ignore[arg-type]
     with pytest.raises(ensemble.UsageError, match="needs the tag"):
         ensemble.run("one.yaml", executor="local", or_resume=True)
+    with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
+        ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)
+    assert got.value.code == "bad-option"

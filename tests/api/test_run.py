@@ -329,3 +329,33 @@ def test_an_executor_that_cannot_be_opened_leaves_no_run(study: Path, tmp_path: 
         run.wait()
     assert run.state == "failed"
     assert not list((state / "runs").iterdir())
+
+
+def test_reading_a_run_leaves_the_garbage_collector_of_the_program_alone(tmp_path: Path) -> None:
+    program = """
+import gc
+import click
+import ensemble_core as ensemble
+
+settings = gc.get_threshold(), gc.isenabled()
+study = {
+    "jobs": [{"name": "a", "command": "true"}],
+    "rules": [{"trigger": "start", "action": {"name": "submit"}}],
+}
+
+
+@click.command()  # a program that is a click command itself is no command of ours
+def main():
+    run = ensemble.run(study, executor="local", state="state", tag="t")
+    assert len(run.jobs()) == len(ensemble.open_run("last", state="state").jobs()) == 1
+    again = ensemble.run(study, executor="local", state="state", tag="t", or_resume=True)
+    assert again.results().column("outcome") == ["success"]
+    assert (gc.get_freeze_count(), (gc.get_threshold(), gc.isenabled())) == (0, settings)
+
+
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -38,6 +38,7 @@ from ensemble_core.model.decisions import (
     Fired,
     Log,
     Resize,
+    Retry,
     SetGroup,
     Submit,
     Terminate,
@@ -641,7 +642,41 @@ def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> Non
     assert lines == [
         "   submit sim (name:sim),(command:sim {replica} {attempt}),(count:1),(nodes:1)",
         "   submit sim (count:2)",
-        "   submit sim (count:1)",
+        "   retry sim.2 (attempt 2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (("finish", {"status": 3 << 8}), "exit 3"),
+        (("finish", {"status": 9}), "SIGKILL (exit code 137)"),
+        (("finish", {"status": 9, "cause": "memory"}), "memory"),
+        (("exception", {"type": "timeout", "severity": 0}), "timeout"),
+    ],
+)
+def test_a_retry_is_told_as_one_with_its_attempt_and_why_the_last_one_failed(
+    end: tuple[str, dict[str, Any]], why: str
+) -> None:
+    group = JobGroup(name="ising", command=("ising", "{T}"), text="ising {T}", parameters={"T": 2})
+    group = replace(group, count=8, parameters={"T": (1, 2)})
+    (first,) = (each for each in group.jobs(0) if each.index == 7)
+    again = group.job(7, first.parameters, first.replica, 1)
+    nodes = replace(group, nodes=4).job(7, first.parameters, first.replica, 2)
+    name, context = end
+    items: list[Event | Decision] = [submit(group)]
+    for attempt, following in ((first, again), (again, nodes)):
+        items += [
+            job(name, attempt.id, **context),
+            Retry(job=attempt.id),
+            job("clean", attempt.id),
+            Submit(group="ising", jobs=(following,)),
+        ]
+    lines = texts(*items, submit(group), narrator=Narrator(ensemble(group), PLAIN))
+    assert [line for line in lines if "failed" not in line][1:] == [
+        f"   retry ising.7 (attempt 2, {why}) (T:1)",
+        f"   retry ising.7 (attempt 3, {why}) (nodes:4),(T:1)",
+        "   submit ising (count:16)",
     ]
 
 

@@ -33,7 +33,7 @@ def test_a_signal_stops_the_run_although_the_main_thread_notices_none() -> None:
     result = subprocess.run(
         [sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=150
     )
-    assert result.stdout.split() == ["ended", "by", "SIGTERM", "143", "stop"], result.stderr
+    assert result.stdout.split() == ["SIGTERM", "143", "stop"], result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import closing
 from pathlib import Path
 
@@ -52,6 +53,31 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
     more = ensemble("resume", "t", "--accept-changes")
     assert more.exit_code == 0, more.output
     assert ensemble("replay", "t").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "raised"),
+    [
+        ("jobs: 2", "--set limits.jobs=4"),
+        ("core_hours: 0.00001", "--set limits.core_hours=0.01"),  # one sleep uses 0.00003
+        ("jobs: 2, core_hours: 0.00001", "--set limits.jobs=4 --set limits.core_hours=0.01"),
+    ],
+)
+def test_the_command_that_is_shown_after_a_limit_raises_it_and_goes_on(
+    limit: str, raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    file = FILE.replace("jobs: 2", limit).replace('"true"', "sleep 0.1")
+    (tmp_path / "e.yaml").write_text(file)
+    result = ensemble("run", "e.yaml", "--executor", "local", "--tag", "lim1")
+    assert result.exit_code == 4
+    command = f"ensemble resume lim1 {raised}"
+    for shown in (result.output, ensemble("status", "lim1").output):
+        (line,) = (part for part in shown.splitlines() if "to go on with this run" in part)
+        assert line.endswith(f": {command}")
+    again = ensemble(*shlex.split(command)[1:])
+    assert again.exit_code == 0, again.output
 
 
 def test_a_resume_with_set_gives_a_run_more_room_and_later_ones_keep_it(

@@ -141,6 +141,8 @@ def test_a_run_that_another_controller_has_is_left_to_it(folder: Path) -> None:
     finally:
         lock.release()
     assert (result.exit_code, "is controlled by" in result.output) == (2, True)
+    assert "'ensemble stop study' stops it" in result.output
+    assert "ensemble cancel" not in result.output
 
 
 def test_a_folder_with_a_thesis_in_it_is_not_removed_to_begin_a_run_there(folder: Path) -> None:

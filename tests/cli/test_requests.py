@@ -26,6 +26,7 @@ jobs:
 rules:
   - {trigger: start, action: {name: submit, label: wait}}
   - {id: other, trigger: job-success, name: b, repetitions: 0x10, action: {name: log, message: b}}
+results: {each: {of: b, by: [T, U]}}
 """
 
 
@@ -90,6 +91,10 @@ def test_jobs_are_submitted_and_it_is_shown_who_asked(under: Under) -> None:
     assert done.exit_code == 0, done.output
     assert "submitted b.0, b.1, b.2, b.3" in done.output
     assert under.ensemble("set", "b", "nodes=1", "duration=10m").exit_code == 0
+    new = under.ensemble("set", "b", "command=echo {U} {T}")
+    assert new.exit_code == 0, new.output
+    other = under.ensemble("set", "b", "command=echo {V}", "parameters={V: [1, 2]}")
+    assert other.exit_code == 0, other.output
     assert under.ensemble("disable", "other").output == "disabled other\n"
     under.go()
     told = under.ensemble("events").output
@@ -119,6 +124,8 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
         (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
         (["set", "b", "nodes"], "write for example nodes=4"),
+        (["set", "b", "command=x"], "the parameter 'T' of 'b' would be used nowhere, so all its"),
+        (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would be used nowhere"),
     ],
 )
 def test_a_slip_is_told_with_the_nearest_word_and_nothing_is_done(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from ensemble_core import run
+from ensemble_core.cli import table_output
 from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_time
 
@@ -80,6 +82,136 @@ def test_a_table_of_the_file_is_shown_and_written_in_each_format(
         assert _said(kept, "results", "each", "-o", str(file)).exit_code == 0
         assert file.read_text().startswith(expected_text)
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
+
+
+def test_rows_come_by_their_parameters_and_a_column_without_values_stays(tmp_path: Path) -> None:
+    """Numbers are sorted as numbers; texts come after them."""
+    study = """
+jobs:
+  - name: sim
+    command: echo done
+    parameters: {T: [10, 9, b, 2.5, a], L: [16, 8]}
+    observe: {key-value: {fields: [E]}}
+    result: {E: last.E}
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+results:
+  each: {of: sim, by: [T, L], columns: {energy: mean.E, jobs: n}}
+  listed: {of: sim, by: [T], columns: {jobs: n}, order: -T}
+"""
+    (tmp_path / "study.yaml").write_text(study)
+    state = tmp_path / "state"
+    ran = run(tmp_path / "study.yaml", executor="local", state=state)
+    order = [(T, L) for T in (2.5, 9, 10, "a", "b") for L in (8, 16)]
+    expected = [{"T": T, "L": L, "energy": None, "jobs": 1} for T, L in order]
+    assert list(ran.results("each")) == expected
+    kept = tmp_path
+    assert json.loads(_said(kept, "results", "each", "--json").stdout) == expected
+    assert [(row["T"], row["L"]) for row in _csv(_said(kept, "results", "each", "--csv"))] == [
+        (str(T), str(L)) for T, L in order
+    ]
+    lines = _said(kept, "results", "each").stdout.splitlines()
+    assert lines[0].split() == ["T", "L", "energy", "jobs"]
+    assert [line.split() for line in lines[1:]] == [[str(T), str(L), "1"] for T, L in order]
+    assert [row["T"] for row in ran.results("listed")] == ["b", "a", 10, 9, 2.5]
+
+
+def test_each_attempt_of_a_job_that_was_retried_has_a_row_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    study = """
+jobs:
+  - name: ising
+    command: sh -c 'echo E={T}{attempt}; test {attempt} -ge 2 || exit 3'
+    parameters: {T: [1, 2]}
+    observe: {key-value: {fields: [E]}}
+    result: {E: last.E}
+rules:
+  - {trigger: start, action: {name: submit, label: ising}}
+  - {trigger: job-fail, name: ising, repetitions: 9, action: {name: retry}}
+"""
+    (tmp_path / "study.yaml").write_text(study)
+    ran = run(tmp_path / "study.yaml", executor="local", state=tmp_path / "state")
+    assert ran.jobs().column("attempts") == [3, 3]
+    attempts = ran.jobs(attempts=True)
+    assert attempts.names == ran.jobs().names
+    told = [(row["index"], row["attempts"], row["exit_code"], row["last.E"]) for row in attempts]
+    assert told == [
+        (index, attempt, 0 if attempt == 3 else 3, (index + 1) * 10 + attempt - 1)
+        for index in range(2)
+        for attempt in (1, 2, 3)
+    ]
+    assert sum(attempts.column("core_hours")) == pytest.approx(sum(ran.jobs().column("core_hours")))
+    failed = _csv(_said(tmp_path, "jobs", "--attempts", "--where", "exit_code == 3", "--csv"))
+    assert [(row["index"], row["attempts"]) for row in failed] == [
+        *(("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")),
+    ]
+    assert len(_csv(_said(tmp_path, "jobs", "--csv"))) == 2
+
+
+#: Texts that run a program in a spreadsheet, forge a row, or steer a terminal.
+_HOSTILE = ["=1+1|cmd", "+1", "-1", "@SUM(A1)", "\uff1dA1", "\t=A1", "a\r=A1", "b\x1b[2J", "\x9b2J"]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with such texts as values, and with columns that a job has named so."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "row.jsonl").write_text(json.dumps({"=x": 1.5, "\x1b[2Jy": -2}))
+    sim = {"name": "sim", "command": "cat {here}/row.jsonl", "observe": {"json-lines": {}}}
+    study = {
+        "jobs": [{**sim, "parameters": {"note": _HOSTILE}}],
+        "rules": [
+            {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
+            {
+                "trigger": "idle",
+                "name": "sim",
+                "each": ["note"],
+                "action": {"name": "log", "message": "x"},
+            },
+        ],
+    }
+    (folder / "study.yaml").write_text(json.dumps(study))
+    done = run(folder / "study.yaml", executor="local", state=folder / "state")
+    assert done.exit_code == 0
+    return folder
+
+
+def test_csv_for_a_spreadsheet_has_no_formulas(hostile: Path) -> None:
+    rows = _csv(_said(hostile, "jobs", "--csv-safe"))
+    notes = [row["note"] for row in rows]
+    assert notes[:6] == [f"'{text}" for text in _HOSTILE[:6]]
+    assert notes[6:] == ["a\\x0d=A1", "b\\x1b[2J", "\\x9b2J"]
+    assert {row["'=x"] for row in rows} == {"1.5"}
+    assert {row["\\x1b[2Jy"] for row in rows} == {"-2"}
+
+
+def test_csv_has_the_values_as_they_are_and_no_forged_row(hostile: Path, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    assert _said(hostile, "jobs", "-o", str(file)).exit_code == 0
+    with file.open(newline="") as stream:
+        assert [row["note"] for row in csv.DictReader(stream)] == _HOSTILE
+    assert '"a\r=A1"' in file.read_bytes().decode()
+
+
+@pytest.mark.parametrize("form", ["--csv", "--csv-safe", "--json", "--markdown", None])
+def test_no_table_steers_the_terminal_on_which_it_is_shown(
+    hostile: Path, form: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_output, "is_terminal", lambda stream: True)
+    shown = _said(hostile, "jobs", *([form] if form else [])).stdout
+    assert shown.count("cmd") == 1
+    assert not set(shown) & {"\x1b", "\x9b", "\r"}
+
+
+def test_times_are_dates_in_a_notebook_too(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(_STUDY)
+    ran = run(tmp_path / "study.yaml", executor="local", state=tmp_path / "state")
+    rows = ran.jobs()
+    shown = rows._repr_html_()
+    assert f"<td>{format_time(rows[0]['started'])}</td>" in shown
+    assert "e+09" not in shown
+    assert "e+09" not in ran.results()._repr_html_()
+    assert isinstance(rows[0]["started"], float)
 
 
 def test_times_are_dates_where_people_read_them(kept: Path) -> None:

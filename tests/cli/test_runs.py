@@ -20,12 +20,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from ensemble_core import open_run, run
 from ensemble_core.cli.kept_run import KeptRun, versions
 from ensemble_core.cli.main import main
+from ensemble_core.cli.options import complete_runs
 from ensemble_core.cli.text_style import format_size
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.reader import NAME, Snapshot, digest
-from ensemble_core.journal.run_store import Lock, new_folder, new_tag
+from ensemble_core.journal.run_store import BEGAN, Lock, new_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -47,7 +49,13 @@ class Kept(Story):
     """A story that is written into a journal below ``state``."""
 
     def __init__(
-        self, state: Path, tag: str = "run-20260101T120000-aaaaaa", text: str = FILE, **about: Any
+        self,
+        state: Path,
+        tag: str = "run-20260101T120000-aaaaaa",
+        text: str = FILE,
+        *,
+        began: float | None = None,
+        **about: Any,
     ) -> None:
         super().__init__(text)
         self.folder = state / "runs" / tag
@@ -67,7 +75,7 @@ class Kept(Story):
             }
         )
         self.writer.text("/e.yaml", text, ())
-        self.writer.begin(self.now, versions(REGISTRY))
+        self.writer.begin(self.now if began is None else began, versions(REGISTRY))
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
@@ -146,9 +154,9 @@ def test_no_runs_is_no_error(tmp_path: Path) -> None:
 
 
 def test_runs_are_listed_oldest_first_each_with_its_state(tmp_path: Path) -> None:
-    played(tmp_path, "b-20260101T120000-aaaaaa").keep(exit_code=3)
-    played(tmp_path, "a-20260102T120000-bbbbbb").cut_off()
-    running = played(tmp_path, "c-20260103T120000-cccccc")
+    played(tmp_path, "b-20260101T120000-aaaaaa", began=1000.0).keep(exit_code=3)
+    played(tmp_path, "a-20260102T120000-bbbbbb", began=1001.0).cut_off()
+    running = played(tmp_path, "c-20260103T120000-cccccc", began=1002.0)
     lock = Lock(running.folder)
     lock.acquire()
     try:
@@ -184,18 +192,60 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
     assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
 
 
-def test_the_last_of_runs_that_began_in_one_second_is_the_one_made_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place, name in enumerate(("zebra", "adder", "mouse")):
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "time", lambda now=1.7e9 + place / 100: now)
-            tag = new_tag(name)
-        played(tmp_path, tag).keep()
+def test_last_is_the_run_that_began_last_whatever_the_tags_are(tmp_path: Path) -> None:
+    """Also of runs that began in one second."""
+    for place, tag in enumerate(("zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb")):
+        (played(tmp_path, tag).keep().folder / BEGAN).write_text(str(1.7e9 + place / 100))
+    expected = ["zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb"]
     found = rows(ensemble(tmp_path, "runs", "--json").stdout)
-    assert [run["tag"][:5] for run in found] == ["zebra", "adder", "mouse"]
-    last = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
-    assert last["tag"].startswith("mouse")
+    assert [run["tag"] for run in found] == expected
+    assert found[-1]["began"] == 1.7e9 + 0.03
+    assert json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)["tag"] == "bbb"
+    assert open_run("last", state=tmp_path).tag == "bbb"
+    context = click.Context(click.Command("status"))
+    context.params = {"state": str(tmp_path)}
+    offered = complete_runs(context, click.Argument(["run"]), "")
+    assert [item.value for item in offered] == ["last", *reversed(expected)]
+    assert "bbb" in ensemble(tmp_path, "clean", "last", "--yes").stdout
+
+
+def test_last_is_the_run_that_began_last_of_runs_that_were_begun_in_turn(tmp_path: Path) -> None:
+    study = {"jobs": [{"name": "sim", "command": "sim"}], "rules": []}
+    study["rules"] = [{"trigger": "start", "action": {"name": "log", "message": "here"}}]
+    tags = []
+    for tag in ("aaa", None, "Aaa"):
+        tags.append(run(study, tag=tag, state=tmp_path).tag)
+        assert open_run("last", state=tmp_path).tag == tags[-1]
+    assert [one["tag"] for one in rows(ensemble(tmp_path, "runs", "--json").stdout)] == tags
+
+
+def test_a_run_that_was_copied_or_touched_is_not_newer_for_that(tmp_path: Path) -> None:
+    old = played(tmp_path, "old", began=1000.0).keep()
+    played(tmp_path, "new", began=2000.0).keep()
+    shutil.copytree(old.folder, tmp_path / "runs" / "zzz")
+    for path in (old.folder, old.folder / NAME):
+        os.utime(path)
+    found = rows(ensemble(tmp_path, "runs", "--json").stdout)
+    assert [run["tag"] for run in found] == ["old", "zzz", "new"]
+    assert json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)["tag"] == "new"
+
+
+def test_a_damaged_run_keeps_its_place_and_one_whose_begin_is_lost_is_never_the_last(
+    tmp_path: Path,
+) -> None:
+    for tag, began in (("first", 1000.0), ("damaged", 2000.0), ("third", 3000.0)):
+        played(tmp_path, tag, began=began).keep()
+    (tmp_path / "runs" / "damaged" / BEGAN).write_text("2000.0")
+    (tmp_path / "runs" / "damaged" / NAME).write_bytes(b"nothing that anybody could read" * 99)
+    shutil.copytree(tmp_path / "runs" / "damaged", tmp_path / "runs" / "zzz")
+    (tmp_path / "runs" / "zzz" / BEGAN).write_text("nan")
+    found = rows(ensemble(tmp_path, "runs", "--json").stdout)
+    assert [(run["tag"], run["began"]) for run in found] == [
+        ("zzz", None),
+        ("first", 1000.0),
+        ("damaged", 2000.0),
+        ("third", 3000.0),
+    ]
 
 
 def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
@@ -464,6 +514,20 @@ def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
     assert ensemble(tmp_path, "logs", "last").exit_code == 0
     result = ensemble(tmp_path, "logs", "last", "sim.0")
     assert "it wrote nothing, or somebody removed it" in result.stderr
+
+
+def test_a_job_that_wrote_to_one_stream_only_is_shown_without_a_word_on_the_other(
+    tmp_path: Path,
+) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.started("sim.0", "all is well\n", None)
+    told.job("sim.0", "finish", "clean", status=0)
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last", "sim.0")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "all is well\n", "")
+    found = rows(ensemble(tmp_path, "logs", "last", "sim.0", "--json").stdout)
+    assert [each["stream"] for each in found] == ["stdout", "stderr"]
 
 
 def test_much_output_is_listed_rather_than_shown(tmp_path: Path) -> None:

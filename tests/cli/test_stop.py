@@ -4,7 +4,9 @@ resumed."""
 from __future__ import annotations
 
 import json
+import re
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +92,22 @@ def test_a_signal_stops_a_run_and_resume_goes_on_with_it(folder: Path) -> None:
     ensemble("resume", "study")
     assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
     check_whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGINT, "130: Ctrl-C"), (signal.SIGTERM, "143: SIGTERM")]
+)
+def test_a_run_that_a_signal_stopped_is_called_stopped_and_nothing_else(
+    number: signal.Signals, told: str, folder: Path
+) -> None:
+    process = begun()
+    process.send_signal(number)
+    out, _ = stopped(process, 128 + number)
+    assert f"exit code {told}" in out
+    status = ensemble("status", "study").output
+    assert "study: stopped" in status
+    for text in (out, status):
+        assert not re.search("interrupted|ended", text)
 
 
 def test_a_job_that_ends_by_itself_while_the_run_stops_counts_as_it_ended(folder: Path) -> None:

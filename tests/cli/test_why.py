@@ -184,6 +184,31 @@ def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Pat
     assert "job-success 1, job-cancel 1" in found["conclusion"]
 
 
+@pytest.mark.parametrize("name", ["name: ising, ", "name: [ising, amg], ", ""])
+def test_a_rule_that_waits_for_all_jobs_is_told_of_those_that_are_open(
+    tmp_path: Path, name: str
+) -> None:
+    """Another rule has fired for each T whose jobs are over: that is no other group's doing."""
+    told = Kept(
+        tmp_path,
+        "jobs:\n  - {name: ising, command: 'ising {T}', parameters: {T: [1, 2, 3]}}\n"
+        "  - {name: amg, command: amg}\nrules:\n"
+        "  - {trigger: start, action: {name: submit, label: ising}}\n"
+        f"  - {{id: each, trigger: idle, name: ising, each: [T], {LOG}\n"
+        f"  - {{id: r, trigger: idle, {name}{LOG}\n",
+        "r",
+    )
+    told.start()
+    told.play("ising.0")
+    told.play("ising.1")
+    told.begin("ising.2")
+    told.writer.flush(None)
+    conclusion = answer(tmp_path)["conclusion"]
+    assert "other groups" not in conclusion
+    assert conclusion.endswith(": 1 job of 3 is still open.")
+    told.keep()
+
+
 def test_a_rule_for_the_wrong_group_is_told_of_the_others(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: amg, {LOG}")
     told.start()

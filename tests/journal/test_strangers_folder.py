@@ -14,7 +14,7 @@ import pytest
 
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
-from ensemble_core.journal.run_store import HALT, LOCK, STOP, Lock, is_own, look, stop_asked
+from ensemble_core.journal.run_store import BEGAN, HALT, LOCK, STOP, Lock, is_own, look, stop_asked
 from ensemble_core.journal.writer import JournalWriter
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
@@ -40,7 +40,7 @@ def in_time(call: Callable[[], object]) -> object:
 
 def test_a_named_pipe_in_place_of_a_file_is_waited_for_by_nobody(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
-    for name in (LOCK, PERFORMED, STOP, HALT):
+    for name in (BEGAN, LOCK, PERFORMED, STOP, HALT):
         os.mkfifo(folder / name)
     assert in_time(lambda: look(folder).state) == "new"
     assert in_time(Lock(folder).holder) is None
@@ -53,7 +53,7 @@ def test_a_named_pipe_in_place_of_a_file_is_waited_for_by_nobody(tmp_path: Path)
 
 def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
-    for name in (LOCK, PERFORMED, STOP):
+    for name in (BEGAN, LOCK, PERFORMED, STOP):
         (folder / name).symlink_to("/dev/zero")
     assert in_time(lambda: look(folder).state) == "new"
     assert in_time(lambda: stop_asked(folder) or "nobody") == "nobody"

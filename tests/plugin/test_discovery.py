@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import importlib.metadata
 import io
+import json
 import subprocess
 import sys
 import textwrap
@@ -14,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -663,6 +666,31 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_known_plugin_that_is_not_installed_is_named() -> None:
     hint = discover().explain_missing("executor", "cluster")
     assert "pip install ensemble-cluster" in hint
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("editable", [True, False])
+def test_the_hint_for_a_missing_plugin_works_from_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editable: bool
+) -> None:
+    home = tmp_path / "a check%out"
+    plugin = home / "plugins" / "ensemble-cluster"
+    plugin.mkdir(parents=True)
+    (plugin / "pyproject.toml").write_text(
+        "[tool.uv.sources]\n"
+        "ensemble-core = { workspace = true }\nensemble-rack = { workspace = true }\n"
+    )
+    origin: dict[str, object] = {"url": home.as_uri(), "dir_info": {"editable": editable}}
+    core = SimpleNamespace(read_text=lambda name: json.dumps(origin))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: core)
+    monkeypatch.chdir(home)
+    hint = discover().explain_missing("executor", "cluster")
+    assert "pip install ./plugins/ensemble-rack ./plugins/ensemble-cluster" in hint
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert f"'{home}/plugins/ensemble-cluster'" in discover().explain_missing("executor", "cluster")
+    origin["url"] = f"{home.as_uri()}/dist/ensemble_core-1.0.0-py3-none-any.whl"
+    assert "pip install ensemble-cluster" in discover().explain_missing("executor", "cluster")
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ensemble_core
+from ensemble_core.plugin.known import known_provider
 
 HEAVY = (
     "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "grpc",
@@ -177,9 +178,10 @@ def without_plugins(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_clients_name_says_what_to_install_where_the_service_is_not() -> None:
     done = without_plugins("from ensemble_core import ServiceClient")
     assert done.returncode == 1
+    provider = known_provider("public", "ServiceClient")
+    assert provider is not None
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: ServiceClient comes with ensemble-service, which is not installed: "
-        "pip install 'ensemble-core[service]>=1.0'"
+        f"ImportError: ServiceClient comes with ensemble-service, which is not installed: {provider[1]}"
     )
 
 

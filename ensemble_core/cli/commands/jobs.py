@@ -38,6 +38,9 @@ __all__ = ["jobs"]
     metavar="CONDITION",
     help="Only jobs for which this holds, for example 'T > 2.2 and attempts > 1'.",
 )
+@click.option(
+    "--attempts", is_flag=True, help="A row for each attempt, those that were retried included."
+)
 @output_options
 def jobs(
     run: str,
@@ -46,20 +49,22 @@ def jobs(
     outcome: str | None,
     cause: str | None,
     where: str | None,
+    attempts: bool,
     form: str | None,
     output: str | None,
 ) -> None:
     """List the jobs of a run.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A job has a
-    row, whatever the number of its attempts; --where may speak of every column.
+    row, whatever the number of its attempts; --where may speak of every column. With --attempts
+    each attempt has a row: 'attempts' counts them from 1, and 'core_hours' are its own.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         with usage_errors():
             condition = (
                 None if where is None else conditions.parse(where, has_value=False, key="where")
             )
-        with closing(kept.jobs()) as history:
+        with closing(kept.jobs(attempts=attempts)) as history:
             if group is not None and group not in history.groups:
                 raise UsageError(
                     f"the run has no job group {group!r}",

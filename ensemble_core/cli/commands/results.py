@@ -47,7 +47,7 @@ def results(
             return
         if table not in tables:
             raise _unknown(table, [*tables, *generators])
-        names, rows = tables[table].shown, engine.tables()[table]
+        names, rows = tables[table].shown, engine.tables().shown(table)
         write_table(names, in_batches(names, rows), form, output)
         percent = tables[table].percent
         if percent is not None and not rows:

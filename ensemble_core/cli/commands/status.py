@@ -13,7 +13,7 @@ from ensemble_core.cli.commands.runs import format_length, style_of_state
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.summary import report_lines
+from ensemble_core.cli.summary import report_lines, resume_command
 from ensemble_core.cli.text_style import (
     TextStyle,
     count_of,
@@ -135,7 +135,10 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
     if info.state in ("stopped", "limited", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({count_of(active, 'job')} not over)" if active else ""
-        lines.append(f" to go on with this run{jobs}: ensemble resume {in_one_line(kept.tag)}")
+        again = f"ensemble resume {in_one_line(kept.tag)}"
+        if engine is not None:
+            again = resume_command(kept.tag, engine, limited=info.state == "limited")
+        lines.append(f" to go on with this run{jobs}: {again}")
     return lines
 
 

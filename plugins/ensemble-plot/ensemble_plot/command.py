@@ -243,7 +243,7 @@ def _of_table(
         )
     if parallel:
         raise click.UsageError("--parallel is for a generator's points, and this is a table")
-    return table_picture(name, tables[name], engine.tables()[name], title)
+    return table_picture(name, tables[name], engine.tables().shown(name), title)
 
 
 def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeline:
