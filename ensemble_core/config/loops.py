@@ -120,7 +120,7 @@ def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) ->
 
 
 def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
-    """What a rule submits each time; nothing where that is not sure."""
+    """Yield the edges that a rule makes: nothing unless it is sure to submit each time."""
     trigger, instance = rule.trigger, rule.instance
     on = rule.enabled and (instance is None or context.instances[instance].enabled)
     always = rule.repetitions == UNLIMITED or rule.each == "job"

@@ -337,9 +337,9 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
         hint = "begin each entry of the list with '- '"
     if path and path[-1] == "repetitions":
         hint = _OFTEN
-    if hint is None and isinstance(value, (int, float, str)) and {*types} - {"null"} == {"object"}:
+    if hint is None and type(value) in (int, float) and {*types} - {"null"} == {"object"}:
         schema = context.validators.node(error.schema_path[:-1])
-        required = schema.get("required", ()) if isinstance(schema, dict) else ()
+        required = [*schema.get("required", ())] if isinstance(schema, dict) else []
         if path and len(required) == 1:
             hint = f"write {path[-1]}: {{{required[0]}: {written}}}"
     if hint is None and path:
