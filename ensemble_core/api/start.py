@@ -46,6 +46,7 @@ def load(
     statistics: _Callables = _None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     overrides: Mapping[str, Any] = _None,
+    allow_idle: bool = False,
 ) -> Ensemble:
     """Check an ensemble file or a mapping, and run nothing.
 
@@ -57,7 +58,7 @@ def load(
     found = source_of(source, program)
     registry = found.program.added_to(_discovered(plugins))
     record = None if executor is None else registry.lookup("executor", executor)
-    return _checked(found, registry, record, _overrides(overrides))
+    return _checked(found, registry, record, _overrides(overrides), allow_idle=allow_idle)
 
 
 def run(
@@ -76,6 +77,7 @@ def run(
     state: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     keep: bool = True,
+    allow_idle: bool = False,
     wait: bool | None = None,
     show: bool | None = None,
 ) -> EnsembleRun:
@@ -88,7 +90,8 @@ def run(
     (``{"jobs.sim.count": 3}``). The run is kept below ``state`` (default: ``$ENSEMBLE_STATE``, or
     the user's own folder) under ``tag``; where there is such a run already, ``or_resume`` goes on
     with it, or returns it if it is over. ``keep=False`` keeps nothing. Jobs' output goes below
-    ``output``.
+    ``output``. ``allow_idle`` accepts an ensemble in which no rule can begin, for a run that steers
+    jobs of others.
 
     Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
     notebook its progress is shown, unless ``show`` is false.
@@ -127,7 +130,7 @@ def run(
     registry = found.program.added_to(_discovered(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
-    ensemble = _checked(found, registry, choice.record, given)
+    ensemble = _checked(found, registry, choice.record, given, allow_idle=allow_idle)
     check_environment(ensemble)
     begun = new_run(
         ensemble,
@@ -225,7 +228,9 @@ def _discovered(files: Sequence[str | os.PathLike[str]]) -> Registry:
     return discover([Path(file) for file in files]) if files else _installed()
 
 
-def _checked(source: Source, registry: Registry, record: Any, overrides: Sequence[str]) -> Ensemble:
+def _checked(
+    source: Source, registry: Registry, record: Any, overrides: Sequence[str], *, allow_idle: bool
+) -> Ensemble:
     return load_text(
         source.text,
         registry,
@@ -233,6 +238,7 @@ def _checked(source: Source, registry: Registry, record: Any, overrides: Sequenc
         executor=record,
         overrides=overrides,
         functions=source.program.functions,
+        must_begin=not allow_idle,
     )
 
 

@@ -151,14 +151,15 @@ class KeptRun:
         return found
 
     @property
-    def loading(self) -> Callable[[Text], Ensemble]:
-        """How a text of the journal becomes an ensemble."""
+    def loading(self) -> Callable[..., Ensemble]:
+        """How a text of the journal becomes an ensemble; ``changed`` is one that is not in there
+        yet."""
         from ensemble_core.config import load_text
 
         record = self.registry.executors.get(str(self.executor.get("name")))
         cwd = str(self.journal.about.get("cwd", "."))
 
-        def load(text: Text) -> Ensemble:
+        def load(text: Text, *, changed: bool = False) -> Ensemble:
             return load_text(
                 text.text,
                 self.registry,
@@ -168,6 +169,7 @@ class KeptRun:
                 attached=text.attached,
                 functions=self.program.functions,
                 here=None if text.file else cwd,
+                kept=not changed,
             ).begun(self.tag, cwd)
 
         return load

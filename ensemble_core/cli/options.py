@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Display",
+    "allow_idle_option",
     "complete_runs",
     "display_options",
     "executor_option",
@@ -108,6 +109,15 @@ def set_option(function: _F) -> _F:
         metavar="KEY=VALUE",
         multiple=True,
         help="Override a value of the file, for example jobs.sleep.count=3. May be repeated.",
+    )(function)
+
+
+def allow_idle_option(function: _F) -> _F:
+    """``--allow-idle``."""
+    return click.option(
+        "--allow-idle",
+        is_flag=True,
+        help="Accept a file in which no rule can begin, for a run that steers jobs of others.",
     )(function)
 
 

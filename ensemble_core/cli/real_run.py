@@ -63,16 +63,23 @@ def run_text(
     made: bool = False,
     overrides: Sequence[str] = (),
     plugins: Sequence[str] = (),
+    allow_idle: bool = False,
 ) -> int:
     """Run an ensemble file's text on the chosen executor with its options; the exit code.
 
     ``file`` is where the text is from: its folder is ``{here}``. ``folder`` is where jobs' output
     goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
     says that the text was made of that file: whoever resumes the run goes by the text and does not
-    compare. Raises :class:`EnsembleError` for all that is wrong before the run begins.
+    compare. ``allow_idle`` accepts a file in which no rule can begin. Raises
+    :class:`EnsembleError` for all that is wrong before the run begins.
     """
     ensemble = config.load_text(
-        text, registry, file=file, executor=choice.record, overrides=list(overrides)
+        text,
+        registry,
+        file=file,
+        executor=choice.record,
+        overrides=list(overrides),
+        must_begin=not allow_idle,
     )
     if display.show is not None:
         from ensemble_core.cli.shown_table import check_table

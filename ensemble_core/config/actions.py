@@ -159,14 +159,29 @@ def _check_job(
     if occasion.slices and _merges(record.options, spec):
         return  # jobs like those of the slice
     without = f" without {other!r}" if other else ""
+    hint = "let a trigger wake the rule that is about a job, such as job-clean or observed"
+    if other:
+        hint = f"add {other}: with the job group that is meant"
+    elif occasion.trigger == "idle" and _merges(record.options, spec):
+        varied = spec.get("parameters") or ()
+        swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]
+        hint = f"add each: [{', '.join(dict.fromkeys(swept)) or 'PARAMETER'}] beside the trigger: "
+        hint += "the rule then fires for the jobs of each value"
     context.report(
         (*path, "name"),
         f"'{name}'{without} means the event's job, and the trigger {occasion.trigger!r} has none",
-        hint=f"add {other}: with the job group that is meant"
-        if other
-        else "let a trigger wake the rule that is about a job, such as job-clean or observed",
+        hint=hint,
         code="no-job",
     )
+
+
+def _swept(context: Context, group: str, varied: Collection[str]) -> list[str]:
+    """The parameters of a group that have several values, but for those that are ``varied``."""
+    found = context.known.groups.get(group)
+    if found is None:
+        return []
+    values = {**found.parameters, **found.points}
+    return [name for name in found.names if name not in varied and len(values[name]) > 1]
 
 
 def _check_values(

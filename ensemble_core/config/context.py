@@ -23,6 +23,7 @@ from ensemble_core.errors import (
 )
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, generator_gauge, parse_path
+from ensemble_core.model.compiler import Unfinished
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Instance
 from ensemble_core.model.jobs import JobGroup
@@ -151,7 +152,8 @@ class Context:
         """Report an error that does not know its place yet."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
-        told.where = error.where or self.document.at(path)
+        place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
+        told.where = error.where or place(path)
         self.errors.append(told)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:

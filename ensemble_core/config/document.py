@@ -89,6 +89,13 @@ class Document:
             return place
         return self.at_index(found)
 
+    def at_end(self, path: Path) -> Location | None:
+        """Where the text of the scalar at this path ends, or else the scalar."""
+        place, span = self.at(path), self.spans.get(path)
+        if place is None or span is None or not place.line:
+            return place
+        return self.at_index(span[1] - (self.text[span[1] - 1] in "'\""))
+
     def at_index(self, index: int) -> Location:
         """The line and column of a character of the text."""
         start = self.text.rfind("\n", 0, index) + 1

@@ -6,6 +6,7 @@ group's fields, in the file or while a run is under way.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
@@ -37,6 +38,9 @@ _NUMBERS = (
 )
 #: A member of the ensemble service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+#: Names of files that an interpreter runs.
+_SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 
 
@@ -87,30 +91,49 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
 
 
 def _check_program(context: Context, group: JobGroup) -> None:
-    """Warn of a program that is not there; where jobs run elsewhere, only if it seems to be meant
-    that lies beside the file or in the folder where the run is started."""
-    name = group.command[0]
-    if not context.known.reads or "{" in name or "PATH" in group.environment:
+    """Warn of a program, or of one that another is to run, that is not there; where jobs run
+    elsewhere, only if it seems to be meant that lies beside the file or in the folder where the
+    run is started."""
+    if not context.known.reads:
         return
     here = context.executor is not None and context.executor.name == "local"
-    if "/" not in name:
-        missing = shutil.which(name) is None
-    elif os.path.isabs(name):
-        missing = here and not os.path.exists(name)
-    else:  # it starts at the job's folder, which may have it by then
-        missing = not os.path.exists(os.path.join(group.workdir or "", name))
-    if not missing:
-        return
-    beside = {"{here}": group.here, "{cwd}": os.getcwd()}
-    for word, folder in beside.items():
-        if os.path.isfile(os.path.join(folder, name)):
-            found = f"write {word}/{os.path.normpath(name)}"
-            break
-    else:
-        if not here or ("/" in name and not os.path.isabs(name)):
-            return
-        found = "is it installed, and on the PATH?"
-    context.warnings.append(f"job group {group.name!r}: there is no program {name!r}; {found}")
+    for number, name in enumerate(group.command):
+        script = name.endswith(_SCRIPTS)
+        if "{" in name or (number and (os.path.isabs(name) or not (script or "/" in name))):
+            continue
+        if number or ("/" in name and not os.path.isabs(name)):
+            missing = _is_absent(group, name)  # it starts at the job's folder
+        elif "/" in name:
+            missing = here and not os.path.exists(name)
+        else:
+            missing = "PATH" not in group.environment and shutil.which(name) is None
+        if not missing:
+            continue
+        found = _beside(group, name, runs=number == 0 or script)
+        if found is not None:
+            hint = f"did you mean {found}?"
+        elif number or not here or ("/" in name and not os.path.isabs(name)):
+            continue
+        else:
+            hint = "is it installed, and on the PATH?"
+        context.warnings.append(f"job group {group.name!r}: there is no program {name!r}; {hint}")
+
+
+def _is_absent(group: JobGroup, name: str) -> bool:
+    """True if no folder that the group's jobs may start in has this file."""
+    folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
+    found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
+    return next(found, None) is None
+
+
+def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
+    """The path of a program beside the ensemble file, or in the folder where the run is started,
+    as the command should have it. Unless it ``runs`` anyway it must be executable."""
+    for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and (runs or os.access(path, os.X_OK)):
+            return f"{word}/{os.path.normpath(name)}"
+    return None
 
 
 def change_group(

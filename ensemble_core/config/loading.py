@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.config.actions import Occasion, bind_action
+from ensemble_core.config.beginning import check_beginning
 from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
@@ -74,15 +76,22 @@ def load(
     *,
     executor: ExecutorPlugin | None = None,
     overrides: Sequence[str] = (),
+    must_begin: bool = False,
 ) -> Ensemble:
     """Read and check an ensemble file.
 
     ``executor`` is the one that will run it; without it, what executors can do is not checked.
-    ``overrides`` are ``KEY=VALUE`` changes, as ``--set`` has them. Raises :class:`FileErrors` with
-    every error of the file, or :class:`UsageError` where it cannot be read at all.
+    ``overrides`` are ``KEY=VALUE`` changes, as ``--set`` has them. With ``must_begin`` a file in
+    which no rule can begin is an error. Raises :class:`FileErrors` with every error of the file, or
+    :class:`UsageError` where it cannot be read at all.
     """
     return load_text(
-        read(path), registry, file=os.fspath(path), executor=executor, overrides=overrides
+        read(path),
+        registry,
+        file=os.fspath(path),
+        executor=executor,
+        overrides=overrides,
+        must_begin=must_begin,
     )
 
 
@@ -96,12 +105,15 @@ def load_text(
     attached: Mapping[str, str] | None = None,
     functions: Collection[str] = (),
     here: str | None = None,
+    must_begin: bool = False,
+    kept: bool = False,
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
-    that stands for the file's. ``functions`` are there beside those of ``custom:``.
+    that stands for the file's. ``functions`` are there beside those of ``custom:``. ``kept`` says
+    that a run which is kept began with this text: what only new runs are refused is accepted.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     if whole:
@@ -110,7 +122,7 @@ def load_text(
 
             give_parameters(context.document.data)
         check_shape(context)
-        ensemble = _Loader(context, file, frozenset(functions)).load()
+        ensemble = _Loader(context, file, frozenset(functions), must_begin, kept).load()
     _raise(context)
     return ensemble
 
@@ -227,8 +239,17 @@ def _entries(value: object) -> list[Any]:
 class _Loader:
     """Builds the ensemble part by part, in the order in which they refer to one another."""
 
-    def __init__(self, context: Context, file: str, functions: frozenset[str]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        file: str,
+        functions: frozenset[str],
+        must_begin: bool,
+        kept: bool,
+    ) -> None:
         self._context = context
+        self._must_begin = must_begin
+        self._kept = kept
         self._functions = functions
         self._data: dict[str, Any] = context.document.data
         self._file = file
@@ -252,13 +273,15 @@ class _Loader:
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
-        limits = bind_limits(context, data.get("limits"), groups.values())
+        limits = bind_limits(context, data.get("limits"), groups.values(), kept=self._kept)
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         if not context.errors:
             warn_of_submits(context, rules)
             warn_of_counts(context, rules)
             warn_of_ends(context, rules)
             warn_of_loops(context, rules)
+            if self._must_begin:
+                check_beginning(context, rules, heartbeat=heartbeat > 0)
         if not context.errors:
             context.warnings += shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:
@@ -296,6 +319,10 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
+                # A misspelt key was reported already: rules that name the group are right.
+                meant = spec.get(next(iter(get_close_matches("name", spec, 1)), ""))
+                if isinstance(meant, str):
+                    context.known.groups.setdefault(meant, None)
                 continue
             first = context.known.groups.get(name)
             if name in seen:

@@ -5,20 +5,34 @@ Asked by the loader once all rules are bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 from ensemble_core.config.context import Context
+from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_loops"]
 
+#: Occasions that each job makes, if it is not cancelled, or if it ends so.
+_EACH_JOB = frozenset(
+    {
+        *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
+        *("job-cleanup", "job-clean", "job-inactive", "job-success", "job-fail"),
+        *("job-done", "job-lost"),
+    }
+)
+#: Counts that only grow, and comparisons that hold from the first job on.
+_GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
+_FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
 #: Limits that do not say how much a run may submit.
 _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn of rules on ``idle`` that may submit for ever, and of rules that retry at one end."""
+    """Warn of rules that submit jobs endlessly, or may do so on ``idle``, and of rules that retry
+    at one end."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
@@ -27,6 +41,8 @@ def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
                 f"rule {rule.id!r} may submit jobs for ever: it waits for 'idle', its repetitions "
                 "are unlimited, and no limit ends the run; set limits.jobs"
             )
+    if not limits.keys() - _PACE and not _may_be_stopped(context, rules):
+        _warn_of_circles(context, rules)
     retrying = [rule for rule in rules if rule.retries and rule.enabled]
     for one, other in combinations(retrying, 2):
         _warn_of_two(context, one, other)
@@ -36,6 +52,99 @@ def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
                 f"rule {rule.id!r} submits its job again more than once at one end: only the first "
                 "retry counts"
             )
+
+
+class _Edge(NamedTuple):
+    """A rule that submits jobs of a group for each job of another, or of the same."""
+
+    rule: str
+    occasion: str
+    group: str
+    submits: str
+
+
+def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
+    """True if something in the file may end the run, or keep a rule from firing or submitting."""
+    if context.known.changing:
+        return True
+    actions = (each for rule in rules for action in rule.actions for each in action.flat())
+    return any(
+        each.name in ("terminate", "disable", "switch", "cancel", "custom") or each.plan is None
+        for each in actions
+    )
+
+
+def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
+    """Warn of rules that submit jobs whose ends make them submit jobs again, without any condition
+    and as often as it comes."""
+    edges: dict[str, list[_Edge]] = {}
+    for rule in rules:
+        for edge in _edges(context, rule):
+            edges.setdefault(edge.group, []).append(edge)
+    over: set[str] = set()
+    for group in edges:
+        circle = _circle(edges, group, over)
+        if circle:
+            several = len({edge.rule for edge in circle}) > 1
+            named = " and ".join(dict.fromkeys(repr(edge.rule) for edge in circle))
+            steps = ", and ".join(
+                f"{edge.occasion} of {edge.group!r} submits {edge.submits!r}" for edge in circle
+            )
+            context.warnings.append(
+                f"rule{'s' * several} {named} submit{'s' * (not several)} jobs endlessly: {steps}; "
+                "write a condition ('when') or repetitions, or set limits.jobs"
+            )
+
+
+def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
+    """The edges of a way that leads back to where it was, from this group on; empty where there
+    is none. Groups that were looked at are ``over``."""
+    way: list[_Edge] = []
+    left = [(first, iter(edges.get(first, ())))]
+    while left:
+        group, onward = left[-1]
+        edge = None if group in over else next(onward, None)
+        if edge is None:
+            over.add(group)
+            left.pop()
+            if way:
+                way.pop()
+            continue
+        way.append(edge)
+        there = [each for each, _ in left]
+        if edge.submits in there:
+            over.update(there)
+            return way[there.index(edge.submits) :]
+        left.append((edge.submits, iter(edges.get(edge.submits, ()))))
+    return []
+
+
+def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
+    """Yield the edges that a rule makes: nothing unless it is sure to submit each time."""
+    trigger, instance = rule.trigger, rule.instance
+    on = rule.enabled and (instance is None or context.instances[instance].enabled)
+    always = rule.repetitions == UNLIMITED or rule.each == "job"
+    paced = rule.backoff or rule.backoff_seconds or rule.looks > 1
+    if not on or not always or paced or trigger.match is not None:
+        return
+    group, occasion = trigger.group, ""
+    if trigger.metric is not None:
+        path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
+        sign, number = (rule.condition and rule.condition.comparison) or ("", 0.0)
+        if path.kind == "count" and path.variable in _GROWING and (sign, number) in _FROM_FIRST:
+            group, occasion = path.group, path.text
+    elif rule.condition is None and len(trigger.wakes) == 1 and trigger.wakes[0] in _EACH_JOB:
+        occasion = trigger.wakes[0]
+    for action in rule.actions if occasion else ():
+        if action.name != "submit" or action.options.keys() - {"label"}:
+            continue
+        label = action.options.get("label")
+        # Without a name, or a label, it goes round with one group alone.
+        labels = [label] if label is not None else [group] if group else [*context.known.groups]
+        for one in labels:
+            known = context.known.groups.get(one)
+            if known is not None and known.size:
+                yield _Edge(rule.id, occasion, group or one, one)
 
 
 def _submits(rule: BoundRule) -> bool:

@@ -44,6 +44,7 @@ def with_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
+        found[name] = expression("0")  # a wrong one too has its name, for those who speak of it
         if not context.intact(inner):
             continue
         taken = _taken(group, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ensemble_core.config.context import Context
+from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
 from ensemble_core.model.rules import UNLIMITED, Trigger
 
@@ -48,9 +48,15 @@ def read_each(
         what = f"'each: job' means the event's job, and the trigger {kind!r} has none"
         context.report(place, what, hint=hint, code="bad-each")
         return None
-    if isinstance(given, str):
+    groups = trigger.groups or (() if trigger.group is None else (trigger.group,))
+    if isinstance(given, str) and (has_job or idle):
         what = f"'each' is {given!r}, expected job or a list of parameters"
-        context.report(place, what, hint=f"write each: [{given}]", code="bad-each")
+        names = sorted({name for group in groups for name in context.parameters(group)})
+        hint = f"write each: [{given}]"
+        if given not in names and nearest(given, ["job"]):
+            listed = ", ".join(names) or "PARAMETER"
+            hint = "did you mean 'job'?" if has_job else f"write each: [{listed}]"
+        context.report(place, what, hint=hint, code="bad-each")
         return None
     if not has_job and not idle:
         if trigger.metric is not None:
@@ -60,7 +66,6 @@ def read_each(
         what = f"'each' needs a job, or jobs that become idle; the trigger {kind!r} has neither"
         context.report(place, what, hint=hint, code="bad-each")
         return None
-    groups = trigger.groups or (() if trigger.group is None else (trigger.group,))
     if not groups:
         known = context.known.groups
         fitting = [name for name, one in known.items() if one and {*given} <= {*one.names}]

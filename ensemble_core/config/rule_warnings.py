@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
-from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.model.rules import BoundAction, BoundRule
 
 __all__ = [
     "actions_of",
@@ -22,14 +22,8 @@ __all__ = [
 
 
 def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Rules of which none can be the first, and groups that nobody submits."""
+    """Groups that nobody submits."""
     chosen = {each.group for each in context.known.generators.values() if each is not None}
-    live = [rule for rule in rules if rule.enabled]
-    if not chosen and not any(rule.queue_scope or _wakes_alone(rule.trigger) for rule in live):
-        context.warnings.append(
-            "no rule can be the first to fire, so nothing will be submitted; "
-            "begin with trigger: start"
-        )
     if context.known.functions:
         return  # a function may submit anything
     submitted: set[object] = set()
@@ -113,18 +107,6 @@ def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
                 f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
                 "there is no heartbeat to look at it then; set logging.heartbeat"
             )
-
-
-def _wakes_alone(trigger: Trigger) -> bool:
-    """True if it can fire before any job of this ensemble was submitted."""
-    return (
-        trigger.every is not None
-        or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
-        or any(
-            not name.startswith(("job-", "observed", "resize-", "idle", "silent", "limit"))
-            for name in trigger.wakes
-        )
-    )
 
 
 def actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:

@@ -56,6 +56,10 @@ _USUAL = {
 }  # fmt: skip
 
 
+#: What may be the number of values of a range, or the distance between them.
+_STEPS = {"steps", "num", "number", "n", "points"}
+
+
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
     is at a path."""
@@ -264,13 +268,19 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         if noun is not None:
             _no_such(context, inner, noun, key, is_key=True)
             continue
-        absent = [name for name in known if name not in data]
-        near = get_close_matches(key, absent, 1, 0.55) or get_close_matches(key, known, 1, 0.55)
+        near = get_close_matches(key, known, 1, 0.55)
         if _USUAL.get(key.lower()) in known:
             near = [_USUAL[key.lower()]]
+        inside = context.validators.schema["$defs"]["job-fields"]["properties"]
         cut = [str(value) for value in data.values() if str(value).startswith("=")]
         if any(value.count("(") > value.count(")") for value in cut):
             hint = 'quote what has a comma in it: "= min(T, 3)"'
+        elif key.lower() in _STEPS and {"step", "count"} <= {*known}:
+            value = document.written(inner, data[key])
+            hint = f"write 'count: {value}' for {value} values, or 'step: {value}' for the "
+            hint += "distance from one value to the next"
+        elif "with" in known and key in inside:
+            hint = f"put it under 'with:': with: {{{key}: …}}"
         elif near:
             hint = f"did you mean {near[0]!r}?"
         else:
@@ -327,6 +337,11 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
         hint = "begin each entry of the list with '- '"
     if path and path[-1] == "repetitions":
         hint = _OFTEN
+    if hint is None and type(value) in (int, float) and {*types} - {"null"} == {"object"}:
+        schema = context.validators.node(error.schema_path[:-1])
+        required = [*schema.get("required", ())] if isinstance(schema, dict) else []
+        if path and len(required) == 1:
+            hint = f"write {path[-1]}: {{{required[0]}: {written}}}"
     if hint is None and path:
         hint = _said(context, error, path[-1])
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"

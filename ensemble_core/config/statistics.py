@@ -30,6 +30,10 @@ def bind_statistics(context: Context, given: object) -> None:
             unfit[name] = spec  # told where a path names it; nobody else need hear of it
         else:
             known[name] = spec
+    for name in registry.clashes:
+        clash = registry.clash(name)
+        if clash is not None:
+            unfit[name] = clash
     for name, spec in given.items() if isinstance(given, dict) else ():
         path: Path = ("statistics", name)
         if name in known or name == "count":

@@ -15,7 +15,7 @@ from ensemble_core.metrics.store import USUAL_STATISTICS
 from ensemble_core.model import conditions
 from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import FUNCTIONS, Expression, Formula, expression
+from ensemble_core.model.expressions import FUNCTIONS, Formula, expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import OWN_NAMES, Table, table_column
 
@@ -109,7 +109,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             reads.update(found - others)
         return found is not None
 
-    columns: dict[str, Expression] = {}
+    columns = dict(table.columns)  # a wrong one too has its name, for those who speak of it
     for name, text in (spec.get("columns") or {}).items():
         place = (*path, "columns", name)
         if context.intact(place):
@@ -119,9 +119,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     where: Condition | None = None
     place = (*path, "where")
     if "where" in spec and context.intact(place):
-        where = _parsed(
-            context, place, lambda: conditions.parse(spec["where"], has_value=False, key="where")
-        )
+        where = _parsed(context, place, lambda: _where(spec["where"], table))
         if where is not None and not checked(place, where):
             where = None
     if table.order is not None and table.order not in table.row_names:
@@ -136,6 +134,12 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             "others": frozenset(others),
         }
     )
+
+
+def _where(text: str, table: Table) -> Condition:
+    parsed = conditions.parse(text, has_value=False, key="where")
+    conditions.check_nan(parsed, table.row_names)
+    return parsed
 
 
 def _parsed(context: Context, path: Path, parse: Any) -> Any:
@@ -248,7 +252,11 @@ def _report_name(
             rests = [each.removeprefix(start) for each in offered if each.startswith(start)]
             rest = nearest(variable, rests, 0.6)
             near = rest and start + rest
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
+        listed = [*sorted(known)]
+        if table.by:
+            of_rows = head if head in statistics else "mean"
+            listed += [f"{of_rows}.{one}" for one in table.names if one not in table.by]
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(listed)}"
         observed = context.variables(table.of)
         if not near and (observed is None or variable in observed):
             hint = (

@@ -6,7 +6,7 @@ A step of ``binding``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
@@ -43,6 +43,7 @@ def bind_condition(
     has_value = woken is None or woken.path is not None
     try:
         condition = conditions.parse(when, has_value=has_value)
+        conditions.check_nan(condition, names or ())
         plain = condition.names
         if woken is not None:
             found = scoped_names(context, place, plain, names, woken.occasion.over)
@@ -52,6 +53,8 @@ def bind_condition(
             plain -= scoped
             if not_asked_for(context, place, plain, woken.occasion):
                 return None, frozenset()
+            if not woken.occasion.job:
+                _check_of_jobs(context, condition.text, plain - {*(names or plain)}, woken)
         if names is not None:
             check_names(condition.text, plain, {*names, "value"} if has_value else names)
     except EnsembleError as error:
@@ -85,10 +88,32 @@ def bind_condition(
         context.report(
             place,
             f"{condition.text!r} can never hold: metrics pass over what is no finite number",
-            hint="for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+            hint=conditions.NAN_HINT,
             code="never-holds",
         )
     return condition, scoped
+
+
+def _check_of_jobs(context: Context, text: str, unknown: Collection[str], woken: Woken) -> None:
+    """Refuse a value of jobs, or a table's column, where the trigger is about no single job."""
+    occasion, tables = woken.occasion, context.known.tables
+    groups = occasion.over or tuple(context.known.groups)
+    for name in sorted(unknown):
+        ways = []
+        having = [one for one in groups if name in (context.scoped_variables(one) or ())]
+        if having:
+            missing = "" if occasion.over else f" beside name: {having[0]}"
+            ways.append(f"mean.{name}{missing}, over the jobs")
+        for table in tables.values():
+            columns = [name] if name in table.row_names else [*table.columns] if having else []
+            ways += [f"mean.{table.name}.{column}, of a table" for column in columns[:1]]
+        if ways:
+            raise EnsembleError(
+                f"{name!r} in {text!r} is of one job or row, and the trigger "
+                f"{occasion.trigger!r} is about neither",
+                hint=f"write {'; or '.join(ways[:2])}",
+                code="bad-condition",
+            )
 
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:

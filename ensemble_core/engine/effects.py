@@ -120,7 +120,7 @@ class Effects:
         state = self.state
         state.ended = decision
         state.rules.index.touched.clear()
-        for index in (*state.dropped, *(record.index for record, _ in state.withdrawn)):
+        for index in (*state.dropped, *(record.index for record in state.withdrawn)):
             if index.record.job.id not in state.table.records:
                 state.table.close(index.record, done=False)
         state.dropped.clear()

@@ -56,7 +56,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.answers import Answers
-from ensemble_core.engine.job_record import JobRecord, Link
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.known_names import named_fields
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.progress import report_of
@@ -425,7 +425,7 @@ class Engine:
             self._catch_up(deferred)
         if state.ended is not None:
             state.rules.index.touched.clear()
-            for record, _ in cancelled:
+            for record in cancelled:
                 self._rules.endings.settle_index(record.index, event)
             return
         for call in calls:
@@ -460,10 +460,10 @@ class Engine:
         self._stopping.hand_on()
         state.link = state.deepest = None
 
-    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link | None]]:
+    def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
         state = self.state
-        cancelled: list[tuple[JobRecord, Link | None]] = []
+        cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
         held = set(state.held())
         for name in absent:
@@ -474,7 +474,7 @@ class Engine:
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
-                cancelled.append((record, record.link))
+                cancelled.append(record)
             else:
                 absent_jobs.append((record.job, None, 0))
         self._effects.submission.submit_each(absent_jobs)

@@ -117,8 +117,8 @@ class RuleEvaluation:
             for rule_state in self.satisfied():
                 self.consider(rule_state, Occasion(event))
             withdrawn, state.withdrawn = state.withdrawn, []
-            for record, link in withdrawn:
-                state.link = link
+            for record in withdrawn:
+                state.link = record.link
                 self.report_occasions(("job-cancel",), record.job.group)
                 self.event_rules(("job-cancel",), record.job.group, Occasion(event, record))
                 self.endings.cleaned(record, event)
@@ -378,8 +378,9 @@ class RuleEvaluation:
         for rule_state in starting:
             self.consider(rule_state, Occasion(event))
         state.link = link
-        for index in dropped:
-            self.endings.settle_index(index, event)
+        for index in dropped:  # settled after the firing, lest each switch goes a level deeper
+            index.record.link = origin.link
+        state.dropped += dropped
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
         """Do what a function returned: an action, a rule to add, or values for a submit."""

@@ -37,7 +37,7 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
-from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.ensemble import LONGEST_CHAIN, Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
@@ -152,7 +152,7 @@ class State:
         self.deepest: Link | None = None
         self.via: Link | None = None
         #: Jobs not yet handed on that a firing cancelled, for the rules that wait for that.
-        self.withdrawn: list[tuple[JobRecord, Link | None]] = []
+        self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
         #: What the jobs of submits that were planned are made of, by the first of each.
@@ -405,8 +405,8 @@ class State:
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
             f"another without any job finishing in between\n"
             f"  because: {chain_text(link.names())}\n"
-            f"  hint: give one of these rules a condition or fewer repetitions, "
-            f"or raise limits.chain",
+            "  hint: give one of these rules a condition or fewer repetitions"
+            + (", or raise limits.chain" if link.depth <= LONGEST_CHAIN else ""),
         )
         if one is state:
             self.out.append(DisableRule(rules=(state.rule.id,)))

@@ -203,12 +203,14 @@ class Submission:
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
-        dropped = self._drop_attempts(decision.jobs)
+        dropped = self._drop_attempts(origin, decision.jobs)
         records = self.forget_held(decision.jobs)
         if not records and not dropped:
             return decision
         self.state.look_for_end = True
-        self.state.withdrawn += [(record, origin.link) for record in records.values()]
+        for record in records.values():
+            record.link = origin.link  # what follows is the cancel's doing
+        self.state.withdrawn += records.values()
         known = {*records, *dropped}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
@@ -223,7 +225,7 @@ class Submission:
             table.forget(record)
         return records
 
-    def _drop_attempts(self, jobs: Collection[str]) -> list[str]:
+    def _drop_attempts(self, origin: Origin, jobs: Collection[str]) -> list[str]:
         """Drop retries to come of these jobs, or whose attempt before is one of them: their indices
         are lost."""
         state = self.state
@@ -238,6 +240,7 @@ class Submission:
             index.retry, index.waits, index.dropped = None, False, True
             state.dropped.append(index)
             if record is None:
+                index.record.link = origin.link
                 dropped.append(job)
         return dropped
 

@@ -19,7 +19,15 @@ from typing import Any, TypeGuard
 
 from ensemble_core.errors import EnsembleError
 
-__all__ = ["FUNCTIONS", "NO_VALUE", "Compiled", "checked", "compiled", "refused"]
+__all__ = [
+    "FUNCTIONS",
+    "NO_VALUE",
+    "Compiled",
+    "Unfinished",
+    "checked",
+    "compiled",
+    "refused",
+]
 
 #: Takes ``value``, what looks a field up, and what looks a metric up.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
@@ -109,6 +117,10 @@ _SPOKEN: Mapping[type[ast.AST], str] = {
 #: Where every node stands: of compiled formulas nobody sees a traceback.
 _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _UNKNOWN = ast.Constant(..., **_AT)
+
+
+class Unfinished(EnsembleError):
+    """A formula that lacks something at its end."""
 
 
 def refused(what: str, hint: str) -> EnsembleError:

@@ -12,7 +12,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ from ensemble_core.model.expressions import (
     Formula,
     called,
 )
+from ensemble_core.model.slips import meant
 
-__all__ = ["EVENT_FIELDS", "FUNCTIONS", "Condition", "parse"]
+__all__ = ["EVENT_FIELDS", "FUNCTIONS", "NAN_HINT", "Condition", "check_nan", "parse"]
 
 _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
@@ -34,6 +35,8 @@ _CONDITION_HINT = (
 )
 #: The same where columns of a row are compared.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
+#: How to ask for nan, which no metric ever is.
+NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
 _LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
@@ -116,7 +119,7 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
         if math.isnan(when):
             raise refused(
                 f"{key!r} is not a number (nan), which equals nothing",
-                "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+                NAN_HINT,
             )
         _needs_value(str(when), has_value, key)
         return Condition(str(when), comparison=("==", when))
@@ -152,8 +155,31 @@ def _needs_value(text: str, has_value: bool, key: str) -> None:
         )
 
 
+def check_nan(condition: Condition, known: Collection[str]) -> None:
+    """Refuse a comparison with ``nan``, unless ``known`` has a field of that name: no number is
+    above, below or equal to it."""
+    for node in ast.walk(condition.tree) if condition.tree is not None else ():
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        others = [side for side in sides if not _is_nan(side, known)]
+        if len(others) == len(sides):
+            continue
+        compared = ast.unparse(others[0]) if others else "value"
+        negated = "not " if isinstance(node.ops[0], ast.NotEq) else ""
+        of_metric = compared == "value" or compared.startswith("metric(")
+        raise refused(
+            f"{condition.text!r} compares with nan, and no number is above, below or equal to nan",
+            NAN_HINT if of_metric else f"write {negated}isnan({compared})",
+        )
+
+
+def _is_nan(node: ast.expr, known: Collection[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id.lower() == "nan" and node.id not in known
+
+
 def _with_value(text: str, key: str) -> str:
     """``> 5 and < 10`` as Python has it."""
     if re.match(r"=[^=]", text):
-        raise refused(f"{key!r} does not parse: {text!r}", f'write "=={text[1:]}"')
+        raise refused(f"{key!r} does not parse: {text!r}", f'write "{meant(text)}"')
     return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

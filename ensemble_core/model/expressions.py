@@ -20,7 +20,15 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, checked, compiled, refused
+from ensemble_core.model.compiler import (
+    FUNCTIONS,
+    NO_VALUE,
+    Compiled,
+    Unfinished,
+    checked,
+    compiled,
+    refused,
+)
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format
 from ensemble_core.model.slips import meant
 
@@ -263,6 +271,12 @@ def parse(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
         better = meant(text)
+        if reason.startswith("expected 'else'"):
+            raise Unfinished(
+                f"{text!r} has 'if' without 'else'",
+                hint=f"say what holds otherwise: {text} else VALUE",
+                code="bad-condition",
+            ) from None
         if text.count("(") > text.count(")"):
             hint = 'close the bracket; in { } and [ ], quote what has a comma: "= min(T, 3)"'
         elif better is not None:

@@ -22,6 +22,7 @@ _WORDS = (
     (re.compile(r"\bNOT\b"), "not"),
     (re.compile(r"!(?!=)\s*"), "not "),
     (re.compile(r"<>"), "!="),
+    (re.compile(r"(?<![<>=!])=([<>])"), r"\1="),
     (re.compile(r"===+"), "=="),
     (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
 )

@@ -177,6 +177,11 @@ class Records(Mapping[str, _R], Generic[_R]):
     def __len__(self) -> int:
         return len(self._listed)
 
+    def unclear(self) -> list[PluginError]:
+        """The error for each name that several plugins claim."""
+        found = (self.clash(name) for name in self.clashes)
+        return list({each.what: each for each in found if each is not None}.values())
+
     def clash(self, name: str) -> PluginError | None:
         """The error for a name that several plugins claim, with what to do; ``None`` where its
         meaning is clear."""

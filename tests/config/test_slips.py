@@ -155,8 +155,8 @@ def test_a_program_that_is_not_there_is_told_with_where_it_is(
         ]
 
     for command in ("ising", "./ising"):
-        assert ["write {here}/ising" in text for text in warnings(command)] == [True]
-    assert ["write {cwd}/post" in text for text in warnings("./post")] == [True]
+        assert ["did you mean {here}/ising?" in text for text in warnings(command)] == [True]
+    assert ["did you mean {cwd}/post?" in text for text in warnings("./post")] == [True]
     assert warnings("no-such-program-anywhere") == []
     assert len(warnings("no-such-program-anywhere", "local")) == 1
     assert warnings("sh -c true", "local") == []

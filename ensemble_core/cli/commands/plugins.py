@@ -35,7 +35,12 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
     """List every plugin, also the broken ones with the reason."""
     registry = load_plugins(plugins, warn=False)
     listed = [*registry.plugins, *listed_commands()]
-    warnings = [*registry.warnings, *find_commands(COMMANDS).warnings]
+    clashes = [clash for kind in KINDS for clash in registry.records(kind).unclear()]
+    warnings = [
+        *registry.warnings,
+        *(f"{clash.what}; {clash.hint}" for clash in clashes),
+        *find_commands(COMMANDS).warnings,
+    ]
     if as_json:
         document = {"plugins": [plugin.to_dict() for plugin in listed], "warnings": warnings}
         click.echo(json.dumps(document, indent=2))

@@ -179,7 +179,9 @@ def _take_up(
     _go_to(str(about.get("cwd", ".")), past.tag)
     changed = None if stop_first is not None else _changed(past, accept_changes, overrides)
     reopened = over and stop_first is None
-    if reopened and (changed is None or not _something_to_do(past, past.loading(changed))):
+    if reopened and (
+        changed is None or not _something_to_do(past, past.loading(changed, changed=True))
+    ):
         raise ended
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
@@ -197,7 +199,7 @@ def _take_up(
             writer.forget_snapshots()
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
-            ensemble = past.loading(changed)
+            ensemble = past.loading(changed, changed=True)
         if stop_first is None:
             check_environment(ensemble)
         if changed is not None:

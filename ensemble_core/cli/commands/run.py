@@ -11,6 +11,7 @@ from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.exit_file import exit_noted
 from ensemble_core.cli.options import (
     Display,
+    allow_idle_option,
     display_options,
     executor_option,
     key_value_option,
@@ -32,6 +33,7 @@ __all__ = ["run"]
 @key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
 @set_option
 @plugin_option
+@allow_idle_option
 @display_options
 @click.option(
     "--output",
@@ -76,6 +78,7 @@ def run(
     options: tuple[str, ...],
     overrides: tuple[str, ...],
     plugins: tuple[str, ...],
+    allow_idle: bool,
     display: Display,
     folder: str | None,
     state: str | None,
@@ -129,6 +132,7 @@ def run(
                 dry_run=dry_run,
                 overrides=overrides,
                 plugins=plugins,
+                allow_idle=allow_idle,
             )
         note(code)
         return code

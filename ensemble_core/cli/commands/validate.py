@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from ensemble_core.cli.error_format import flatten, format_error
-from ensemble_core.cli.options import executor_option, load_plugins, plugin_option, set_option
+from ensemble_core.cli.options import (
+    allow_idle_option,
+    executor_option,
+    load_plugins,
+    plugin_option,
+    set_option,
+)
 from ensemble_core.cli.text_style import count_of, printable, style_of
 from ensemble_core.errors import EnsembleError
 
@@ -21,6 +27,7 @@ __all__ = ["validate"]
 @executor_option
 @plugin_option
 @set_option
+@allow_idle_option
 @click.option(
     "--expanded",
     is_flag=True,
@@ -32,6 +39,7 @@ def validate(
     executor: str | None,
     plugins: tuple[str, ...],
     overrides: tuple[str, ...],
+    allow_idle: bool,
     expanded: bool,
     as_json: bool,
 ) -> int:
@@ -46,13 +54,19 @@ def validate(
     registry = load_plugins(plugins)
     record = registry.lookup("executor", executor) if executor is not None else None
     if expanded:
-        return _print_expanded(files, registry, record, overrides, as_json)
+        return _print_expanded(files, registry, record, overrides, allow_idle, as_json)
     look, warned = style_of(sys.stdout), style_of(sys.stderr)
     documents: list[dict[str, Any]] = []
     wrong = 0
     for file in files:
         try:
-            ensemble = config.load(file, registry, executor=record, overrides=list(overrides))
+            ensemble = config.load(
+                file,
+                registry,
+                executor=record,
+                overrides=list(overrides),
+                must_begin=not allow_idle,
+            )
         except EnsembleError as error:
             errors = flatten(error)
             wrong += len(errors)
@@ -95,7 +109,12 @@ def validate(
 
 
 def _print_expanded(
-    files: tuple[str, ...], registry: Any, record: Any, overrides: tuple[str, ...], as_json: bool
+    files: tuple[str, ...],
+    registry: Any,
+    record: Any,
+    overrides: tuple[str, ...],
+    allow_idle: bool,
+    as_json: bool,
 ) -> int:
     """Print a file with what sources bring and the rules of its instances. Raises
     :class:`EnsembleError` for one that is wrong."""
@@ -108,7 +127,12 @@ def _print_expanded(
     (file,) = files
     text = read(file)
     ensemble = config.load_text(
-        text, registry, file=file, executor=record, overrides=list(overrides)
+        text,
+        registry,
+        file=file,
+        executor=record,
+        overrides=list(overrides),
+        must_begin=not allow_idle,
     )
     for warning in ensemble.warnings:
         click.echo(style_of(sys.stderr).warning(printable(warning)), err=True)

@@ -24,6 +24,8 @@ __all__ = ["Converted", "Options", "convert"]
 
 #: Executors whose jobs run where the controller does.
 _HERE = ("local",)
+#: So many units are waited for one after another; what is waited for beyond that, in parts.
+_IN_A_ROW = 16
 
 
 def convert(workload: Workload, options: Options | None = None) -> Converted:
@@ -44,7 +46,6 @@ class _Conversion:
         self._told: set[str] = set()
         self._watched: list[str] = []
         self._ids: set[str] = set()
-        self._chain = 0
         self._first = ""
         self._done_ids: dict[str, str] = {}
 
@@ -62,7 +63,7 @@ class _Conversion:
             begin = {"id": self._first, "trigger": "start", "action": first}
             self._rules.insert(0, begin)
         for unit in units:
-            self._wait(unit, begins[unit.name], counts)
+            self._wait(unit.name, unit.after, begins[unit.name], counts)
         if not self._jobs:  # all of it runs beside the controller
             self._jobs.append({"name": self._id(f"{options.prefix}no-jobs"), "command": ["true"]})
         return Converted(
@@ -74,7 +75,6 @@ class _Conversion:
             units=units,
             watched=self._watched,
             warnings=self._warnings,
-            chain=self._chain,
             done=counts,
         )
 
@@ -97,12 +97,28 @@ class _Conversion:
         return f"count.rule.{self._done_ids[unit.name]}", 1
 
     def _wait(
-        self, unit: Unit, begin: dict[str, Any], counts: Mapping[str, tuple[str, int]]
+        self,
+        name: str,
+        waits: Sequence[str],
+        begin: dict[str, Any],
+        counts: Mapping[str, tuple[str, int]],
     ) -> None:
-        """The rules that let a unit begin when all that it waits for is done."""
-        waits = unit.after
-        self._chain = max(self._chain, 2 * len(waits) + 8 if len(waits) > 40 else 0)
-        names = [*(self._id(f"{unit.name}-after-{wait}") for wait in waits[:-1]), unit.name]
+        """The rules that let a unit begin when all that it waits for is done.
+
+        Each rule enables the next, so many that are done at once make a chain of firings. What a
+        unit waits for is therefore waited for in parts, and parts of parts.
+        """
+        if len(waits) > _IN_A_ROW:
+            parts = [waits[at : at + _IN_A_ROW] for at in range(0, len(waits), _IN_A_ROW)]
+            done = {**counts}
+            for number, part in enumerate(parts):
+                own = self._id(f"{name}-part-{number}")
+                said = {"name": "log", "message": f"{name}: part {number} of what it needs is done"}
+                self._wait(own, part, said, counts)
+                done[own] = (f"count.rule.{own}", 1)
+            self._wait(name, [*done][len(counts) :], begin, done)
+            return
+        names = [*(self._id(f"{name}-after-{wait}") for wait in waits[:-1]), name]
         for number, wait in enumerate(waits):
             path, least = counts[wait]
             last = number + 1 == len(waits)

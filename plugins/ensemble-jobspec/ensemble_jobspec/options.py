@@ -77,13 +77,9 @@ class Converted:
     units: Sequence[Unit]
     watched: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    chain: int = 0
     done: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
 
     @property
     def document(self) -> dict[str, Any]:
         """The ensemble file as plain data."""
-        found: dict[str, Any] = {"name": self.name}
-        if self.chain:
-            found["limits"] = {"chain": self.chain}
-        return {**found, "jobs": list(self.jobs), "rules": list(self.rules)}
+        return {"name": self.name, "jobs": list(self.jobs), "rules": list(self.rules)}

@@ -178,8 +178,6 @@ class SharedRun:
                 begin = {**begin, "trigger": "metric", "name": name, "when": ">= 0"}
             self._document["jobs"] += converted.jobs
             self._document["rules"] += [begin, *rules]
-            limits = self._document["limits"]
-            limits["chain"] = max(limits["chain"], converted.chain)
         part = self._file.with_name(f"{self._file.name}.part")
         with open(part, "w", encoding="utf-8", opener=private) as file:
             file.write(as_yaml(self._document))

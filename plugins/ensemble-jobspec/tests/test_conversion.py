@@ -23,6 +23,7 @@ from ensemble_core import JobGroup, UsageError
 from ensemble_core.cli.main import main
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
 
 STUDY = """\
 version: 1
@@ -337,13 +338,19 @@ def test_a_group_without_resources_has_those_around_it() -> None:
     assert "the group 'inner' can never hold" in str(raised.value)
 
 
-def test_a_chain_of_many_dependencies_is_not_cut() -> None:
-    lines = ["version: 1", "tasks:", *(f"- {{name: t{n}, command: x}}" for n in range(150))]
-    lines.append(
-        f"- {{name: last, command: x, depends_on: [{', '.join(f't{n}' for n in range(150))}]}}"
-    )
-    found = convert(read("\n".join(lines)))
-    assert found.document["limits"]["chain"] > 150
+@pytest.mark.parametrize("many", [16, 17, 300])
+def test_a_task_begins_once_all_of_many_dependencies_are_done(many: int) -> None:
+    names = [f"t{number}" for number in range(many)]
+    lines = ["version: 1", "tasks:", *(f"- {{name: {name}, command: x}}" for name in names)]
+    lines.append(f"- {{name: last, command: x, depends_on: [{', '.join(names)}]}}")
+    told = Story(as_yaml(convert(read("\n".join(lines))).document))
+    told.start()
+    for name in reversed(names):  # the first is the last to end: then all others are looked at
+        assert "last.0" not in told.submitted()
+        told.play(f"{name}.0")
+    assert "last.0" in told.submitted()
+    assert told.play("last.0")
+    assert told.exit_code == 0
 
 
 # -- texts -----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
     registry = _registry()
     record = registry.lookup("executor", executor)
     try:
-        load_text(text, registry, file=name, executor=record, attached={})
+        load_text(text, registry, file=name, executor=record, attached={}, must_begin=True)
     except FileErrors as error:
         return list(error.errors)
     except EnsembleError as error:

@@ -1,0 +1,72 @@
+"""Beginning of a run: whether some rule can be the first to fire.
+
+Called by the loader once all rules are bound. A run in which nothing can begin ends at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ensemble_core.config.context import Context
+from ensemble_core.metrics.store import (
+    AWAY,
+    BACKLOG,
+    COMMITTED,
+    FIRINGS,
+    GENERATOR,
+    USED,
+    parse_path,
+)
+from ensemble_core.model.rules import BoundRule, Trigger
+from ensemble_core.plugin.validation import OCCASIONS
+
+__all__ = ["check_beginning"]
+
+#: Occasions that come without any job of this run.
+_FIRST = {"start", "heartbeat"}
+#: Gauges of this run's own jobs, rules and generators.
+_OWN = (
+    *("queue.active", "waiting.jobs", "waiting.next", "waiting.smallest", "waiting.largest"),
+    *("waiting.random", USED, COMMITTED, BACKLOG, AWAY, FIRINGS, GENERATOR),
+)
+
+
+def check_beginning(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
+    """Report a file in which no rule can fire before a job of this run was submitted, and no
+    generator suggests one. With a ``heartbeat`` a run that looks at gauges stays, for jobs that are
+    submitted from outside."""
+    if any(each is None or each.enabled for each in context.known.generators.values()):
+        return
+    able = [
+        rule for rule in rules if rule.queue_scope or _can_begin(context, rule.trigger, heartbeat)
+    ]
+    off = [rule for rule in able if not rule.enabled or _is_off(context, rule)]
+    if len(off) < len(able):
+        return
+    hint = "begin with 'trigger: start'"
+    if off:
+        hint = f"rule {off[0].id!r} could, and is switched off ('enabled: false')"
+    context.report(
+        ("rules",),
+        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
+        hint=f"{hint}; for a run that steers jobs of others write 'scope: queue' on its rules, or "
+        "say --allow-idle (in Python allow_idle=True)",
+        code="nothing-begins",
+        where=context.document.at_key(("rules",)),
+    )
+
+
+def _is_off(context: Context, rule: BoundRule) -> bool:
+    return rule.instance is not None and not context.instances[rule.instance].enabled
+
+
+def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
+    """True if the trigger can wake a rule before any job of this run was submitted."""
+    if trigger.metric is None:
+        ours = trigger.every is None and OCCASIONS.issuperset(trigger.wakes)
+        return not ours or not _FIRST.isdisjoint(trigger.wakes)
+    path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
+    if path.group or path.kind == "count":
+        return False
+    gauge = path.variable or path.text
+    return heartbeat or not gauge.startswith(_OWN)

@@ -1,0 +1,397 @@
+"""Mistakes that a new user makes in a file: the whole message, and where it points."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+import ensemble_core
+from ensemble_core.cli.main import main
+from ensemble_core.config import load, load_text
+from ensemble_core.errors import FileErrors
+from ensemble_core.plugin.discovery import discover
+
+REGISTRY = discover()
+
+STUDY = """\
+jobs:
+  - name: sim
+    command: python3 prog.py {T} {L}
+    parameters: {T: [1.0, 2.0, 3.0], L: [8, 16]}
+    observe: {key-value: {fields: [x, E]}}
+    result: {E: last.E, U: mean.x}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-lost, name: sim, action: {name: log, message: '{job} is lost'}}
+results:
+  curve: {of: sim, by: [T], columns: {m: mean.E}}
+  other: {of: sim, by: [L], columns: {u: mean.U, most: max.curve.m}}
+"""
+#: A rule of the study, and its first action.
+RULE = "trigger: job-lost, name: sim, action: {name: log, message: '{job} is lost'}"
+END = "action: {name: terminate}"
+
+
+class Mistake(NamedTuple):
+    """What stands in the study instead of something, with ``«`` where the message points."""
+
+    instead: str
+    of: str
+    says: str
+    hint: str
+
+
+MISTAKES = {
+    "arrow": Mistake(
+        f"trigger: metric, name: count.sim.done, when: «'=> 3', {END}",
+        RULE,
+        "'when' does not parse: '=> 3'",
+        'write ">= 3"',
+    ),
+    "arrow after a name": Mistake(
+        f"trigger: job-done, name: sim, when: «E =< 3, {END}",
+        RULE,
+        "'when' does not parse: 'E =< 3' (invalid syntax)",
+        "write 'E <= 3'",
+    ),
+    "each of jobs": Mistake(
+        f"trigger: job-done, name: sim, each: «jobs, {END}",
+        RULE,
+        "'each' is 'jobs', expected job or a list of parameters",
+        "did you mean 'job'?",
+    ),
+    "each of jobs that are idle": Mistake(
+        f"trigger: idle, name: sim, each: «jobs, {END}",
+        RULE,
+        "'each' is 'jobs', expected job or a list of parameters",
+        "write each: [L, T]",
+    ),
+    "vary for all jobs at once": Mistake(
+        "trigger: idle, name: sim, action: {name: «vary, parameters: {L: 32}}",
+        RULE,
+        "'vary' means the event's job, and the trigger 'idle' has none",
+        "add each: [T] beside the trigger: the rule then fires for the jobs of each value",
+    ),
+    "steps of a range": Mistake(
+        "{from: 1, to: 3, «steps: 4}",
+        "[1.0, 2.0, 3.0]",
+        "unknown key 'steps' in 'T'",
+        "write 'count: 4' for 4 values, or 'step: 4' for the distance from one value to the next",
+    ),
+    "above nan": Mistake(
+        f"trigger: observed, name: sim, when: «E > nan, {END}",
+        RULE,
+        "'E > nan' compares with nan, and no number is above, below or equal to nan",
+        "write isnan(E)",
+    ),
+    "not nan": Mistake(
+        f"trigger: observed, name: sim, when: «E != nan, {END}",
+        RULE,
+        "'E != nan' compares with nan, and no number is above, below or equal to nan",
+        "write not isnan(E)",
+    ),
+    "a metric that is nan": Mistake(
+        f"trigger: metric, name: mean.sim-E, when: «value == nan, {END}",
+        RULE,
+        "'value == nan' compares with nan, and no number is above, below or equal to nan",
+        "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+    ),
+    "nan in a table": Mistake(
+        "by: [L], where: «E == nan",
+        "by: [L]",
+        "'E == nan' compares with nan, and no number is above, below or equal to nan",
+        "write isnan(E)",
+    ),
+    "a result of no single job": Mistake(
+        f"trigger: idle, name: sim, when: «E > 3, {END}",
+        RULE,
+        "'E' in 'E > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "write mean.E, over the jobs; or mean.curve.m, of a table",
+    ),
+    "a result of no group": Mistake(
+        f"trigger: idle, when: «E > 3, {END}",
+        RULE,
+        "'E' in 'E > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "write mean.E beside name: sim, over the jobs; or mean.curve.m, of a table",
+    ),
+    "a column of no row": Mistake(
+        f"trigger: idle, name: sim, when: «m > 3, {END}",
+        RULE,
+        "'m' in 'm > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "write mean.curve.m, of a table",
+    ),
+    "a statistic of nothing in a table": Mistake(
+        "{m: «mean.Q}",
+        "{m: mean.E}",
+        "'mean.Q' is not known in the table 'curve'",
+        "known are T, n, mean.L, mean.E, mean.U",
+    ),
+    "parameters of a submit": Mistake(
+        "label: sim, «parameters: {T: 4}}",
+        "label: sim}",
+        "unknown key 'parameters' in the action 'submit'",
+        "put it under 'with:': with: {parameters: …}",
+    ),
+    "if without else": Mistake(
+        "U: 1 - mean.x if L == 16«}",
+        "U: mean.x}",
+        "'1 - mean.x if L == 16' has 'if' without 'else'",
+        "say what holds otherwise: 1 - mean.x if L == 16 else VALUE",
+    ),
+    "if without else, quoted": Mistake(
+        "U: '= 1 - mean.x if L == 16«'}",
+        "U: mean.x}",
+        "'1 - mean.x if L == 16' has 'if' without 'else'",
+        "say what holds otherwise: 1 - mean.x if L == 16 else VALUE",
+    ),
+    "if without else in a table": Mistake(
+        "{m: mean.E if n > 1«}",
+        "{m: mean.E}",
+        "'mean.E if n > 1' has 'if' without 'else'",
+        "say what holds otherwise: mean.E if n > 1 else VALUE",
+    ),
+    "a number of retries": Mistake(
+        "result: {E: last.E, U: mean.x}\n    retry: «5",
+        "result: {E: last.E, U: mean.x}",
+        "'retry' is the number 5, expected a mapping",
+        "write retry: {times: 5}",
+    ),
+    "a group's name": Mistake(
+        "- «nam: sim", "- name: sim", "unknown key 'nam' in the job group", "did you mean 'name'?"
+    ),
+    "rules twice": Mistake(
+        f"«ruls:\n  - {{trigger: idle, {END}}}\nresults:",
+        "results:",
+        "unknown key 'ruls' in the file",
+        "did you mean 'rules'?",
+    ),
+    "no rule that begins": Mistake(
+        "«rules:",
+        "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
+        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
+        "begin with 'trigger: start'; for a run that steers jobs of others write 'scope: queue' on "
+        "its rules, or say --allow-idle (in Python allow_idle=True)",
+    ),
+    "a beginning that is off": Mistake(
+        "«rules:\n  - {id: begin, enabled: false, trigger: start,",
+        "rules:\n  - {trigger: start,",
+        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
+        "rule 'begin' could, and is switched off ('enabled: false'); for a run that steers jobs of "
+        "others write 'scope: queue' on its rules, or say --allow-idle (in Python allow_idle=True)",
+    ),
+    "a chain that is too long": Mistake(
+        "limits: {chain: «201}\nresults:",
+        "results:",
+        "'chain' is 201, it must be at most 200: a longer chain of firings could exceed Python's "
+        "recursion limit",
+        "give a rule of the chain a condition or fewer repetitions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_has_one_error_that_says_what_to_write(mistake: Mistake) -> None:
+    assert STUDY.count(mistake.of) == 1
+    text = STUDY.replace(mistake.of, mistake.instead)
+    before, _, after = text.partition("«")
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    with pytest.raises(FileErrors) as caught:
+        load_text(before + after, REGISTRY, file="study.yaml", must_begin=True)
+    assert str(caught.value) == (
+        f"study.yaml:{line}:{column}: {mistake.says}\n  hint: {mistake.hint}"
+    )
+    assert caught.value.exit_code == 2
+
+
+def test_the_study_itself_is_right() -> None:
+    assert load_text(STUDY, REGISTRY, file="study.yaml", must_begin=True).warnings == ()
+
+
+# -- no rule can begin -----------------------------------------------------------------------------
+
+WAITS = """\
+jobs: [{name: sim, command: 'true'}]
+rules:
+  - {id: only, RULE, action: {name: submit, label: sim}}
+"""
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "trigger: start",
+        "trigger: interval, seconds: 5",
+        "trigger: heartbeat",
+        "trigger: job-fail, scope: queue",
+        "trigger: metric, name: nodes.free, when: '> 1'",
+        "trigger: metric, name: queue.sched, when: '== 0'",
+        "trigger: metric, name: mean.queue.sched, when: '== 0'",
+    ],
+)
+def test_a_file_whose_rule_can_fire_before_any_job_is_right(rule: str) -> None:
+    assert load_text(WAITS.replace("RULE", rule), REGISTRY, must_begin=True)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "trigger: job-success",
+        "trigger: idle",
+        "trigger: limit",
+        "trigger: resize-granted",
+        "trigger: metric, name: count.sim.done, when: '>= 0'",
+        "trigger: metric, name: queue.active, when: '== 0'",
+        "trigger: metric, name: count.rule.only, when: '>= 0'",
+        "trigger: start, enabled: false",
+    ],
+)
+def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.yaml").write_text(WAITS.replace("RULE", rule))
+    run = ["run", "--executor", "local", "--state", "state", "--no-progress", "f.yaml"]
+    for words in (["validate", "f.yaml"], run, ["validate", "--expanded", "f.yaml"]):
+        refused = CliRunner().invoke(main, words)
+        assert (refused.exit_code, "no rule can begin" in refused.output) == (2, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
+        allowed = CliRunner().invoke(main, [words[0], "--allow-idle", *words[1:]])
+        assert allowed.exit_code == 0, allowed.output
+        if words is run:  # what began is not asked for its beginning again
+            again = CliRunner().invoke(main, ["status", "last", "--state", "state"])
+            assert again.exit_code == 0, again.output
+            replayed = CliRunner().invoke(main, ["replay", "last", "--state", "state"])
+            assert replayed.exit_code == 0, replayed.output
+            shutil.rmtree("state")
+
+
+def test_a_program_says_that_nothing_need_begin() -> None:
+    rules = [{"trigger": "job-fail", "action": {"name": "terminate"}}]
+    source = {"jobs": [{"name": "sim", "command": "true"}], "rules": rules}
+    with pytest.raises(FileErrors) as caught:
+        ensemble_core.load(source)
+    assert caught.value.errors[0].code == "nothing-begins"
+    with pytest.raises(FileErrors):
+        ensemble_core.run(source, keep=False, executor="local")
+    assert ensemble_core.load(source, allow_idle=True).rules
+    assert ensemble_core.run(source, keep=False, executor="local", allow_idle=True).exit_code == 0
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+LOOP = """\
+jobs: [{name: a, command: 'true'}, {name: b, command: 'true'}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+"""
+SUBMIT_A = "action: {name: submit, label: a}"
+SUBMIT_B = "action: {name: submit, label: b}"
+AGAIN = f"  - {{id: again, trigger: job-success, name: a, repetitions: unlimited, {SUBMIT_A}}}\n"
+TO_B = f"  - {{id: to-b, trigger: job-done, name: a, repetitions: unlimited, {SUBMIT_B}}}\n"
+TO_A = f"  - {{id: to-a, trigger: job-done, name: b, repetitions: unlimited, {SUBMIT_A}}}\n"
+WAY_OUT = "write a condition ('when') or repetitions, or set limits.jobs"
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (AGAIN, "rule 'again' submits jobs endlessly: job-success of 'a' submits 'a'; "),
+        (
+            TO_B + TO_A,
+            "rules 'to-b' and 'to-a' submit jobs endlessly: {}, and {}; ".format(
+                "job-done of 'a' submits 'b'", "job-done of 'b' submits 'a'"
+            ),
+        ),
+        (
+            AGAIN.replace("job-success, name: a", "job-clean"),
+            "rule 'again' submits jobs endlessly: job-clean of 'a' submits 'a'; ",
+        ),
+        (
+            AGAIN.replace("repetitions: unlimited", "each: job"),
+            "rule 'again' submits jobs endlessly: job-success of 'a' submits 'a'; ",
+        ),
+        (
+            AGAIN.replace("job-success, name: a", "metric, name: count.a.done, when: '>= 1'"),
+            "rule 'again' submits jobs endlessly: count.a.done of 'a' submits 'a'; ",
+        ),
+    ],
+    ids=["one rule", "two rules", "any group", "each job", "a count"],
+)
+def test_a_loop_that_never_ends_is_warned_of_with_its_rules(rules: str, said: str) -> None:
+    told = load_text(LOOP + rules, REGISTRY).warnings
+    assert [each for each in told if "endless" in each] == [said + WAY_OUT]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        TO_B,
+        AGAIN.replace("repetitions: unlimited", "repetitions: 1000"),
+        AGAIN.replace("name: a,", "name: a, when: exit_code == 3,"),
+        AGAIN.replace("name: a,", "name: a, backoff: 2,"),
+        AGAIN.replace("name: a,", "name: a, enabled: false,"),
+        AGAIN.replace("job-success, name: a", "metric, name: count.a.done, when: '>= 5'"),
+        AGAIN.replace("job-success, name: a", "metric, name: count.a.active, when: '< 5'"),
+        AGAIN + "  - {trigger: job-fail, action: {name: terminate}}\n",
+        AGAIN + "  - {trigger: job-fail, action: {name: disable, rules: again}}\n",
+        AGAIN + "limits: {jobs: 100}\n",
+        AGAIN + "limits: {wall: 1h}\n",
+        AGAIN.replace("label: a}", "label: a, rows: t}") + "results: {t: {of: a}}\n",
+    ],
+)
+def test_rules_that_may_come_to_an_end_are_not_called_a_loop(rules: str) -> None:
+    assert not [each for each in load_text(LOOP + rules, REGISTRY).warnings if "endless" in each]
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "hint"),
+    [
+        ("python3 prog.py", "prog.py", "did you mean {here}/prog.py?"),
+        ("python3 -u tools/prog.py 4", "tools/prog.py", "did you mean {here}/tools/prog.py?"),
+        ("env A=1 ./ising", "ising", "did you mean {here}/ising?"),
+        ("./prog.py", "prog.py", "did you mean {here}/prog.py?"),
+    ],
+)
+def test_a_program_that_lies_beside_the_file_is_told_with_its_folder(
+    command: str, file: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "study" / file
+    (tmp_path / "elsewhere").mkdir()
+    program.parent.mkdir(parents=True)
+    program.touch()
+    program.chmod(0o755)
+    study = tmp_path / "study" / "study.yaml"
+    study.write_text(
+        f"jobs: [{{name: sim, command: {command}}}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    word = next(word for word in command.split() if word.endswith(program.name))
+    said = f"job group 'sim': there is no program {word!r}; {hint}"
+    assert load(study, REGISTRY).warnings == (said,)
+    monkeypatch.chdir(tmp_path / "study")
+    assert load(study, REGISTRY).warnings == ()
+
+
+def test_a_program_in_the_jobs_own_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "jobs: [{name: sim, command: python3 prog.py, workdir: '{here}/runs/{T}',"
+        " parameters: {T: [1, 2]}}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
+    )
+    (tmp_path / "prog.py").touch()
+    monkeypatch.chdir(tmp_path.parent)
+    assert [each for each in load(study, REGISTRY).warnings if "{here}/prog.py" in each]
+    (tmp_path / "runs" / "1").mkdir(parents=True)
+    (tmp_path / "runs" / "1" / "prog.py").touch()
+    assert load(study, REGISTRY).warnings == ()
