@@ -28,6 +28,7 @@ from ensemble_core.plugin.program import Program
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
 
 __all__ = ["load", "open_run", "run"]
@@ -57,7 +58,7 @@ def load(
     found = source_of(source, program)
     registry = found.program.added_to(_discovered(plugins))
     record = None if executor is None else registry.lookup("executor", executor)
-    return _checked(found, registry, record, _overrides(overrides))
+    return _checked(found, registry, record, _overrides(overrides), "check")
 
 
 def run(
@@ -120,7 +121,7 @@ def run(
     registry = found.program.added_to(_discovered(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
-    ensemble = _checked(found, registry, choice.record, given)
+    ensemble = _checked(found, registry, choice.record, given, "run")
     check_environment(ensemble)
     begun = new_run(
         ensemble,
@@ -215,7 +216,9 @@ def _discovered(files: Sequence[str | os.PathLike[str]]) -> Registry:
     return discover([Path(file) for file in files]) if files else _installed()
 
 
-def _checked(source: Source, registry: Registry, record: Any, overrides: Sequence[str]) -> Ensemble:
+def _checked(
+    source: Source, registry: Registry, record: Any, overrides: Sequence[str], purpose: Purpose
+) -> Ensemble:
     return load_text(
         source.text,
         registry,
@@ -223,6 +226,7 @@ def _checked(source: Source, registry: Registry, record: Any, overrides: Sequenc
         executor=record,
         overrides=overrides,
         functions=source.program.functions,
+        purpose=purpose,
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal, Text
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.program import Program
     from ensemble_core.plugin.registry import Registry
 
@@ -85,14 +86,16 @@ class KeptRun:
         if self._registry is None:
             from ensemble_core.cli.error_format import print_warning
             from ensemble_core.cli.options import load_plugins
+            from ensemble_core.plugin.named_code import is_loaded
 
             files = tuple(self.journal.about.get("plugins", ()))
-            if files and not self._own:
+            loaded = is_loaded("plugin", "look" if self._own else "check")
+            if files and not loaded:
                 print_warning(
                     f"run {self.tag} is another user's: the plugins that it names are not loaded "
                     f"({', '.join(map(str, files))})"
                 )
-            registry = load_plugins(files if self._own else ())
+            registry = load_plugins(files if loaded else ())
             self._registry = self.program.added_to(registry)
         return self._registry
 
@@ -114,6 +117,10 @@ class KeptRun:
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
         """How a text of the journal becomes an ensemble."""
+        return self.loading_to("check")
+
+    def loading_to(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
+        """How a text becomes an ensemble that is read for this purpose."""
         from ensemble_core.config import load_text
 
         record = self.registry.executors.get(str(self.executor.get("name")))
@@ -129,6 +136,7 @@ class KeptRun:
                 attached=text.attached,
                 functions=self.program.functions,
                 here=None if text.file else cwd,
+                purpose=purpose,
             ).begun(self.tag, cwd)
 
         return load

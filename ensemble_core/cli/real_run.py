@@ -67,7 +67,12 @@ def run_text(
     compare. Raises :class:`EnsembleError` for all that is wrong before the run begins.
     """
     ensemble = config.load_text(
-        text, registry, file=file, executor=choice.record, overrides=list(overrides)
+        text,
+        registry,
+        file=file,
+        executor=choice.record,
+        overrides=list(overrides),
+        purpose="check" if dry_run else "run",
     )
     if display.show is not None:
         from ensemble_core.cli.shown_table import check_table

@@ -19,7 +19,9 @@ function needs beyond that, it imports when it is called.
 - **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
-  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events.
+  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
+  the file names is loaded for the ``Purpose`` ``rehearse`` only: give it where the user allowed
+  that (``--run-code``). ``require_code`` refuses a file that needs it.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
   whether a stream shows colors, ``terminal_width`` how wide it is.
@@ -87,6 +89,8 @@ if TYPE_CHECKING:
     from ensemble_core.model.durations import seconds
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
+    from ensemble_core.plugin.named_code import Purpose as Purpose
+    from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
     from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
     from ensemble_core.runtime.watching import Outcome as Outcome
@@ -111,6 +115,7 @@ else:
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
+        "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watching": "Outcome Watcher",
         "ensemble_core.runtime.virtual": "VirtualRuntime",

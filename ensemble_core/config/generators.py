@@ -33,6 +33,7 @@ from ensemble_core.model.generators import (
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
 
 __all__ = ["bind_generators", "give_parameters"]
 
@@ -142,9 +143,13 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     if len(context.errors) > before:
         return None
     shown_as = context.named(record, use)
-    if record.check is not None and context.known.reads:
+    classes = tuple(path for _, path, _ in named_classes(record.options, options))
+    if context.known.reads:
         try:
-            record.check(vocs, options)
+            if record.check is not None:
+                record.check(vocs, options)
+            if classes and context.known.purpose == "run":
+                build_generator(record, vocs, options, "run")
         except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
             place = _option(spec.get("with") or {}, str(error), (*path, "with"))
             context.failed(place or (*path, "use"), shown_as, error)
@@ -165,6 +170,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         group=group.name,
         vocs=vocs,
         build=partial(_built, record, vocs, options, context.document.at((*path, "use"))),
+        classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
         until=until,
@@ -178,11 +184,15 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
 
 
 def _built(
-    record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], where: Location | None
+    record: GeneratorPlugin,
+    vocs: Vocs,
+    options: Mapping[str, Any],
+    where: Location | None,
+    purpose: Purpose,
 ) -> Generator:
     """The generator. What it refuses only now is told with its place in the file."""
     try:
-        return record.build(vocs, options)
+        return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
         error.what = f"cannot be built ({where}): {error.what}"
         raise

@@ -47,6 +47,7 @@ from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
+from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.plugin.registry import Registry
 
 if TYPE_CHECKING:
@@ -96,14 +97,17 @@ def load_text(
     attached: Mapping[str, str] | None = None,
     functions: Collection[str] = (),
     here: str | None = None,
+    purpose: Purpose = "check",
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
-    that stands for the file's. ``functions`` are there beside those of ``custom:``.
+    that stands for the file's. ``functions`` are there beside those of ``custom:``. With the
+    ``purpose`` to run it, classes that it names are loaded and tried; else nothing is.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
+    context.known.purpose = purpose
     if whole:
         if context.document.data.get("generators"):
             from ensemble_core.config.generators import give_parameters

@@ -44,6 +44,7 @@ __all__ = [
     "look",
     "new_folder",
     "new_tag",
+    "require_own",
     "state_folder",
     "stop_asked",
 ]
@@ -109,6 +110,16 @@ def is_own(folder: Path) -> bool:
     return all(
         s.st_uid == os.geteuid() and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for s in found
     )
+
+
+def require_own(folder: Path) -> None:
+    """Raise :class:`UsageError` if somebody else may have written this run."""
+    if not is_own(folder):
+        raise UsageError(
+            f"run {folder.name} is another user's, or others may write in its folder: {folder}",
+            hint="the user who began it can go on with it",
+            code="not-yours",
+        )
 
 
 # -- who controls a run ----------------------------------------------------------------------------
