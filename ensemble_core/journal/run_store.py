@@ -40,6 +40,7 @@ __all__ = [
     "halt_asked",
     "has_performed",
     "is_own",
+    "is_private",
     "leave_asked",
     "look",
     "new_folder",
@@ -106,10 +107,15 @@ def is_own(folder: Path) -> bool:
     """True if a run is the caller's and nobody else may write it, the caller's group included: so
     that nobody else can have written what is run when it is read, plugins that it names among it.
     """
-    found = [os.stat(path) for path in (folder, folder / NAME) if path.exists()]
-    return all(
-        s.st_uid == os.geteuid() and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for s in found
-    )
+    return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
+
+
+def is_private(path: Path) -> bool:
+    """Return whether a file or folder is the caller's and nobody else may write it, the caller's
+    group included; a link must be the caller's too."""
+    status, me = path.stat(), os.geteuid()
+    loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == path.lstat().st_uid == me and not loose
 
 
 def require_own(folder: Path) -> None:

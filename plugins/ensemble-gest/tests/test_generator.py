@@ -152,9 +152,7 @@ def value(point: Any) -> dict[str, float]:
 
 
 def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs() -> None:
-    played = PlayedGenerator(
-        lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2
-    )
+    played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2)
     played.play(4, value)
     told = played.generator._generator.told  # type: ignore[attr-defined]
     assert [each["_id"] for each in told] == [0, 1, 2]
@@ -217,7 +215,7 @@ def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
 @pytest.mark.parametrize("path", ["logging.basicConfig", "subprocess.Popen", "os.path.join"])
 def test_only_a_generator_of_the_standard_is_built(path: str, tmp_path: Path) -> None:
     """Anything else that can be called would be called with the options of the file."""
-    with pytest.raises(EnsembleError, match="is not a subclass of gest_api.generator.Generator"):
+    with pytest.raises(EnsembleError, match=r"is not a subclass of gest_api\.generator\.Generator"):
         build(PROBLEM, options(path, filename=str(tmp_path / "made"), args=["true"]))
     assert not (tmp_path / "made").exists()
 
@@ -228,9 +226,7 @@ def test_a_class_that_takes_its_arguments_by_name_only_is_built() -> None:
 
 
 def test_points_of_another_generator_are_told_without_an_id() -> None:
-    played = PlayedGenerator(
-        lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM
-    )
+    played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM)
     values = {"E": 2.0, "c": 3.0}
     other = Point(number=3, parameters={"x": 1.0, "n": 2}, state="done", values=values)
     played.learn([other, Point(number=4, parameters={"x": 2.0, "n": 2}, state="lost")])
