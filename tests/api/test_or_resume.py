@@ -81,3 +81,18 @@ def test_another_ensemble_than_the_run_s_is_refused(
         ensemble.run({"jobs": [], "rules": []}, **given)  # type: ignore[arg-type]
     with pytest.raises(ensemble.UsageError, match="needs the tag"):
         ensemble.run("one.yaml", executor="local", or_resume=True)
+
+
+def test_a_run_that_others_may_write_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its journal has of the file's functions would be executed."""
+    monkeypatch.chdir(tmp_path)
+    assert program(tmp_path, "kill").returncode == -9
+    folder = tmp_path / "state" / "runs" / "t"
+    folder.chmod(0o777)
+    refused = program(tmp_path)
+    assert refused.returncode == 1
+    assert "run t is another user's, or others may write in its folder" in refused.stderr
+    folder.chmod(0o700)
+    assert program(tmp_path).returncode == 0
