@@ -226,7 +226,9 @@ def _registry() -> Registry:
 def _played(text: str, objective: Callable[[Point], float]) -> Engine:
     registry = _registry()
     ensemble = load_text(text, registry)
-    runtime = VirtualRuntime(ensemble, Inline(objective), actions=registry.actions)
+    runtime = VirtualRuntime(
+        ensemble, Inline(objective), actions=registry.actions, purpose="rehearse"
+    )
     outcome = runtime.run()
     assert outcome.exit_code == 0, outcome.reason
     return runtime.engine

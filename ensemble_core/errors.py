@@ -28,11 +28,13 @@ __all__ = [
 
 
 class Location(NamedTuple):
-    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file."""
+    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. The line
+    itself is not ``quoted`` where the file may be one that nobody meant to show."""
 
     file: str
     line: int = 0
     column: int = 0
+    quoted: bool = True
 
     def __str__(self) -> str:
         if not self.line:

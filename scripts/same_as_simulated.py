@@ -146,7 +146,18 @@ def compare(example: str, folder: Path) -> Compared:
     run, machine, both, _ = local()[example]
     state = ("--state", str(folder / "state"))
     _call(folder, "run", "-q", "--executor", "local", *run, *both, *state, "--tag", "real", file)
-    words = ("simulate", "-q", "--model-from", "real", *machine, *both, *state, "--tag", "sim")
+    words = (
+        "simulate",
+        "-q",
+        "--run-code",
+        "--model-from",
+        "real",
+        *machine,
+        *both,
+        *state,
+        "--tag",
+        "sim",
+    )
     _call(folder, *words, file)
     real, simulated = (decisions(folder, tag, state) for tag in ("real", "sim"))
     return Compared(difference(real, simulated), real[-1].at, simulated[-1].at)

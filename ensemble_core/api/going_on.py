@@ -20,7 +20,7 @@ from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, migrate
 from ensemble_core.journal.requests import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look
+from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look, require_own
 from ensemble_core.journal.writer import JournalWriter
 
 __all__ = ["gone_on"]
@@ -45,6 +45,7 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
         )
     if info.state == "ended":
         return EnsembleRun(tag, folder, task=None, program=source.program)
+    require_own(folder)
     lock = Lock(folder)
     lock.acquire()
     try:

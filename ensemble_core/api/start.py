@@ -28,6 +28,7 @@ from ensemble_core.plugin.program import Program
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
 
 __all__ = ["load", "open_run", "run"]
@@ -58,7 +59,8 @@ def load(
     found = source_of(source, program)
     registry = found.program.added_to(_discovered(plugins))
     record = None if executor is None else registry.lookup("executor", executor)
-    return _checked(found, registry, record, _overrides(overrides), allow_idle=allow_idle)
+    given = _overrides(overrides)
+    return _checked(found, registry, record, given, "check", allow_idle=allow_idle)
 
 
 def run(
@@ -130,7 +132,7 @@ def run(
     registry = found.program.added_to(_discovered(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
-    ensemble = _checked(found, registry, choice.record, given, allow_idle=allow_idle)
+    ensemble = _checked(found, registry, choice.record, given, "run", allow_idle=allow_idle)
     check_environment(ensemble)
     begun = new_run(
         ensemble,
@@ -229,7 +231,13 @@ def _discovered(files: Sequence[str | os.PathLike[str]]) -> Registry:
 
 
 def _checked(
-    source: Source, registry: Registry, record: Any, overrides: Sequence[str], *, allow_idle: bool
+    source: Source,
+    registry: Registry,
+    record: Any,
+    overrides: Sequence[str],
+    purpose: Purpose,
+    *,
+    allow_idle: bool,
 ) -> Ensemble:
     return load_text(
         source.text,
@@ -239,6 +247,7 @@ def _checked(
         overrides=overrides,
         functions=source.program.functions,
         must_begin=not allow_idle,
+        purpose=purpose,
     )
 
 

@@ -62,7 +62,7 @@ def format_error(
 
 def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
     """The offending line and a caret below its column; nothing where it cannot be read."""
-    if where.line < 1:
+    if where.line < 1 or not where.quoted:
         return []
     if where.file not in sources:
         sources[where.file] = _lines(Path(where.file))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal, JournalError, Text
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.program import Program
     from ensemble_core.plugin.registry import Registry
 
@@ -124,14 +125,16 @@ class KeptRun:
         if self._registry is None:
             from ensemble_core.cli.error_format import print_warning
             from ensemble_core.cli.options import load_plugins
+            from ensemble_core.plugin.named_code import is_loaded
 
             files = tuple(self.journal.about.get("plugins", ()))
-            if files and not self._own:
+            loaded = is_loaded("plugin", "look" if self._own else "check")
+            if files and not loaded:
                 print_warning(
                     f"run {self.tag} is another user's: the plugins that it names are not loaded "
                     f"({', '.join(map(str, files))})"
                 )
-            registry = load_plugins(files if self._own else ())
+            registry = load_plugins(files if loaded else ())
             self._registry = self.program.added_to(registry)
         return self._registry
 
@@ -151,15 +154,21 @@ class KeptRun:
         return found
 
     @property
-    def loading(self) -> Callable[..., Ensemble]:
-        """How a text of the journal becomes an ensemble; ``changed`` is one that is not in there
-        yet."""
+    def loading(self) -> Callable[[Text], Ensemble]:
+        """How a text of the journal becomes an ensemble."""
+        return self._loading("check", kept=True)
+
+    def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
+        """How a text that is not in the journal yet becomes an ensemble."""
+        return self._loading(purpose, kept=False)
+
+    def _loading(self, purpose: Purpose, *, kept: bool) -> Callable[[Text], Ensemble]:
         from ensemble_core.config import load_text
 
         record = self.registry.executors.get(str(self.executor.get("name")))
         cwd = str(self.journal.about.get("cwd", "."))
 
-        def load(text: Text, *, changed: bool = False) -> Ensemble:
+        def load(text: Text) -> Ensemble:
             return load_text(
                 text.text,
                 self.registry,
@@ -169,7 +178,8 @@ class KeptRun:
                 attached=text.attached,
                 functions=self.program.functions,
                 here=None if text.file else cwd,
-                kept=not changed,
+                kept=kept,
+                purpose=purpose,
             ).begun(self.tag, cwd)
 
         return load

@@ -80,6 +80,7 @@ def run_text(
         executor=choice.record,
         overrides=list(overrides),
         must_begin=not allow_idle,
+        purpose="check" if dry_run else "run",
     )
     if display.show is not None:
         from ensemble_core.cli.shown_table import check_table

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import Call
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.executor import VirtualExecutor
+    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
 
 __all__ = ["run_simulated"]
@@ -43,11 +44,13 @@ def run_simulated(
     answers: Callable[[Call], Sequence[Mapping[str, Any]] | EnsembleError | None] = (
         lambda call: None
     ),
+    purpose: Purpose = "check",
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 
     ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
-    seconds after the begin; ``takes`` and ``answers`` are as ``VirtualRuntime`` has them.
+    seconds after the begin; ``takes``, ``answers`` and ``purpose`` are as ``VirtualRuntime`` has
+    them.
     """
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession
@@ -60,7 +63,14 @@ def run_simulated(
     tag = tag or new_tag(fit(f"{ensemble.name}-simulated"))
     ensemble = ensemble.begun(tag, os.getcwd())
     began = float(int(time.time()))
-    make = partial(VirtualRuntime, began=began, until=began + until, takes=takes, answers=answers)
+    make = partial(
+        VirtualRuntime,
+        began=began,
+        until=began + until,
+        takes=takes,
+        answers=answers,
+        purpose=purpose,
+    )
     session = RunSession(ensemble, choice, display)
     home = state_folder(state)
     output = home / "runs" / tag / "output"

@@ -15,11 +15,14 @@ function needs beyond that, it imports when it is called.
   ``JournalError``.
 - **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
   error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
-  files of a plugin's own. ``parse_duration`` reads a length of time.
+  files of a plugin's own. ``parse_duration`` reads a length of time. ``is_private`` tells whether
+  nobody but the user may write a file.
 - **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
-  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events.
+  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
+  the file names is loaded for the ``Purpose`` ``rehearse`` only: give it where the user allowed
+  that (``--run-code``). ``require_code`` refuses a file that needs it.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
   whether a stream shows colors, ``terminal_width`` how wide it is.
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
+    from ensemble_core.journal.run_store import is_private as is_private
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
@@ -87,6 +91,8 @@ if TYPE_CHECKING:
     from ensemble_core.model.durations import seconds
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
+    from ensemble_core.plugin.named_code import Purpose as Purpose
+    from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
     from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
     from ensemble_core.runtime.watching import Outcome as Outcome
@@ -105,12 +111,13 @@ else:
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
-        "ensemble_core.journal.run_store": "state_folder",
+        "ensemble_core.journal.run_store": "is_private state_folder",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
+        "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watching": "Outcome Watcher",
         "ensemble_core.runtime.virtual": "VirtualRuntime",

@@ -26,6 +26,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
+from ensemble_core.plugin.named_code import check_class
 
 __all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
@@ -378,6 +379,12 @@ class OptionCheck:
                 context.unknown(path, kind, name, context.known.instances)
         elif kind == "generator":
             context.generator(name, path)
+        elif kind == "class":
+            if context.known.reads:
+                try:
+                    check_class(name)
+                except EnsembleError as error:
+                    context.attach(error, path)
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
             if names is not None and kind == "rule":

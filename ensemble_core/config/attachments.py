@@ -55,6 +55,8 @@ def attached(
                 code=error.code,
             )
         else:
+            if error.where is not None:
+                error.where = error.where._replace(quoted=False)
             context.errors.append(error)
         return None
     known.attached[name] = text

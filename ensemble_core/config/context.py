@@ -39,6 +39,7 @@ from ensemble_core.plugin.registry import Registry
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
+    from ensemble_core.plugin.named_code import Purpose
 
 __all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
 
@@ -65,6 +66,8 @@ class Known:
     #: Texts of the files that this one names, and whether further ones may be read.
     attached: dict[str, str] = field(default_factory=dict)
     reads: bool = False
+    #: Why the file is read, which decides whether code that it names is loaded.
+    purpose: Purpose = "check"
     #: Words of rules, tables and functions, any of which may be the name of a parameter.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)

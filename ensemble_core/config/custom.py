@@ -53,11 +53,12 @@ def functions_of(context: Context, source: str, file: str | None = None) -> froz
         context.report(
             _PATH,
             f"'custom' is not Python: {error.msg}",
-            hint=f"look at: {error.text.strip()[:80]}" if error.text else None,
+            # Of another file not its words: it may be none of Python, and not meant to be shown.
+            hint=f"look at: {error.text.strip()[:80]}" if error.text and file is None else None,
             code="bad-python",
             where=_place(context, source, error.lineno or 1, error.offset or 1)
             if file is None
-            else Location(file, error.lineno or 1, error.offset or 1),
+            else Location(file, error.lineno or 1, error.offset or 1, quoted=False),
         )
         return None
     except (ValueError, RecursionError, MemoryError) as error:

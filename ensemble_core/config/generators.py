@@ -16,7 +16,7 @@ from ensemble_core.config.actions import Occasion, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.errors import EnsembleError, Location, returned_wrong
+from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
@@ -33,6 +33,7 @@ from ensemble_core.model.generators import (
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
 
 __all__ = ["bind_generators", "give_parameters"]
 
@@ -142,9 +143,13 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     if len(context.errors) > before:
         return None
     shown_as = context.named(record, use)
-    if record.check is not None and context.known.reads:
+    classes = tuple(path for _, path, _ in named_classes(record.options, options))
+    if context.known.reads:
         try:
-            record.check(vocs, options)
+            if record.check is not None:
+                record.check(vocs, options)
+            if classes and context.known.purpose == "run":
+                build_generator(record, vocs, options, "run")
         except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
             place = _option(spec.get("with") or {}, str(error), (*path, "with"))
             context.failed(place or (*path, "use"), shown_as, error)
@@ -167,6 +172,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         group=group.name,
         vocs=vocs,
         build=partial(_built, record, vocs, options, context.document.at((*path, "use"))),
+        classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
         until=until,
@@ -180,14 +186,15 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
 
 
 def _built(
-    record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], where: Location | None
+    record: GeneratorPlugin,
+    vocs: Vocs,
+    options: Mapping[str, Any],
+    where: Location | None,
+    purpose: Purpose,
 ) -> Generator:
     """The generator. What it refuses only now is told with its place in the file."""
     try:
-        built: object = record.build(vocs, options)
-        if not isinstance(built, Generator):
-            raise returned_wrong("", "build", built, "a Generator", record.build)
-        return built
+        return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
         error.what = f"cannot be built ({where}): {error.what}"
         raise

@@ -49,6 +49,7 @@ from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
+from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.plugin.registry import Registry
 
 if TYPE_CHECKING:
@@ -107,15 +108,18 @@ def load_text(
     here: str | None = None,
     must_begin: bool = False,
     kept: bool = False,
+    purpose: Purpose = "check",
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
     that stands for the file's. ``functions`` are there beside those of ``custom:``. ``kept`` says
-    that a run which is kept began with this text: what only new runs are refused is accepted.
+    that a run which is kept began with this text: what only new runs are refused is accepted. With
+    the ``purpose`` to run it, classes that it names are loaded and tried; else nothing is.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
+    context.known.purpose = purpose
     if whole:
         if context.document.data.get("generators"):
             from ensemble_core.config.generators import give_parameters

@@ -220,25 +220,28 @@ def read_points(
     for index, name in enumerate(chosen):
         inner = (*path, "columns", index) if chosen is not header else path
         if name not in header:
-            near = get_close_matches(name, header, 1, 0.5)
+            known = [each for each in header if _NAME.fullmatch(each)]
+            near = get_close_matches(name, known, 1, 0.5)
             context.report(
                 inner,
                 f"{file} has no column {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header[:15])}",
+                hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known[:15])}",
                 code="no-such-column",
             )
         elif not _NAME.fullmatch(name):
+            # Not with its name: the file may be none of points, and not meant to be shown.
             context.report(
                 inner,
-                f"the column {name!r} cannot be a parameter: letters, digits and _",
+                f"column {index + 1} of {file} cannot be a parameter: the name of a parameter has "
+                "letters, digits and _",
                 hint="name it otherwise, or leave it out: {file: …, columns: [NAME, …]}",
                 code="bad-name",
-                where=Location(file, line, 1),
+                where=Location(file, line, 1, quoted=False),
             )
         elif name in columns:
             context.report(inner, f"the column {name!r} is named twice", code="duplicate-name")
         else:
-            _check_name(context, inner, name, Location(file, line, 1))
+            _check_name(context, inner, name, Location(file, line, 1, quoted=False))
             at = header.index(name)
             columns[name] = _column([row[at] for row in rows])
     return columns if len(context.errors) == before else None
@@ -251,7 +254,7 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
 
     def wrong(what: str, hint: str | None = None, line: int | None = None) -> None:
-        where = Location(file, line or reader.line_num, 1)
+        where = Location(file, line or reader.line_num, 1, quoted=False)
         context.report((), what, hint=hint, code="bad-csv", where=where)
 
     try:
@@ -261,11 +264,12 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
                 continue
             if header is None:
                 header, first = cells, reader.line_num
-                twice = sorted({name for name in cells if cells.count(name) > 1})
+                twice = [place for place, name in enumerate(cells) if name in cells[:place]]
                 if twice:
+                    other, name = cells.index(cells[twice[0]]), cells[twice[0]]
                     wrong(
-                        f"the column {twice[0]!r} stands twice"
-                        if twice[0]
+                        f"columns {other + 1} and {twice[0] + 1} have one name"
+                        if name
                         else "several columns have no name",
                         "give each column a name of its own",
                     )

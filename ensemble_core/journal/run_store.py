@@ -43,10 +43,12 @@ __all__ = [
     "halt_asked",
     "has_performed",
     "is_own",
+    "is_private",
     "leave_asked",
     "look",
     "new_folder",
     "new_tag",
+    "require_own",
     "state_folder",
     "stop_asked",
 ]
@@ -113,10 +115,25 @@ def is_own(folder: Path) -> bool:
     """True if a run is the caller's and nobody else may write it, the caller's group included: so
     that nobody else can have written what is run when it is read, plugins that it names among it.
     """
-    found = [os.stat(path) for path in (folder, folder / NAME) if path.exists()]
-    return all(
-        s.st_uid == os.geteuid() and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for s in found
-    )
+    return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
+
+
+def is_private(path: Path) -> bool:
+    """Return whether a file or folder is the caller's and nobody else may write it, the caller's
+    group included; a link must be the caller's too."""
+    status, me = path.stat(), os.geteuid()
+    loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == path.lstat().st_uid == me and not loose
+
+
+def require_own(folder: Path) -> None:
+    """Raise :class:`UsageError` if somebody else may have written this run."""
+    if not is_own(folder):
+        raise UsageError(
+            f"run {folder.name} is another user's, or others may write in its folder: {folder}",
+            hint="the user who began it can go on with it",
+            code="not-yours",
+        )
 
 
 # -- who controls a run ----------------------------------------------------------------------------

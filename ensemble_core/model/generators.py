@@ -19,6 +19,7 @@ from ensemble_core.model.codec import NOTHING
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition
+    from ensemble_core.plugin.named_code import Purpose
 
 __all__ = [
     "Constraint",
@@ -288,7 +289,8 @@ class Prune(NamedTuple):
 class GeneratorSpec:
     """An entry under ``generators:``, checked.
 
-    ``build`` makes the generator. Each point is ``replicas`` jobs of ``group`` (``None``: as many
+    ``build`` makes the generator; ``classes`` are the import paths in its options, which are loaded
+    only for some purposes. Each point is ``replicas`` jobs of ``group`` (``None``: as many
     as the group says), ``at_once`` points are under way, until ``until`` holds. ``failed`` are the
     values that a lost point is told with; ``None``: it is told without. A call that takes more than
     ``timeout`` seconds is given up (one that makes those on record again: so many times as long).
@@ -298,7 +300,8 @@ class GeneratorSpec:
     use: str
     group: str
     vocs: Vocs
-    build: Callable[[], Generator]
+    build: Callable[[Purpose], Generator]
+    classes: tuple[str, ...] = ()
     replicas: int | None = None
     at_once: int = 1
     until: Condition | None = None

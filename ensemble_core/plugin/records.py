@@ -265,6 +265,11 @@ class GeneratorPlugin:
     with the file, so it is to be quick. ``finite``, given the options, says that it comes to an
     end by itself; the file must say when any other is to end. ``prunes``: it takes rows of running
     jobs (``prune`` of the file).
+
+    An option by which the file names a class says ``"x-ensemble": "class"`` and, with
+    ``"x-ensemble-base": "MODULE.CLASS"``, what it must be derived from. The file has its import
+    path, and ``check`` is given that: nothing is imported while a file is checked. ``build`` is
+    given the class. Never import what a file names yourself.
     """
 
     name: str

@@ -46,8 +46,8 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 #: What a property of an option schema may say of its value: what it names, or how it is read.
 ANNOTATIONS = frozenset(
     {
-        "action", "duration", "expression", "fields", "function", "generator", "group", "instance",
-        "message", "metric", "parameters", "phase", "rows", "rule",
+        "action", "class", "duration", "expression", "fields", "function", "generator", "group",
+        "instance", "message", "metric", "parameters", "phase", "rows", "rule",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.
@@ -151,6 +151,10 @@ def check_record(record: Any) -> None:
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
         raise PluginError(f"{shown}: the summary must be one line of text")
     check_schema(record.options, shown)
+    if kind != "generator" and any(
+        each.get("x-ensemble") == "class" for each in _mappings(plain(record.options))
+    ):
+        raise PluginError(f"{shown}: only options of generators may be marked 'class'")
     if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
         count = "both" if record.run else "neither"
         raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
@@ -187,6 +191,8 @@ def check_record(record: Any) -> None:
     elif isinstance(record, AlgorithmPlugin):
         _check_capabilities(record.needs, f"{shown}: needs")
         _check_names(record.supports, f"{shown}: supports")
+    elif isinstance(record, GeneratorPlugin):
+        _check_classes(record.options, shown)
     elif isinstance(record, SourcePlugin):
         if record.name in {each.name for each in fields(JobGroup)}:
             raise PluginError(f"{shown}: a job group has a key of this name; choose another")
@@ -287,6 +293,21 @@ def check_schema(schema: object, shown: str) -> None:
 _FLAG: Mapping[str, type] = {
     "commands": Collection, "help": str, "instead_of": Collection, "metavar": str, "path": bool,
 }  # fmt: skip
+
+
+def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
+    """Check the options that name classes: the core loads them, and only those at the top."""
+    properties = schema.get("properties", {}).values()
+    marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
+    at_top = [each for each in map(plain, properties) if each in marked]
+    for each in marked:
+        if each not in at_top or each.get("type") != "string":
+            raise PluginError(f"{shown}: 'x-ensemble': 'class' is for options that are one text")
+        if not isinstance(each.get("x-ensemble-base"), str):
+            raise PluginError(
+                f"{shown}: an option that names a class needs 'x-ensemble-base': 'MODULE.CLASS', "
+                "the class that it must be derived from"
+            )
 
 
 def _check_flags(schema: Mapping[str, Any], shown: str) -> None:

@@ -8,12 +8,10 @@ checked here and goes back to the engine as an event. Used by the runtime.
 
 from __future__ import annotations
 
-import linecache
 import math
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.sweeps import MOST_JOBS
@@ -27,6 +25,7 @@ from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
 from ensemble_core.model.expressions import tidy
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
+from ensemble_core.plugin.named_code import Purpose, is_loaded, load_source, require
 from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
+#: What can be done without the code of a function or of a generator.
+_RETURN = "say what it returned: 'returned' in a rule test, --functions recorded in a simulation"
+_SUGGEST = "say what it suggested: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
@@ -62,7 +64,8 @@ class Caller:
 
     ``emit`` takes the outcome, ``clock`` gives its timestamp; ``handle`` and ``record`` are what
     the executor has for a function when it is called; ``functions`` are those that no file has,
-    ``folder`` keeps the run. Raises :class:`UsageError` when the file's
+    ``folder`` keeps the run. ``purpose`` decides whether code that the file names is loaded.
+    Raises :class:`UsageError` when the file's
     ``custom:`` part cannot be executed: that happens here, before anything is submitted.
     """
 
@@ -76,20 +79,24 @@ class Caller:
         record: Callable[[str, str], Mapping[str, Any]],
         functions: Mapping[str, Callable[..., object]] = NOTHING,
         folder: str = "",
+        purpose: Purpose = "check",
     ) -> None:
         self._ensemble = ensemble
+        self._purpose: Purpose = purpose
         self._folder = folder
         self._actions = actions
         self._emit = emit
         self._clock = clock
         self._handle = handle
         self._record = record
-        self._functions = _functions(ensemble, functions)
+        self._functions = (
+            _functions(ensemble, functions, purpose) if is_loaded("source", purpose) else functions
+        )
         self._custom: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._slow: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._custom_threads = 0
         self._slow_threads = 0
-        self._generators = GeneratorCalls(ensemble.generators, emit, clock)
+        self._generators = GeneratorCalls(ensemble.generators, emit, clock, purpose)
 
     def make(self, task: MakeCall | MakeSuggestion) -> None:
         """Make this call on another thread; returns at once."""
@@ -125,6 +132,18 @@ class Caller:
     def _work(self, tasks: queue.SimpleQueue[MakeCall | None]) -> None:
         while (task := tasks.get()) is not None:
             self._emit(self.outcome(task))
+
+    def require(self, call: Call) -> None:
+        """Raise :class:`UsageError` if this call needs code that is not loaded."""
+        ensemble = self._ensemble
+        where = Location(ensemble.file) if ensemble.file else None
+        if call.kind == "generator":
+            for path in ensemble.generators[call.name].classes:
+                what = f"{path!r} of the generator {call.name!r}"
+                require("class", what, self._purpose, where=where, instead=_SUGGEST)
+        elif call.kind != "action" and not {*_names(call)} <= self._functions.keys():
+            what = f"the function {', '.join(map(repr, _names(call)))}"
+            require("source", what, self._purpose, where=where, instead=_RETURN)
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
         """Make this call now, that of a function on the caller's own thread; what became of it."""
@@ -250,18 +269,21 @@ class Caller:
         return tuple(specs)
 
 
+def _names(call: Call) -> Iterable[str]:
+    """The functions that a call is of."""
+    if call.kind == "parameters":
+        return dict.fromkeys(call.options["functions"].values())
+    return (call.name,)
+
+
 def _functions(
-    ensemble: Ensemble, given: Mapping[str, Callable[..., object]]
+    ensemble: Ensemble, given: Mapping[str, Callable[..., object]], purpose: Purpose
 ) -> Mapping[str, Callable[..., object]]:
     if not ensemble.custom:
         return given
     name = f"<custom of {ensemble.file or ensemble.name}>"
-    lines = ensemble.custom.splitlines(keepends=True)
-    linecache.cache[name] = (len(ensemble.custom), None, lines, name)
-    namespace: dict[str, Any] = {"__name__": "ensemble_custom", "Action": Action, "Rule": Rule}
     try:
-        code: CodeType = compile(ensemble.custom, name, "exec", dont_inherit=True)
-        exec(code, namespace)  # noqa: S102  (the user's own code, in the user's own file)
+        namespace = load_source(ensemble.custom, name, {"Action": Action, "Rule": Rule}, purpose)
     except Exception as error:
         raise UsageError(
             f"the custom: part raised {_one_line(error)}",

@@ -159,6 +159,7 @@ class Runtime:
             executor.journal_record,
             functions,
             "" if journal is None else str(journal.path.parent.absolute()),
+            purpose="run",
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)

@@ -19,6 +19,7 @@ from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, Point
+from ensemble_core.plugin.named_code import Purpose
 
 __all__ = ["GeneratorCalls", "MakeSuggestion"]
 
@@ -47,8 +48,10 @@ class GeneratorCalls:
         specs: Mapping[str, GeneratorSpec],
         emit: Callable[[Event], None],
         clock: Callable[[], float],
+        purpose: Purpose = "check",
     ) -> None:
         self._specs = specs
+        self._purpose: Purpose = purpose
         self._emit = emit
         self._clock = clock
         self._guards: dict[str, queue.SimpleQueue[MakeSuggestion | None]] = {}
@@ -101,7 +104,7 @@ class GeneratorCalls:
 
     def _worker(self, name: str) -> _Worker:
         if name not in self._workers:
-            self._workers[name] = _Worker(self._specs[name])
+            self._workers[name] = _Worker(self._specs[name], self._purpose)
         return self._workers[name]
 
     def _told(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
@@ -122,10 +125,11 @@ class _Fault(NamedTuple):
 class _Worker:
     """A generator, and the thread that calls it."""
 
-    def __init__(self, spec: GeneratorSpec) -> None:
+    def __init__(self, spec: GeneratorSpec, purpose: Purpose) -> None:
         self.tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[_Answer | _Fault] = queue.SimpleQueue()
         self._spec = spec
+        self._purpose: Purpose = purpose
         self._generator: Generator | None = None
         self._tags: set[Any] = set()
         self._begun = False
@@ -165,7 +169,7 @@ class _Worker:
     def _answer(self, task: MakeSuggestion) -> _Answer:
         asking, spec = task.asking, self._spec
         if self._generator is None:
-            self._generator = spec.build()
+            self._generator = spec.build(self._purpose)
             before = task.exchanges[: task.known]
             if before:
                 fit = [each._replace(told=tuple(_fit(spec, each.told))) for each in before]

@@ -35,6 +35,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
+from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
 from ensemble_core.runtime.watching import Outcome, Watcher
@@ -62,7 +63,9 @@ class VirtualRuntime:
     or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
     executor's. A call returns what ``answers`` has for it; an error there is what it failed with.
     Without an answer a function is called, and an action where its record ``simulates``; any other
-    returns nothing, and ``stubbed`` names it. Raises as ``Runtime`` does.
+    returns nothing, and ``stubbed`` names it. ``purpose`` decides whether code that the file names
+    is loaded; :meth:`run` raises :class:`UsageError` at a call that needs it and may not have it.
+    Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class VirtualRuntime:
         answers: Callable[[Call], Sequence[Mapping[str, Any]] | EnsembleError | None] = (
             lambda call: None
         ),
+        purpose: Purpose = "check",
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
@@ -117,7 +121,13 @@ class VirtualRuntime:
         self._asked: StopRequested | None = None
         self._leave = False
         self._caller = Caller(
-            ensemble, actions, self._inbox.append, self.clock, lambda: None, _no_record
+            ensemble,
+            actions,
+            self._inbox.append,
+            self.clock,
+            lambda: None,
+            _no_record,
+            purpose=purpose,
         )
 
     def clock(self) -> float:
@@ -304,6 +314,7 @@ class VirtualRuntime:
         elif answer is not None:
             outcome = CallReturned(due, call.call, tuple(answer))
         else:
+            self._caller.require(call)
             outcome = self._caller.outcome(order_of(self.engine, call))
         self._calls += 1
         if outcome.timestamp != due:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
     from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
     from ensemble_core.testing.faults import FaultSuite
-    from ensemble_core.testing.generator import GeneratorContract, PlayedGenerator
+    from ensemble_core.testing.generator import GeneratorContract, PlayedGenerator, build_generator
     from ensemble_core.testing.observer import ObserverContract
     from ensemble_core.testing.readme import ReadmeContract
     from ensemble_core.testing.running import Running
@@ -88,6 +88,7 @@ else:
         "StopSuite": "stops",
         "Story": "story",
         "TriggerContract": "trigger",
+        "build_generator": "generator",
         "wait_until": "session",
     }
 
@@ -120,5 +121,6 @@ __all__ = [
     "StopSuite",
     "Story",
     "TriggerContract",
+    "build_generator",
     "wait_until",
 ]

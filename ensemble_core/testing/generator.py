@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from ensemble_core.config.schema import defaults
 from ensemble_core.model.generators import Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
+from ensemble_core.plugin.named_code import build_generator
 from ensemble_core.testing.options import RecordContract
 
-__all__ = ["GeneratorContract", "PlayedGenerator"]
+__all__ = ["GeneratorContract", "PlayedGenerator", "build_generator"]
 
 #: What a point gives: its values, or none where it is lost.
 Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
@@ -103,7 +104,9 @@ class GeneratorContract(RecordContract):
     def _play(self, at_once: int = 1, vocs: Vocs | None = None) -> PlayedGenerator:
         problem = vocs or self.vocs
         options = defaults(self.plugin.options, self.options)
-        return PlayedGenerator(lambda: self.plugin.build(problem, options), problem, at_once)
+        return PlayedGenerator(
+            lambda: build_generator(self.plugin, problem, options, "run"), problem, at_once
+        )
 
     def _values(self, vocs: Vocs) -> Evaluate:
         return lambda parameters: {name: self.evaluate(parameters)[name] for name in vocs.outputs}

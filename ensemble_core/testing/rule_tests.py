@@ -37,7 +37,8 @@ class RuleTestFile(pytest.File):
         from ensemble_core.errors import EnsembleError
 
         try:
-            tests = read_tests(str(self.path))
+            # Like conftest.py, what a test file names is code that pytest was asked to run.
+            tests = read_tests(str(self.path), purpose="rehearse")
         except EnsembleError as error:
             raise self.CollectError(str(error)) from None
         for test in tests.tests:

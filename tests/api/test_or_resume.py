@@ -84,3 +84,18 @@ def test_another_ensemble_than_the_run_s_is_refused(
     with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
         ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)
     assert got.value.code == "bad-option"
+
+
+def test_a_run_that_others_may_write_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its journal has of the file's functions would be executed."""
+    monkeypatch.chdir(tmp_path)
+    assert program(tmp_path, "kill").returncode == -9
+    folder = tmp_path / "state" / "runs" / "t"
+    folder.chmod(0o777)
+    refused = program(tmp_path)
+    assert refused.returncode == 1
+    assert "run t is another user's, or others may write in its folder" in refused.stderr
+    folder.chmod(0o700)
+    assert program(tmp_path).returncode == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
+import sqlite3
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -66,13 +68,13 @@ def _test(folder: Path, text: str, *arguments: str, study: str = STUDY) -> Resul
     return CliRunner().invoke(main, ["test", str(file), *arguments])
 
 
-def _one(folder: Path, given: str, expect: str, study: str = STUDY) -> Result:
+def _one(folder: Path, given: str, expect: str, study: str = STUDY, *arguments: str) -> Result:
     """One test of these steps and expectations, each a line of YAML."""
     text = "ensemble: study.yaml\ntests:\n  - name: it\n    given:\n"
     text += "".join(f"      - {line.strip()}\n" for line in given.strip().splitlines())
     text += "    expect:\n"
     text += "".join(f"      - {line.strip()}\n" for line in expect.strip().splitlines())
-    return _test(folder, text, study=study)
+    return _test(folder, text, *arguments, study=study)
 
 
 def test_the_test_of_the_manual_passes_and_says_which_rules_no_test_saw(tmp_path: Path) -> None:
@@ -172,7 +174,12 @@ rules:
 
 
 def test_functions_are_called_as_they_are_unless_the_test_answers_for_them(tmp_path: Path) -> None:
-    as_it_is = _one(tmp_path, "finished: a", "metric: {count.a.submitted: 2}", FUNCTIONS)
+    given, expect = "finished: a", "metric: {count.a.submitted: 2}"
+    refused = _one(tmp_path, given, expect, FUNCTIONS)
+    assert refused.exit_code == 2
+    assert "study.yaml: error: the function 'train' is code that the file names" in refused.output
+    assert "add --run-code" in refused.output
+    as_it_is = _one(tmp_path, given, expect, FUNCTIONS, "--run-code")
     assert as_it_is.exit_code == 0, as_it_is.output
     answered = "finished: a\n{at: 1h, returned: {function: train, result: {action: {name: terminate, exit_code: 7}}}}"
     result = _one(
@@ -344,3 +351,129 @@ def test_pytest_collects_rule_tests(tmp_path: Path) -> None:
     assert "there is no event 'fin'" in run.stdout
     left_out = subprocess.run([*pytest_, "-p", "no:ensemble"], cwd=tmp_path, capture_output=True)
     assert left_out.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+# -- recorded from a run ---------------------------------------------------------------------------
+
+#: A generator, a rule that steers it, and parameters that a function gives.
+SEARCH = """
+jobs:
+  - {name: sim, command: 'echo "E: {x}"', observe: {key-value: {fields: [E]}}, result: {E: last.E}}
+  - {name: more, command: 'echo {T}', parameters: {T: {function: next_T}}}
+custom: |
+  open("ran", "a").close()
+  def next_T(**kwargs):
+      return [1.5, 2.5]
+generators:
+  - {name: s, use: random, group: sim, variables: {x: [-1.0, 1.0]}, objectives: {E: minimize}, until: count.done >= 3}
+rules:
+  - {id: again, trigger: job-success, name: sim, action: [{name: pause, generator: s}, {name: suggest, generator: s}]}
+  - {id: given, trigger: start, action: {name: submit, label: more}}
+"""
+
+
+def _run_and_record(folder: Path, study: str, *options: str) -> Result:
+    (folder / "study.yaml").write_text(study)
+    state = ["--state", str(folder / "state")]
+    run = ["run", "-q", "--executor", "local", *options, *state, "--tag", "one", "study.yaml"]
+    result = CliRunner().invoke(main, run)
+    assert result.exit_code == 0, result.output
+    (folder / "ran").unlink(missing_ok=True)
+    return CliRunner().invoke(main, ["test", "--record", "one", *state])
+
+
+def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded = _run_and_record(tmp_path, SEARCH)
+    assert recorded.exit_code == 0, recorded.output
+    assert recorded.stderr == ""
+    assert len(re.findall(r"suggested: \{generator: s, points: \[\{x: ", recorded.stdout)) >= 3
+    assert "returned: {function: next_T, parameters: {T: [1.5, 2.5]}}" in recorded.stdout
+    assert "{suggest: s}" in recorded.stdout
+    test = tmp_path / "one.ensemble-test.yaml"
+    test.write_text(recorded.stdout)
+    result = CliRunner().invoke(main, ["test", str(test)])
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "ran").exists()  # neither when it is recorded nor when it is played
+    changed = recorded.stdout.replace("points: [{x: ", "points: [{x: 7", 1)
+    test.write_text(changed)
+    result = CliRunner().invoke(main, ["test", str(test)])
+    assert result.exit_code == 2
+    assert "this is no point of 's'" in result.output
+
+
+def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refused(
+    tmp_path: Path,
+) -> None:
+    study = SEARCH.partition("  - {id: given")[0]
+    failed = "raised: {generator: s, error: no more memory}"
+    result = _one(tmp_path, failed, "{ended: {exit_code: 1}}", study)
+    assert result.exit_code == 0, result.output
+    many = "suggested: {generator: s, points: [{x: 0.5}, {x: 0.7}]}"
+    result = _one(tmp_path, many, "ended: false", study)
+    assert result.exit_code == 1
+    assert "2 points are suggested, and 1 were asked for" in result.output
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_recording_a_run_executes_none_of_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
+) -> None:
+    """The journal of another user's run names a file, which may say anything by now."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(
+        "from ensemble_core import ActionPlugin, hookimpl\n"
+        "open('loaded', 'a').close()\n"
+        "@hookimpl\n"
+        "def ensemble_actions():\n"
+        "    return [ActionPlugin(name='theirs', summary='x', plan=lambda firing, options: ())]\n"
+    )
+    study = FUNCTIONS.replace("command: x", "command: 'true'").replace('"submit"', '"terminate"')
+    study = study.replace(', "label": "a"', "").replace("  def", "  open('ran', 'a')\n  def")
+    _run_and_record(tmp_path, study, "--plugin", "theirs.py")
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / "loaded").unlink()
+    (tmp_path / "study.yaml").write_text(study.replace("train():", "train(): 1 / 0"))
+    if foreign:
+        somebody = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: somebody)
+    words = ["test", "--record", "one", "--state", str(tmp_path / "state")]
+    recorded = CliRunner().invoke(main, words)
+    assert recorded.exit_code == 0, recorded.output
+    assert "returned: {function: train" in recorded.stdout
+    assert ("another user's: the plugins that it names are not" in recorded.stderr) == foreign
+    assert (tmp_path / "loaded").exists() != foreign  # those of our own runs are, as ever
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_recorded_file_says_nothing_that_the_name_of_the_study_forges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _run_and_record(
+        tmp_path,
+        FUNCTIONS.partition("custom:")[0] + "rules: [{trigger: start, action: {name: terminate}}]",
+    )
+    journal = sqlite3.connect(tmp_path / "state" / "runs" / "one" / "journal.db")
+    with journal:
+        journal.execute("UPDATE texts SET file = ?", ("/x.yaml\nplugins: [evil.py]\n#",))
+    journal.close()
+    recorded = CliRunner().invoke(
+        main, ["test", "--record", "one", "--state", str(tmp_path / "state")]
+    )
+    assert recorded.exit_code == 0, recorded.output
+    assert "plugins: [evil.py]" not in recorded.stdout.splitlines()
+
+
+def test_a_plugin_that_a_test_file_names_is_not_loaded_without_consent(tmp_path: Path) -> None:
+    plugin = tmp_path / "theirs.py"
+    plugin.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nimport ensemble_lost")
+    result = _test(tmp_path, "plugins: [theirs.py]" + PAGE)
+    assert result.exit_code == 2
+    assert "study.ensemble-test.yaml:1:" in result.output
+    assert "theirs.py' is code that the file names" in result.output
+    assert "add --run-code" in result.output
+    assert not (tmp_path / "ran").exists()
+    assert "ensemble_lost" in _test(tmp_path, "plugins: [theirs.py]" + PAGE, "--run-code").output

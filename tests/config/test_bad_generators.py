@@ -276,7 +276,7 @@ def test_what_a_generator_refuses_is_told_at_the_option_that_it_names(told: str,
 def test_what_it_refuses_only_when_it_is_built_has_its_place_too() -> None:
     spec = load_text(PICKY, picky("no 'depth' here", checks=False)).generators["search"]
     with pytest.raises(EnsembleError) as caught:
-        spec.build()
+        spec.build("check")
     assert str(caught.value) == (
         "cannot be built (ensemble.yaml:8:10): no 'depth' here\n  hint: leave it out"
     )

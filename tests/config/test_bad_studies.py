@@ -193,7 +193,7 @@ def test_the_study_without_what_is_wrong_is_right(
 @pytest.mark.parametrize(
     ("table", "line", "words"),
     [
-        ("T,T\n1,2\n", 1, "the column 'T' stands twice"),
+        ("T,T\n1,2\n", 1, "columns 1 and 2 have one name"),
         ("T,e\n1,2\n3\n", 3, "the row has 1 cells, the header 2 columns"),
         ("", 1, "no points"),
     ],
@@ -207,6 +207,39 @@ def test_a_table_of_points_with_a_fault_is_told_at_its_line(
     told = ran(text.replace(GROUP, "points: points.csv"), tmp_path, monkeypatch)
     assert f"points.csv:{line}" in told, told
     assert words in told
+
+
+@pytest.mark.parametrize("columns", ["", ", columns: [Z]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "root:hunter2:19000:0:99999\nbin:*:19000:0\n",
+        "hunter2,hunter2\n1,2\n",
+        "T,e\nhunter2\n",
+        "T,{cwd},hunter2?\n1,2,3\n",
+        '"hunter2\n',
+        "hunter2 \0\n1\n",
+        "hunter2 \ud800\n1\n",
+    ],
+)
+def test_what_stands_in_a_file_that_has_no_points_is_not_printed(
+    content: str, columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's ensemble file may name any file, and what is told may go to a log."""
+    (tmp_path / "secret").write_text(content, "utf-8", "surrogatepass")
+    text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
+    told = ran(text.replace(GROUP, f"points: {{file: secret{columns}}}"), tmp_path, monkeypatch)
+    assert "secret" in told, told
+    assert "hunter2" not in told
+
+
+def test_what_stands_in_a_file_that_is_no_python_is_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("password = hunter2 hunter3\n")
+    told = ran(f"custom: {{file: secret}}\n{STUDY}", tmp_path, monkeypatch)
+    assert "secret:1:" in told, told
+    assert "hunter" not in told
 
 
 def test_a_table_of_points_without_a_column_that_is_asked_for_is_told_with_those_it_has(

@@ -413,7 +413,7 @@ class Resuming(Odd):
 def odd(does: str, keys: str = "until: count.done >= 4", kind: type[Odd] = Odd) -> Told:
     ensemble = load_text(text(keys), discover())
     prune = Prune("energy", "epoch") if does == "prunes" else None
-    spec = replace(ensemble.generators["search"], build=lambda: kind(does), prune=prune)
+    spec = replace(ensemble.generators["search"], build=lambda purpose: kind(does), prune=prune)
     told = Told(replace(ensemble.begun("odd", "/"), generators={"search": spec}))
     told.start()
     told.answer()
@@ -576,7 +576,7 @@ class Switched(Told):
         self.start()
         self.answer()
 
-    def build(self) -> Generator:
+    def build(self, purpose: object = None) -> Generator:
         self.learning.append(Learning())
         return self.learning[-1]
 

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core import Observer, ObserverPlugin, StatisticPlugin, Trigger, TriggerPlugin
+from ensemble_core import (
+    ActionPlugin,
+    GeneratorPlugin,
+    Observer,
+    ObserverPlugin,
+    StatisticPlugin,
+    Trigger,
+    TriggerPlugin,
+)
 from ensemble_core.cli.main import main
 from ensemble_core.cli.summary import rule_lines
 from ensemble_core.cli.text_style import TextStyle
@@ -500,3 +508,27 @@ def test_an_observer_that_raises_where_it_is_to_name_its_variables_is_told_of() 
     (warning,) = observed(lambda options: options["columns"], "mean.a-loss").warnings
 
     assert "KeyError('columns') (tests/plugin/test_faulty_plugins.py:" in warning
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"a": {"type": "string", "x-ensemble": "class"}}, "needs 'x-ensemble-base'"),
+        ({"a": {"items": {"type": "string", "x-ensemble": "class"}}}, "options that are one text"),
+    ],
+)
+def test_an_option_that_names_a_class_says_what_class_it_must_be(
+    options: dict[str, Any], said: str
+) -> None:
+    schema = {"type": "object", "properties": options}
+    record = GeneratorPlugin(name="g", summary="s", build=lambda vocs, given: None, options=schema)
+    with pytest.raises(PluginError, match=said):
+        check_record(record)
+
+
+def test_only_a_generators_option_may_name_a_class() -> None:
+    named = {"type": "string", "x-ensemble": "class", "x-ensemble-base": "a.B"}
+    schema = {"type": "object", "properties": {"a": named}}
+    record = ActionPlugin(name="a", summary="s", run=lambda context: None, options=schema)
+    with pytest.raises(PluginError, match="only options of generators"):
+        check_record(record)

@@ -42,7 +42,7 @@ def spec(generator: Generator, timeout: float = 600.0) -> GeneratorSpec:
         use="fixed",
         group="sim",
         vocs=Vocs(variables=(X, N, KIND), objectives={"E": "minimize"}),
-        build=lambda: generator,
+        build=lambda purpose: generator,
         timeout=timeout,
     )
 

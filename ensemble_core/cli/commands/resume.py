@@ -37,7 +37,15 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
 from ensemble_core.journal.requests import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, find, is_own, state_folder
+from ensemble_core.journal.run_store import (
+    HALT,
+    LEAVE,
+    STOP,
+    Lock,
+    find,
+    require_own,
+    state_folder,
+)
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Resumed, StopRequested
@@ -107,12 +115,7 @@ def take_up(
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left: of a
     run that has ended too, where the run does not end by it."""
     folder = find(state_folder(state), run)
-    if not is_own(folder):
-        raise UsageError(
-            f"run {folder.name} is another user's, or others may write in its folder: {folder}",
-            hint="the user who began it can go on with it",
-            code="not-yours",
-        )
+    require_own(folder)
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
@@ -180,7 +183,7 @@ def _take_up(
     changed = None if stop_first is not None else _changed(past, accept_changes, overrides)
     reopened = over and stop_first is None
     if reopened and (
-        changed is None or not _something_to_do(past, past.loading(changed, changed=True))
+        changed is None or not _something_to_do(past, past.loading_new("check")(changed))
     ):
         raise ended
     record = past.registry.lookup("executor", str(past.executor["name"]))
@@ -199,7 +202,7 @@ def _take_up(
             writer.forget_snapshots()
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
-            ensemble = past.loading(changed, changed=True)
+            ensemble = past.loading_new("run")(changed)
         if stop_first is None:
             check_environment(ensemble)
         if changed is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import complete_runs, json_option, plugin_option, state_option
 from ensemble_core.cli.text_style import count_of, print_line, printable, style_of
 from ensemble_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.named_code import Purpose
 
 __all__ = ["test"]
 
@@ -25,6 +28,12 @@ __all__ = ["test"]
     shell_complete=complete_runs,
     help="Print a test file made of a kept run: what happened, and what was decided.",
 )
+@click.option(
+    "--run-code",
+    is_flag=True,
+    help="Run the code that the files name: their functions, classes of generators and plugins. "
+    "Without it, a test answers for each call ('returned', 'suggested').",
+)
 @click.option("--junit", metavar="REPORT", type=click.Path(), help="Write a JUnit report here.")
 @plugin_option
 @state_option
@@ -32,6 +41,7 @@ __all__ = ["test"]
 def test(
     files: tuple[str, ...],
     record: str | None,
+    run_code: bool,
     junit: str | None,
     plugins: tuple[str, ...],
     state: str | None,
@@ -53,7 +63,7 @@ def test(
     with errors_as_json(as_json):
         if record is not None:
             return _record(record, state)
-        return _run(files, junit, plugins, as_json)
+        return _run(files, junit, plugins, "rehearse" if run_code else "check", as_json)
 
 
 def _record(run: str, state: str | None) -> int:
@@ -68,7 +78,13 @@ def _record(run: str, state: str | None) -> int:
     return 0
 
 
-def _run(files: Sequence[str], junit: str | None, plugins: tuple[str, ...], as_json: bool) -> int:
+def _run(
+    files: Sequence[str],
+    junit: str | None,
+    plugins: tuple[str, ...],
+    purpose: Purpose,
+    as_json: bool,
+) -> int:
     import sys
 
     from ensemble_core.cli.rule_tests.junit import report
@@ -80,7 +96,7 @@ def _run(files: Sequence[str], junit: str | None, plugins: tuple[str, ...], as_j
     read, errors = [], list[EnsembleError]()
     for file in files:
         try:
-            read.append(read_tests(file, plugins))
+            read.append(read_tests(file, plugins, purpose=purpose))
         except FileErrors as error:
             errors += error.errors
         except EnsembleError as error:

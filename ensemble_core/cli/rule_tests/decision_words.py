@@ -22,8 +22,10 @@ from ensemble_core.model.decisions import (
     Log,
     Resize,
     Retry,
+    SetGenerator,
     SetGroup,
     Submit,
+    Switch,
     Terminate,
 )
 
@@ -70,6 +72,8 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     EnableRule: lambda d: ("enable", _one_or_all(d.rules)),
     DisableRule: lambda d: ("disable", _one_or_all(d.rules)),
     SetGroup: lambda d: ("set", {d.group: dict(d.fields)}),
+    SetGenerator: lambda d: ("pause" if d.pause else "suggest", d.generator),
+    Switch: lambda d: ("switch", _one_or_all(d.on)),
     Call: lambda d: ("call", d.name),
     Log: lambda d: ("log", d.message),
     Terminate: lambda d: ("terminate", d.exit_code),
@@ -77,7 +81,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
 #: The words.
 WORDS = (
     *("submit", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
-    *("set", "call", "log", "terminate"),
+    *("set", "pause", "suggest", "switch", "call", "log", "terminate"),
 )
 
 
@@ -129,6 +133,8 @@ def fits(expected: Mapping[str, Any], decision: Decision) -> bool:
         return isinstance(fields, Mapping) and fields.items() <= decision.fields.items()
     if isinstance(decision, (EnableRule, DisableRule)):
         return _as_list(what) == list(decision.rules)
+    if isinstance(decision, Switch):
+        return _as_list(what) == list(decision.on)
     return bool(what == is_so)
 
 
@@ -193,9 +199,18 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
         return all(_is_rule(context, path, name) for name in _as_list(what))
     if word == "call":
         known = context.known.functions
-        if known is not None and what not in known and what not in context.registry.actions:
+        others = {*context.registry.actions, *context.known.generators}
+        if known is not None and what not in known and what not in others:
             context.unknown(path, "function", str(what), known)
             return False
+    if word in ("pause", "suggest", "switch"):
+        if word != "switch":
+            return context.generator(what, path)
+        instances = context.known.instances
+        wrong = [each for each in _as_list(what) if each not in instances]
+        for each in wrong:
+            context.unknown(path, "instance", str(each), instances)
+        return not wrong
     if word in ("grow", "shrink", "terminate") and (
         not isinstance(what, int) or isinstance(what, bool)
     ):

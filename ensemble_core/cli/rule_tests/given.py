@@ -14,16 +14,18 @@ from typing import Any
 
 from ensemble_core.cli.rule_tests.decision_words import group_of
 from ensemble_core.cli.rule_tests.step_reader import StepReader
-from ensemble_core.cli.rule_tests.told_queue import NotPossible, Tell, ToldQueue
+from ensemble_core.cli.rule_tests.told_queue import NotPossible, Tell, ToldQueue, called
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, shown
 from ensemble_core.engine.requests import refusal
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
+    Event,
     ExecutorLost,
     JobEvent,
     Observed,
@@ -54,8 +56,8 @@ _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 
 
 class Given(StepReader):
-    """The words of one ensemble's tests. ``answered`` are the functions of the test at hand whose
-    calls it answers itself."""
+    """The words of one ensemble's tests. ``answered`` are the functions and generators whose calls
+    the test at hand answers itself."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         super().__init__(context, ensemble)
@@ -271,13 +273,55 @@ class Given(StepReader):
 
     def returned(self, value: Any, path: Path) -> Tell:
         """A function, or a plugin's slow action, returns."""
-        data = self._mapping(value, path, ("function", "result"), ("function",))
+        data = self._mapping(value, path, ("function", "result", "parameters"), ("function",))
         name = self._function(data, path)
         result = data.get("result") or []
         parts = result if isinstance(result, list) else [result]
         for part in parts:
             self._returned_part(part, (*path, "result"))
-        return partial(_answered, name, lambda now, call: CallReturned(now, call, tuple(parts)))
+        given = self._mapping(data.get("parameters") or {}, (*path, "parameters"), (), ())
+        values = {key: each if isinstance(each, list) else [each] for key, each in given.items()}
+
+        def answer(now: float, call: Call) -> CallReturned:
+            if call.kind != "parameters":
+                return CallReturned(now, call.call, tuple(parts))
+            asked = {"submit": call.options["group"], "with": call.options["with"]}
+            missing = set(call.options["functions"]) - set(values)
+            if missing:
+                raise NotPossible(f"{name!r} gives no value for {min(missing)!r}")
+            return CallReturned(now, call.call, ({**asked, "parameters": values},))
+
+        return partial(_answered, name, answer)
+
+    def suggested(self, value: Any, path: Path) -> Tell:
+        """A generator suggests points, and names those whose jobs are to be cancelled."""
+        keys = ("generator", "points", "prune")
+        data = self._mapping(value, path, keys, ("generator",))
+        name = self._generator(data, path)
+        points, pruned = data.get("points") or [], data.get("prune") or []
+        spec = self._ensemble.generators.get(name)
+        if not isinstance(points, list) or not isinstance(pruned, list):
+            self._wrong(path, "'points' and 'prune' are lists", "points: [{x: 1}]", "wrong-type")
+            points = pruned = []
+        for place, point in enumerate(points if spec is not None else ()):
+            here = (*path, "points", place)
+            known = self._mapping(point, here, (), ())
+            assert spec is not None
+            why = spec.vocs.refused({key: each for key, each in known.items() if key != "_id"})
+            if why is not None:
+                self._wrong(here, f"this is no point of {name!r}: {why}", "mend its variables")
+        for number in pruned:
+            self._number(number, (*path, "prune"), 0)
+        parts = (*({"prune": each} for each in pruned), *({"point": each} for each in points))
+
+        def tell(queue: ToldQueue) -> None:
+            _answered(of, answer, queue, len(points))
+
+        def answer(now: float, call: Call) -> CallReturned:
+            return CallReturned(now, call.call, parts)
+
+        of = f"generator {name}"
+        return tell
 
     def _returned_part(self, part: Any, path: Path) -> None:
         binder = self._ensemble.binder
@@ -293,10 +337,15 @@ class Given(StepReader):
             self._context.attach(error, path)
 
     def raised(self, value: Any, path: Path) -> Tell:
-        """A function, or a plugin's slow action, raises."""
-        data = self._mapping(value, path, ("function", "error"), ("function",))
-        name, error = self._function(data, path), self._text(data, "error", path, "it raised")
-        return partial(_answered, name, lambda now, call: CallFailed(now, call, error))
+        """A function, a plugin's slow action or a generator raises."""
+        of = "generator" if isinstance(value, Mapping) and "generator" in value else "function"
+        data = self._mapping(value, path, (of, "error"), (of,))
+        if of == "generator":
+            name = f"generator {self._generator(data, path)}"
+        else:
+            name = self._function(data, path)
+        error = self._text(data, "error", path, "it raised")
+        return partial(_answered, name, lambda now, call: CallFailed(now, call.call, error))
 
     def _function(self, data: Mapping[str, Any], path: Path) -> str:
         name = str(data.get("function", ""))
@@ -304,6 +353,14 @@ class Given(StepReader):
         if data and name not in known:
             self._context.unknown((*path, "function"), "function", name, known)
         self.answered.add(name)
+        return name
+
+    def _generator(self, data: Mapping[str, Any], path: Path) -> str:
+        name = str(data.get("generator", ""))
+        known = self._ensemble.generators
+        if data and name not in known:
+            self._context.unknown((*path, "generator"), "generator", name, known)
+        self.answered.add(f"generator {name}")
         return name
 
     def requested(self, value: Any, path: Path) -> Tell:
@@ -380,12 +437,16 @@ def _ended(
         queue.end(job, None if cause in _NO_STATUS else status, _EXCEPTIONS.get(cause), note)
 
 
-def _answered(name: str, answer: Callable[[float, str], Any], queue: ToldQueue) -> None:
-    call = next((call for call in queue.calls if call.name == name), None)
+def _answered(
+    name: str, answer: Callable[[float, Call], Event], queue: ToldQueue, points: int = 0
+) -> None:
+    call = next((call for call in queue.calls if name in called(call)), None)
     if call is None:
         raise NotPossible(f"no call of {name!r} is open")
+    if points > (asked := call.options.get("suggest", 0)):
+        raise NotPossible(f"{points} points are suggested, and {asked} were asked for")
     queue.calls.remove(call)
-    queue.emit(answer(queue.now, call.call))
+    queue.emit(answer(queue.now, call))
 
 
 #: The words of ``given``.
@@ -403,6 +464,7 @@ WORDS: Mapping[str, Callable[[Given, Any, Path], Tell]] = {
     "resized": Given.resized,
     "returned": Given.returned,
     "raised": Given.raised,
+    "suggested": Given.suggested,
     "requested": Given.requested,
     "stopped": Given.stopped,
     "resumed": Given.resumed,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ensemble_core.cli.rule_tests.expected import Expectation, Failure, Happened
 from ensemble_core.cli.rule_tests.test_file import RuleTest, Step, TestFile
-from ensemble_core.cli.rule_tests.told_queue import NotPossible, ToldQueue
+from ensemble_core.cli.rule_tests.told_queue import NotPossible, ToldQueue, called
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, event_words
@@ -57,9 +57,13 @@ class Played:
         }
 
 
+def _is_answered(call: Call, test: RuleTest) -> bool:
+    return test.answered is None or not test.answered.isdisjoint(called(call))
+
+
 def play(tests: TestFile, test: RuleTest) -> Played:
     """Play one test and compare. Raises :class:`EnsembleError` where the file's functions cannot
-    be executed."""
+    be executed, or may not be."""
     told = _Told(tests, test)
     failures = told.run()
     for expectation in test.expect:
@@ -106,7 +110,8 @@ class _Told(Watcher):
             engine=self.engine,
             began=BEGAN,
             until=BEGAN + test.length + 2 * _AFTER,
-            takes=lambda call: None if call.name in test.answered else 0.0,
+            takes=lambda call: None if _is_answered(call, test) else 0.0,
+            purpose=tests.purpose,
         )
 
     @property

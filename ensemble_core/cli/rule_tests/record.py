@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product, zip_longest
 from typing import Any
 
@@ -20,11 +21,13 @@ from ensemble_core.cli.rule_tests.expected import SAME_TIME, Happened, decided_b
 from ensemble_core.cli.rule_tests.play import Played, play
 from ensemble_core.cli.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_core.cli.rule_tests.test_file import read_tests
+from ensemble_core.cli.text_style import printable
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_evaluation import Verdict
 from ensemble_core.engine.rule_index import RuleState, Watch
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate
+from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
@@ -41,6 +44,7 @@ from ensemble_core.model.events import (
     Started,
     StopRequested,
 )
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["recorded"]
 
@@ -86,7 +90,7 @@ class _Recording:
         self.happened: list[Happened] = []
         self._now = 0.0
         self._ended = False
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, Call] = {}
         #: Jobs that the run itself cancelled: the queue of a test does that by itself.
         self._cancelled: set[str] = set()
         #: Jobs with an exception: their further events are kept as they are.
@@ -102,7 +106,7 @@ class _Recording:
             self.steps.append((self._now, step, word == "row" and not woken))
         for decision in decisions:
             if isinstance(decision, Call):
-                self._calls[decision.call] = decision.name
+                self._calls[decision.call] = decision
             elif isinstance(decision, Cancel):
                 self._cancelled.update(decision.jobs)
             elif isinstance(decision, Terminate):
@@ -130,12 +134,10 @@ class _Recording:
             size = {} if event.size is None else {"size": event.size}
             reason = {"reason": event.reason} if event.reason else {}
             yield "resized", {"outcome": event.outcome, **size, **reason}
-        elif isinstance(event, CallReturned):
-            result = {"result": list(event.result)} if event.result else {}
-            yield "returned", {"function": self._calls.get(event.call, event.call), **result}
-        elif isinstance(event, CallFailed):
-            name = self._calls.get(event.call, event.call)
-            yield "raised", {"function": name, "error": event.error}
+        elif isinstance(event, (CallReturned, CallFailed)):
+            call = self._calls.get(event.call)
+            if call is not None:
+                yield _answer(call, event)
         else:
             yield from _of_run(event)
 
@@ -162,6 +164,25 @@ class _Recording:
                 yield "finished", {"job": job, "signal": status & 0x7F}
             else:
                 yield "finished", {"job": job, "exit_code": status >> 8} if status else job
+
+
+def _answer(call: Call, event: CallReturned | CallFailed) -> tuple[str, dict[str, Any]]:
+    """The word for what came of a call: of a function, a plugin's action or a generator."""
+    name = (
+        next(iter(call.options["functions"].values())) if call.kind == "parameters" else call.name
+    )
+    of = {"generator" if call.kind == "generator" else "function": name}
+    if isinstance(event, CallFailed):
+        return "raised", {**of, "error": event.error}
+    if call.kind == "parameters":
+        return "returned", {**of, "parameters": event.result[0]["parameters"]}
+    if call.kind != "generator":
+        return "returned", {**of, "result": list(event.result)} if event.result else of
+    told = {
+        "points": [each["point"] for each in event.result if "point" in each],
+        "prune": [each["prune"] for each in event.result if "prune" in each],
+    }
+    return "suggested", {**of, **{key: each for key, each in told.items() if each}}
 
 
 def _as_it_is(event: JobEvent) -> tuple[str, Any]:
@@ -194,7 +215,16 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
         began = event.timestamp if row.seq == 1 else began
         recording.take(event.timestamp - began, event, decisions, woken.woken)
         woken.woken = False
-    file = os.path.relpath(kept.journal.texts()[-1].file or kept.journal.about.get("file", ""))
+    text = kept.journal.texts()[-1]
+    ensemble = kept.loading(text)
+    file = os.path.relpath(text.file or str(kept.journal.about.get("file", "")))
+    head: dict[str, Any] = {"ensemble": file}
+    if plugins := kept.journal.about.get("plugins"):
+        head["plugins"] = [os.path.relpath(str(each)) for each in plugins]
+    if text.overrides:
+        head["set"] = list(text.overrides)
+    begin = f"# Recorded from run {printable(kept.tag)}.\n"
+    begin += "".join(f"{key}: {_flow(each)}\n" for key, each in head.items())
     wanted = _firings(recording.happened)
     metrics = {
         f"count.{group.name}.{what}": number
@@ -205,27 +235,25 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
     end: list[dict[str, Any]] = [{"metric": metrics}] if metrics else []
     ended = replay.engine.state.ended
     end += [{"ended": False if ended is None else ended.exit_code}]
-    text = ""
+    made = ""
     for rows, digits in product((False, True), _DIGITS):
         given = [
             {"at": _time(at, digits), **step} if at else step
             for at, step, asleep in recording.steps
             if rows or not asleep
         ]
-        head = f"# Recorded from run {kept.tag}.\nensemble: {file}\n"
-        text = head + _test(kept.tag, given, end)
-        played = _played(text)
+        made = begin + _test(kept.tag, given, end)
+        played = _played(made, ensemble, kept.registry)
         found = _firings(played.happened)
         if _in_order(played.happened) == _in_order(recording.happened):
             # A job that was cancelled took a while to go, and its queue is quicker.
             given = given[: len(given) - played.untold]
-            text = head + _test(kept.tag, given, [*_expectations(found), *end])
-            return text, ""
-    text = head + _test(kept.tag, given, [*_expectations(wanted), *end])
+            return begin + _test(kept.tag, given, [*_expectations(found), *end]), ""
+    made = begin + _test(kept.tag, given, [*_expectations(wanted), *end])
     pairs = [pair for pair in zip_longest(wanted, found) if _unlike(*pair)]
     run, test = pairs[0] if pairs else (None, None)
     said = f"the test decides otherwise than the run did: {_said(test)}; in the run {_said(run)}"
-    return text, said
+    return made, said
 
 
 def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -281,10 +309,10 @@ def _firings(happened: Sequence[Happened]) -> list[_Firing]:
     return found
 
 
-def _played(text: str) -> Played:
-    file = os.path.join(os.getcwd(), "recorded.ensemble-test.yaml")
-    tests = read_tests(file, text=text)
-    return play(tests, tests.tests[0])
+def _played(text: str, ensemble: Ensemble, registry: Registry) -> Played:
+    """Play a recorded test on the run's own ensemble. No call is made: the record answers."""
+    tests = read_tests("recorded.ensemble-test.yaml", text=text, about=(ensemble, registry))
+    return play(tests, replace(tests.tests[0], answered=None))
 
 
 def _expectations(firings: Sequence[_Firing]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from ensemble_core.config.source import read
 from ensemble_core.errors import FileErrors, Location
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.named_code import Purpose, require
 from ensemble_core.plugin.registry import Registry
 
 __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
@@ -40,15 +41,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test. ``gauges`` are the queue's when the run begins; ``answered`` are the functions
-    whose calls the test answers itself."""
+    """One test. ``gauges`` are the queue's when the run begins; ``answered`` are the functions and
+    generators whose calls the test answers itself; ``None``: all."""
 
     name: str
     where: Location | None
     steps: tuple[Step, ...]
     expect: tuple[Expectation, ...]
     gauges: Mapping[str, float] = field(default_factory=dict)
-    answered: frozenset[str] = frozenset()
+    answered: frozenset[str] | None = frozenset()
 
     @property
     def length(self) -> float:
@@ -60,7 +61,8 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """The tests of one file, and the ensemble that they are about."""
+    """The tests of one file, and the ensemble that they are about; ``purpose`` decides whether code
+    that it names is loaded."""
 
     __test__ = False  # not for pytest, whose tests begin with such a name
 
@@ -68,11 +70,20 @@ class TestFile:
     ensemble: Ensemble
     registry: Registry
     tests: tuple[RuleTest, ...]
+    purpose: Purpose = "check"
 
 
-def read_tests(file: str, plugins: tuple[str, ...] = (), *, text: str | None = None) -> TestFile:
-    """The tests of this file, or of a text that is to be it. Raises :class:`EnsembleError` with all
-    that is wrong."""
+def read_tests(
+    file: str,
+    plugins: tuple[str, ...] = (),
+    *,
+    purpose: Purpose = "check",
+    text: str | None = None,
+    about: tuple[Ensemble, Registry] | None = None,
+) -> TestFile:
+    """The tests of this file, or of a text that is to be it. ``purpose`` decides whether plugins
+    that it names are loaded. With ``about`` neither these nor its ensemble are read, and the tests
+    are of that one. Raises :class:`EnsembleError` with all that is wrong."""
     document = read_text(read(file) if text is None else text, file)
     data = document.data
     here = os.path.dirname(file)
@@ -81,7 +92,13 @@ def read_tests(file: str, plugins: tuple[str, ...] = (), *, text: str | None = N
     more = [
         os.path.join(here, str(each)) for each in (named if isinstance(named, list) else [named])
     ]
-    registry = discover((*plugins, *more))
+    if about is not None:
+        registry = about[1]
+    else:
+        for each in more:
+            where = document.at(("plugins",))
+            require("plugin", f"the plugin {each!r}", purpose, where=where, instead=_PLUGIN)
+        registry = discover((*plugins, *more))
     context = Context(document, Validators(registry), None, Known())
     if not isinstance(data, dict):
         hint = "it is a mapping with 'ensemble' and 'tests'"
@@ -90,8 +107,8 @@ def read_tests(file: str, plugins: tuple[str, ...] = (), *, text: str | None = N
     for key in data:
         if key not in _TOP:
             _unknown_key(context, (key,), key, _TOP)
-    about = data.get("ensemble")
-    if not isinstance(about, str):
+    study = data.get("ensemble")
+    if not isinstance(study, str):
         hint = "write 'ensemble: study.yaml', the file that the tests are about"
         context.report(("ensemble",), "no ensemble file is named", hint=hint, code="missing-key")
         raise FileErrors(context.errors)
@@ -100,14 +117,19 @@ def read_tests(file: str, plugins: tuple[str, ...] = (), *, text: str | None = N
         hint = "write a list of KEY=VALUE, as --set has them"
         context.report(("set",), f"{shown(overrides)} is no list", hint=hint, code="wrong-type")
         overrides = []
-    ensemble = load(os.path.join(here, about), registry, overrides=list(map(str, overrides)))
+    if about is not None:
+        ensemble = about[0]
+    else:
+        ensemble = load(os.path.join(here, study), registry, overrides=list(map(str, overrides)))
     reader = _Reader(context, ensemble)
     found = reader.tests(data.get("tests"))
     if context.errors:
         raise FileErrors(context.errors)
-    return TestFile(file, ensemble, registry, found)
+    return TestFile(file, ensemble, registry, found, purpose)
 
 
+#: What can be done instead of loading a plugin that a test names.
+_PLUGIN = "take it out of the file and name it with --plugin"
 _TOP = ("ensemble", "tests", "plugins", "set")
 _TEST = ("name", "given", "expect")
 
@@ -137,6 +159,8 @@ class _Reader:
             groups=dict(ensemble.groups),
             statistics=ensemble.statistics,
             functions=ensemble.functions,
+            generators=dict(ensemble.generators),
+            instances=frozenset(ensemble.instances),
             rules=None if joins else frozenset(rule.id for rule in ensemble.rules),
         )
         self._given = Given(context, ensemble)

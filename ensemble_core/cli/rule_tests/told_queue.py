@@ -7,7 +7,7 @@ ends when the test says so, and a request for nodes is answered by the test alon
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import ClassVar
 
 from ensemble_core.cli.rule_tests.decision_words import group_of
@@ -17,13 +17,20 @@ from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 
-__all__ = ["NotPossible", "Tell", "ToldQueue"]
+__all__ = ["NotPossible", "Tell", "ToldQueue", "called"]
 
 #: What comes of one step: events, told to the queue.
 Tell = Callable[["ToldQueue"], None]
 
 _ARRIVAL = ("validate", "depend", "priority")
 _CLEARING = ("release", "free", "clean")
+
+
+def called(call: Call) -> Set[str]:
+    """Return what a call is of: functions, the action of a plugin, or a generator."""
+    if call.kind == "generator":
+        return {f"generator {call.name}"}
+    return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
 
 
 class NotPossible(Exception):

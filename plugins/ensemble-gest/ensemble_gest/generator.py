@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, Vocs
-from ensemble_gest import found_class
 
 __all__ = ["GestGenerator"]
 
@@ -22,7 +21,7 @@ class GestGenerator(Generator):
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         self._vocs = vocs
-        self._class = found_class(options["class"])
+        self._class = options["class"]
         self._options = dict(options["options"])
         self._begin()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +13,10 @@ from ensemble_gest import ensemble_generators
 from gest_api.generator import Generator as Standard
 
 from ensemble_core import Constraint, EnsembleError, Exchange, Point, Variable, Vocs
-from ensemble_core.testing import GeneratorContract, PlayedGenerator
+from ensemble_core.testing import GeneratorContract, PlayedGenerator, build_generator
 
 (GEST,) = ensemble_generators()
-HERE = f"{__name__}."
+build = partial(build_generator, GEST, purpose="run")
 
 
 class Uniform(Standard):
@@ -131,7 +133,7 @@ class TestLibensembleWithOneVariable(TestLibensemble):
     vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
 
     def test_it_is_told_of_its_points(self) -> None:
-        played = PlayedGenerator(lambda: GEST.build(self.vocs, self.options), self.vocs, 2)
+        played = PlayedGenerator(lambda: build(self.vocs, self.options), self.vocs, 2)
         played.play(6, lambda point: {"E": 1.0})
 
 
@@ -150,9 +152,7 @@ def value(point: Any) -> dict[str, float]:
 
 
 def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs() -> None:
-    played = PlayedGenerator(
-        lambda: GEST.build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2
-    )
+    played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2)
     played.play(4, value)
     told = played.generator._generator.told  # type: ignore[attr-defined]
     assert [each["_id"] for each in told] == [0, 1, 2]
@@ -165,7 +165,7 @@ def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs(
 
 def test_one_that_does_not_repeat_itself_is_told_what_is_on_record_as_points_of_others() -> None:
     played = PlayedGenerator(
-        lambda: GEST.build(PROBLEM, options("of_the_standard.Restless")), PROBLEM, 2
+        lambda: build(PROBLEM, options("of_the_standard.Restless")), PROBLEM, 2
     )
     played.play(6, value)
     played.renew()
@@ -177,7 +177,7 @@ def test_one_that_does_not_repeat_itself_is_told_what_is_on_record_as_points_of_
 
 
 def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> None:
-    generator = GEST.build(PROBLEM, options("of_the_standard.Uniform"))
+    generator = build(PROBLEM, options("of_the_standard.Uniform"))
     first, second = generator.suggest(2)
     generator.ingest([Point(number=0, parameters=first, state="lost")])
     lost = Point(number=1, parameters=second, state="lost", values={"E": -1e9, "c": 2.0})
@@ -195,34 +195,38 @@ def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> N
 def test_a_class_that_is_not_there_is_named_with_what_to_install(
     path: str, what: str, hint: str
 ) -> None:
-    assert GEST.check is not None
     with pytest.raises(EnsembleError, match=what) as caught:
-        GEST.check(PROBLEM, options(path))
+        build(PROBLEM, options(path))
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(hint)
 
 
 def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
-    assert GEST.check is not None
     several = Vocs(variables=PROBLEM.variables, objectives={"E": "minimize", "F": "minimize"})
     with pytest.raises(EnsembleError, match="one objective, please"):
-        GEST.check(several, options("of_the_standard.Uniform"))
+        build(several, options("of_the_standard.Uniform"))
     for path in ("UniformSample", "a..b", ".a", "a b.C"):
         with pytest.raises(EnsembleError, match="is not the import path of a class"):
-            GEST.check(PROBLEM, {"class": path, "options": {}})
+            build(PROBLEM, {"class": path, "options": {}})
     with pytest.raises(EnsembleError, match="cannot be built"):
-        GEST.check(PROBLEM, options("of_the_standard.Uniform", no_such=1))
+        build(PROBLEM, options("of_the_standard.Uniform", no_such=1))
+
+
+@pytest.mark.parametrize("path", ["logging.basicConfig", "subprocess.Popen", "os.path.join"])
+def test_only_a_generator_of_the_standard_is_built(path: str, tmp_path: Path) -> None:
+    """Anything else that can be called would be called with the options of the file."""
+    with pytest.raises(EnsembleError, match=r"is not a subclass of gest_api\.generator\.Generator"):
+        build(PROBLEM, options(path, filename=str(tmp_path / "made"), args=["true"]))
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_class_that_takes_its_arguments_by_name_only_is_built() -> None:
-    found = GEST.build(PROBLEM, options("of_the_standard.Named", seed=4)).suggest(2)
-    assert found == GEST.build(PROBLEM, options("of_the_standard.Uniform", seed=4)).suggest(2)
+    found = build(PROBLEM, options("of_the_standard.Named", seed=4)).suggest(2)
+    assert found == build(PROBLEM, options("of_the_standard.Uniform", seed=4)).suggest(2)
 
 
 def test_points_of_another_generator_are_told_without_an_id() -> None:
-    played = PlayedGenerator(
-        lambda: GEST.build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM
-    )
+    played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM)
     values = {"E": 2.0, "c": 3.0}
     other = Point(number=3, parameters={"x": 1.0, "n": 2}, state="done", values=values)
     played.learn([other, Point(number=4, parameters={"x": 2.0, "n": 2}, state="lost")])
@@ -233,10 +237,10 @@ def test_points_of_another_generator_are_told_without_an_id() -> None:
 
 def test_a_value_is_of_its_own_place_where_a_changed_file_has_fewer_points_on_record() -> None:
     problem = Vocs(variables=(Variable(name="x", low=0.0, high=1.0),), objectives={"E": "minimize"})
-    build = lambda: GEST.build(problem, options("of_the_standard.Uniform", seed=5))  # noqa: E731
-    given = build().suggest(3)
+    make = lambda: build(problem, options("of_the_standard.Uniform", seed=5))  # noqa: E731
+    given = make().suggest(3)
     before = [Point(number=number, parameters=each) for number, each in enumerate(given)]
-    resumed = build()
+    resumed = make()
     resumed.resume([Exchange((), (), tuple(before[1:]))])  # the first is outside the new range
     new = resumed.suggest(2)
     resumed.ingest([Point(number=3, parameters=new[0], state="done", values={"E": 1.0})])
@@ -258,7 +262,7 @@ def test_a_simplex_of_xopt_goes_on_with_the_same_points_after_it_is_built_anew()
 
     found = []
     for stops in ((30,), (3, 9, 18)):
-        played = PlayedGenerator(lambda: GEST.build(problem, given), problem)
+        played = PlayedGenerator(lambda: build(problem, given), problem)
         for calls in stops:
             points = played.play(calls, bowl)
             played.renew()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ensemble_core import ExecutorError, UsageError
-from ensemble_core.cli.toolkit import print_line, print_warning
+from ensemble_core.cli.toolkit import is_private, print_line, print_warning
 from ensemble_jobspec.standing import is_over, run_state
 
 __all__ = [
@@ -41,6 +41,8 @@ __all__ = [
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
+_FOLDERS = ("new", "running", "done", "failed")
+_FOREIGN = "it is another user's, or others may write it"
 #: Seconds until a controller that ended before its run was over is begun again: first, and at most.
 FIRST, _MOST = 1.0, 60.0
 #: Controllers in a row that end so, until a server that is to end gives up.
@@ -116,6 +118,8 @@ class Server:
         self._runs = runs
         self._every = max(0.05, every)
         self._sizes: dict[Path, tuple[int, int]] = {}
+        #: Files that somebody else may have written: they are left alone.
+        self._foreign: set[Path] = set()
         self._stopping = False
 
     def serve(self, *, once: bool = False) -> int:
@@ -127,7 +131,7 @@ class Server:
         make_folders(self._folder)
         with self._alone(), self._signals():
             claimed = sorted((self._folder / "running").glob("*.*"))
-            waiting = [file for file in claimed if file.suffix in _SUFFIXES]
+            waiting = [file for file in claimed if file.suffix in _SUFFIXES and self._mine(file)]
             while not self._stopping:
                 self._end()
                 waiting = self._runs.begin(waiting)
@@ -192,6 +196,8 @@ class Server:
             if file.suffix not in _SUFFIXES or file.name.startswith("."):
                 continue
             try:
+                if not self._mine(file):
+                    continue
                 status = file.stat()
                 seen[file] = (status.st_size, status.st_mtime_ns)
                 if self._sizes.get(file) != seen[file]:
@@ -206,6 +212,15 @@ class Server:
             claimed.append(target)
         self._sizes = seen
         return claimed
+
+    def _mine(self, file: Path) -> bool:
+        """Return whether nobody else can have written a file; warn once of any other."""
+        if is_private(file):
+            return True
+        if file not in self._foreign:
+            self._foreign.add(file)
+            print_warning(f"{file} is not run: {_FOREIGN}; check it, then chown and chmod go-w it")
+        return False
 
     def _end(self) -> None:
         for file, code, why in self._runs.ended():
@@ -230,11 +245,19 @@ def private(path: str, flags: int) -> int:
 
 
 def make_folders(folder: Path) -> None:
-    """Make the folders of a served one, its user's alone. Raises :class:`UsageError` where they
-    cannot be had."""
+    """Make the folders of a served one, its user's alone. Raise :class:`UsageError` if that cannot
+    be done, or others may put files there: what they write would run as this user."""
     try:
-        for name in ("", "new", "running", "done", "failed"):
+        for name in ("", *_FOLDERS):
             (folder / name).mkdir(mode=0o700, parents=not name, exist_ok=True)
+        for path in (folder, *(folder / name for name in (*_FOLDERS, "ensemble.yaml"))):
+            if path.exists() and not is_private(path):
+                raise UsageError(
+                    f"cannot serve {str(path)!r}: {_FOREIGN}",
+                    cause="what others put there would run as you",
+                    hint=f"serve a folder of your own, or: chmod go-w {path}",
+                    code="not-yours",
+                )
     except OSError as error:
         raise UsageError(
             f"cannot use the folder {str(folder)!r}: {error.strerror}", code="unreadable-file"

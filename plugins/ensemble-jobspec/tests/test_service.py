@@ -304,6 +304,57 @@ def test_a_folder_has_one_server() -> None:
     assert notes() == ["slow"]
 
 
+@pytest.mark.parametrize("how", [(), ("--each",)])
+@pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
+def test_a_folder_into_which_others_may_put_files_is_not_served(
+    folder: str, how: tuple[str, ...]
+) -> None:
+    """What they put there would run as the user who serves it, be it root."""
+    move_in("good", task("good"))
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder).chmod(0o777)
+    refused = ensemble(*SERVE, *how, "--once", code=2)
+    assert f"{folder}': it is another user's, or others may write it" in refused.output
+    assert not Path("notes").exists()
+    assert names("new") == ["good.yaml"]
+    Path(folder).chmod(0o755)
+    ensemble(*SERVE, *how, "--once")
+    assert notes() == ["good"]
+
+
+@pytest.mark.parametrize("how", [(), ("--each",)])
+@pytest.mark.parametrize("place", ["new", "running"])
+def test_a_jobspec_that_another_user_may_have_written_is_not_run(
+    place: str, how: tuple[str, ...]
+) -> None:
+    move_in("theirs", task("theirs"))
+    move_in("good", task("good"))
+    Path("served", place).mkdir(mode=0o700, exist_ok=True)
+    theirs = Path("served", place, "theirs-20200101T000000-abcdef.yaml")
+    Path("served/new/theirs.yaml").rename(theirs)
+    theirs.chmod(0o666)
+    told = ensemble(*SERVE, *how, "--once").output
+    assert notes() == ["good"]
+    assert theirs.exists()
+    assert told.count("theirs-20200101T000000-abcdef.yaml is not run: it is another user's") == 1
+    theirs.chmod(0o644)
+    ensemble(*SERVE, *how, "--once")
+    assert sorted(notes()) == ["good", "theirs"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file another user's")
+def test_a_jobspec_of_another_user_is_not_run_by_root() -> None:
+    move_in("theirs", task("theirs"))
+    move_in("linked", task("linked"))
+    os.chown("served/new/theirs.yaml", 65534, 65534)
+    Path("served/new/linked.yaml").rename("linked.yaml")
+    Path("served/new/linked.yaml").symlink_to(Path("linked.yaml").absolute())
+    os.chown("served/new/linked.yaml", 65534, 65534, follow_symlinks=False)
+    assert "theirs.yaml is not run" in ensemble(*SERVE, "--once").output
+    assert not Path("notes").exists()
+    assert names("new") == ["linked.yaml", "theirs.yaml"]
+
+
 #: The command, whose queue is away while there is a file ``away``; it notes each try.
 AWAY = """\
 import os, sys

@@ -17,6 +17,7 @@ from ensemble_core.cli.toolkit import (
     Display,
     Ensemble,
     KeptRun,
+    Purpose,
     Registry,
     display_options,
     load_plugins,
@@ -27,6 +28,7 @@ from ensemble_core.cli.toolkit import (
     print_warning,
     read_document,
     read_file,
+    require_code,
     run_simulated,
     set_option,
     state_option,
@@ -82,6 +84,12 @@ __all__ = ["simulate"]
     show_default=True,
     help="Call the file's functions, or have them return what they did in the run of --model-from.",
 )
+@click.option(
+    "--run-code",
+    is_flag=True,
+    help="Run the code that FILE names: its functions and classes of generators. Without it, a "
+    "file that needs them is refused.",
+)
 @click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
 @click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
 @click.option("--workers", type=int, metavar="N", help="Processes for --runs.  [default: cores]")
@@ -117,6 +125,7 @@ def simulate(
     model_file: str | None,
     model_from: str | None,
     functions: str,
+    run_code: bool,
     seed: int,
     runs: int,
     workers: int | None,
@@ -159,7 +168,8 @@ def simulate(
     machine = Machine(nodes, cores, gpus_per_node, backfill, held, max_nodes or nodes)
     registry = load_plugins(plugins)
     recorded = functions == "recorded"
-    files = _Files(registry, overrides, model_file, model_from, state, no_custom, recorded)
+    purpose: Purpose = "rehearse" if run_code else "check"
+    files = _Files(registry, overrides, model_file, model_from, state, no_custom, recorded, purpose)
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
     if vs is None and runs == 1 and costs is None:
@@ -189,6 +199,7 @@ class _Files:
         state: str | None,
         no_custom: bool,
         recorded: bool,
+        purpose: Purpose,
     ) -> None:
         if model_file is not None and model_from is not None:
             raise UsageError("--model and --model-from exclude each other", code="bad-option")
@@ -206,6 +217,7 @@ class _Files:
         self._state = state
         self._no_custom = no_custom
         self._recorded = recorded
+        self._purpose: Purpose = purpose
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
         """The ensemble with its model. Raises :class:`EnsembleError` for all that is wrong."""
@@ -219,6 +231,8 @@ class _Files:
                     f"{file} has functions of its own ({called}), and --no-custom refuses them",
                     code="has-functions",
                 )
+        require_code(ensemble, self._purpose, recorded=self._recorded)
+        if ensemble.custom:
             how = "return what they did in the run" if self._recorded else "are called as they are"
             print_warning(f"{file}: its functions {how}: {called}")
         model = self._model(file, text, ensemble)
@@ -231,7 +245,7 @@ class _Files:
                 "or learn it with --model-from RUN",
                 code="no-model",
             )
-        return Study(ensemble, self.registry, model, machine, until)
+        return Study(ensemble, self.registry, model, machine, until, purpose=self._purpose)
 
     def _where(self, file: str) -> str:
         if self._model_from is not None:
@@ -309,6 +323,7 @@ def _once(
         until=study.until,
         takes=calls.takes,
         answers=answer,
+        purpose=study.purpose,
     )
     if not (display.quiet or display.as_json):
         for line in once_lines(simulator.used, simulator.offered, model, stubbed):

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from ensemble_core import Decision, Expression, UsageError
-from ensemble_core.cli.toolkit import Cancel, Ensemble, Fired, Registry, VirtualRuntime, Watcher
+from ensemble_core.cli.toolkit import (
+    Cancel,
+    Ensemble,
+    Fired,
+    Purpose,
+    Registry,
+    VirtualRuntime,
+    Watcher,
+)
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
 
@@ -82,7 +90,8 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Study:
     """The study that is simulated: ``until`` are seconds after which a run is given up; ``cost`` is
-    what a run costs, over ``COST_NAMES``."""
+    what a run costs, over ``COST_NAMES``; ``purpose`` decides whether code that the file names is
+    loaded."""
 
     ensemble: Ensemble
     registry: Registry
@@ -90,6 +99,7 @@ class Study:
     machine: Machine
     until: float = math.inf
     cost: Expression | None = None
+    purpose: Purpose = "check"
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -137,6 +147,7 @@ def play(study: Study, seed: int) -> Figures:
         until=BEGAN + study.until,
         takes=calls.takes,
         answers=calls.answer,
+        purpose=study.purpose,
     )
     heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)

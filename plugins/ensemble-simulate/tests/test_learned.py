@@ -234,7 +234,7 @@ rules:
     real = _decisions(tmp_path, "real")
     assert ("submit", "look", None, ["after.0"]) in real
     assert _decisions(tmp_path, "played") == real
-    assert "there is no file" in _run(*words, "--tag", "called").output
+    assert "there is no file" in _run(*words, "--run-code", "--tag", "called").output
     refused = _run("simulate", "--functions", "recorded", *state, file)
     assert refused.exit_code == 2
     assert "--functions recorded needs a run" in refused.output

@@ -130,13 +130,34 @@ rules:
   - {id: begin, trigger: start, action: {name: custom, label: train}}
 simulate: {jobs: {a: 10s}, functions: {train: 50s}}
 """
-    result = _simulate(tmp_path, text)
+    result = _simulate(tmp_path, text, "--run-code")
     assert result.exit_code == 0, result.output
     assert "ended after 1m 00s" in result.output
     assert "its functions are called as they are: train" in result.output
     refused = _simulate(tmp_path, text, "--no-custom")
     assert refused.exit_code == 2
     assert "functions of its own (train)" in refused.output
+
+
+@pytest.mark.parametrize("more", [(), ("--runs", "2"), ("--functions", "called")])
+def test_functions_of_a_file_are_not_called_without_consent(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    text = f"""
+jobs: [{{name: a, command: x}}]
+custom: |
+  open({str(tmp_path / "ran")!r}, "w")
+  def train(**kwargs):
+      pass
+rules:
+  - {{id: begin, trigger: start, action: {{name: custom, label: train}}}}
+simulate: {{jobs: {{a: 10s}}}}
+"""
+    refused = _simulate(tmp_path, text, *more)
+    assert refused.exit_code == 2, refused.output
+    assert "add --run-code" in refused.output
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_time_limit_ends_a_job_as_the_queue_would(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Code that a file names: what of it is loaded, and for which purpose.
+
+An ensemble file has Python source (``custom:``) or the import path of a class (an option marked
+``"x-ensemble": "class"``); a rule test and the journal of a run name files of plugins. A stranger
+may have written any of these files, so checking, rendering, replaying or recording one loads
+nothing of it: :func:`require` decides, and whatever loads such code asks it first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from ensemble_core.errors import EnsembleError, Location, UsageError, returned_wrong
+from ensemble_core.model.generators import Generator
+
+if TYPE_CHECKING:
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.model.generators import Vocs
+    from ensemble_core.plugin.records import GeneratorPlugin
+
+__all__ = [
+    "Kind",
+    "Purpose",
+    "build_generator",
+    "check_class",
+    "is_loaded",
+    "load_source",
+    "named_classes",
+    "require",
+    "require_code",
+]
+
+#: ``source`` is that of ``custom:``, ``class`` an import path, ``plugin`` a plugin's file.
+Kind = Literal["source", "class", "plugin"]
+#: Why a file is read. ``check``: to validate, render, show, replay or record it. ``look``: to show
+#: a kept run that only its user can have written. ``rehearse``: to play its rules, where the user
+#: allowed its code (``--run-code``, pytest). ``run``: to run or resume it.
+Purpose = Literal["check", "look", "rehearse", "run"]
+
+_LOADED: Mapping[Kind, frozenset[Purpose]] = {
+    "source": frozenset({"rehearse", "run"}),
+    "class": frozenset({"rehearse", "run"}),
+    "plugin": frozenset({"look", "rehearse", "run"}),
+}
+_PATH = "write the path that Python imports it by: libensemble.gen_classes.UniformSample"
+
+
+def is_loaded(kind: Kind, purpose: Purpose) -> bool:
+    """Return whether code of this kind is loaded for this purpose."""
+    return purpose in _LOADED[kind]
+
+
+def require(
+    kind: Kind,
+    what: str,
+    purpose: Purpose,
+    *,
+    where: Location | None = None,
+    instead: str = "",
+) -> None:
+    """Raise :class:`UsageError` if code of this kind is not loaded for this purpose.
+
+    ``what`` names the code in the message, ``instead`` is what can be done without it.
+    """
+    if is_loaded(kind, purpose):
+        return
+    other = f"; or {instead}" if instead else ""
+    raise UsageError(
+        f"{what} is code that the file names, and it is not run without your consent",
+        where=where,
+        hint=f"if you trust the file, add --run-code{other}",
+        code="code-not-run",
+    )
+
+
+def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
+    """Raise :class:`UsageError` if a file needs code to play its rules that is not loaded for this
+    purpose. ``recorded``: its functions return what they did in a kept run."""
+    where = Location(ensemble.file) if ensemble.file else None
+    for name, spec in ensemble.generators.items():
+        for path in spec.classes:
+            require("class", f"{path!r} of the generator {name!r}", purpose, where=where)
+    if ensemble.custom and not recorded:
+        called = ", ".join(sorted(ensemble.functions))
+        other = "have it return what it did in a run: --functions recorded --model-from RUN"
+        require("source", f"'custom:' ({called})", purpose, where=where, instead=other)
+
+
+def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpose) -> Any:
+    """Execute Python source with these names; return its namespace. ``name`` is its file in
+    tracebacks."""
+    import linecache
+
+    require("source", name, purpose)
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    namespace: dict[str, Any] = {"__name__": "ensemble_custom", **given}
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, namespace)  # noqa: S102  (the user's own code, and the user asked to run it)
+    return namespace
+
+
+def check_class(path: str) -> None:
+    """Check the import path of a class without importing anything. Raise :class:`EnsembleError` if
+    it is malformed or its library is not installed."""
+    module, _, name = path.rpartition(".")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise EnsembleError(
+            f"{path!r} is not the import path of a class", hint=_PATH, code="no-such-class"
+        )
+    top = module.partition(".")[0]
+    if top not in sys.modules and importlib.util.find_spec(top) is None:
+        raise EnsembleError(
+            f"the module {module!r} cannot be imported: there is no {top!r}",
+            hint=f"pip install {top}",
+            code="no-library",
+        )
+
+
+def _load_class(path: str, base: str, purpose: Purpose) -> type:
+    """Import a class that is derived from the class ``base``, also an import path. Raise
+    :class:`EnsembleError` if there is none."""
+    require("class", repr(path), purpose)
+    check_class(path)
+    found = _imported(path)
+    if not (isinstance(found, type) and issubclass(found, _imported(base))):
+        raise EnsembleError(
+            f"{path!r} is not a subclass of {base}",
+            hint="name a class that is derived from it",
+            code="wrong-class",
+        )
+    return found
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        raise EnsembleError(
+            f"the module {module!r} cannot be imported: {error}",
+            hint=f"pip install {module.partition('.')[0]}",
+            code="no-library",
+        ) from None
+    except AttributeError:
+        raise EnsembleError(
+            f"the module {module!r} has no class {name!r}", hint=_PATH, code="no-such-class"
+        ) from None
+
+
+def named_classes(
+    schema: Mapping[str, Any], options: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each option that names a class: its key, the import path and that of the base class."""
+    for key, inner in schema.get("properties", {}).items():
+        if isinstance(inner, Mapping) and inner.get("x-ensemble") == "class":
+            path = options.get(key)
+            if isinstance(path, str):
+                yield key, path, inner["x-ensemble-base"]
+
+
+def build_generator(
+    record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], purpose: Purpose
+) -> Generator:
+    """Build a generator; the options that name classes are replaced by the classes."""
+    classes = {
+        key: _load_class(path, base, purpose)
+        for key, path, base in named_classes(record.options, options)
+    }
+    built: object = record.build(vocs, {**options, **classes})
+    if not isinstance(built, Generator):
+        raise returned_wrong("", "build", built, "a Generator", record.build)
+    return built

@@ -1,0 +1,386 @@
+"""Code that files name is loaded by nothing but a run, and every place of a file is decided."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import ensemble_core
+from ensemble_core.cli.main import main
+from ensemble_core.config.loading import expanded, load_text
+from ensemble_core.config.schema import compose
+from ensemble_core.errors import EnsembleError
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.named_code import Kind, is_loaded
+from ensemble_core.plugin.validation import ANNOTATIONS
+
+pytestmark = pytest.mark.checkout
+ROOT = Path(__file__).parents[2]
+
+#: A module that tells when it is imported. In it a generator of the standard, and something else
+#: that can be called.
+CANARY = """
+import os
+open(os.environ["CANARY"], "a").write("imported")
+
+from gest_api.generator import Generator
+
+class Canary(Generator):
+    def __init__(self, vocs, **options):
+        self.number = 0
+    def _validate_vocs(self, vocs):
+        pass
+    def suggest(self, count):
+        self.number += count
+        return [{"x": self.number / 100} for _ in range(count)]
+
+def touch(**options):
+    open(os.environ["CANARY"], "a").write("called")
+"""
+#: What a place that names code might take.
+NAMES = ("canary_module.touch", "canary_module:touch", "canary_module", "./canary_module.py")
+
+
+@pytest.fixture
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that is there once code was loaded."""
+    monkeypatch.chdir(tmp_path)
+    Path("canary_module.py").write_text(CANARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CANARY", str(tmp_path / "ran"))
+    yield tmp_path / "ran"
+    sys.modules.pop("canary_module", None)
+
+
+# -- every place of the schema ---------------------------------------------------------------------
+
+#: What may be marked as a name of code, and how it is loaded: by ``named_code`` alone, or as a
+#: function of ``custom:``, which ``named_code`` loads.
+CODE: Mapping[str, Kind] = {"source": "source", "function": "source", "class": "class"}
+
+#: Places whose text is data: a name, a path of a file that is read as data, a text that is handed
+#: to a queue or a job, an expression of the whitelisted language. Whoever adds a place to the
+#: schema, or an option to a plugin, says here that nothing of it is imported, executed or called;
+#: what does name code is marked ("x-ensemble": "class"), and ``named_code`` loads it.
+PLAIN = """
+action-jobspec-files.files.content action-jobspec-files.files.name action-jobspec-files.files.source
+  action-jobspec-files.folder action-jobspec-files.task
+action-jobspec-local.command action-jobspec-local.environment action-jobspec-local.task
+  action-jobspec-local.workdir
+action-lammps-check.log
+action-lammps-continue.input action-lammps-continue.restart action-lammps-continue.variable
+action-lammps-vary.input
+action.backoff
+algorithm-select-fastest-runtime.statistic
+algorithm-select-longest-runtime.statistic
+algorithm-workload-success.valid
+file.^x- file.limits.wall file.name file.simulate
+generator-gest-options.options
+generator-optuna-options.pruner_options generator-optuna-options.sampler_options
+generator.constraints generator.failed generator.group generator.name generator.prune.step
+  generator.prune.value generator.until generator.with
+job.command job.environment job.environment_from job.executor job.name job.observe.json-lines.clock
+  job.observe.json-lines.fields job.observe.json-lines.path job.observe.key-value.clock
+  job.observe.key-value.fields job.observe.key-value.path job.observe.lammps.columns
+  job.observe.lammps.log job.observe.regex.fields job.observe.regex.path job.options.flux.attributes
+  job.options.flux.bank job.options.flux.queue job.options.flux.shell job.options.gridengine.project
+  job.options.gridengine.queue job.options.gridengine.resources job.options.local
+  job.options.minicluster job.options.remote job.options.slurm.account job.options.slurm.constraint
+  job.options.slurm.gres job.options.slurm.licenses job.options.slurm.mem
+  job.options.slurm.mem_per_cpu job.options.slurm.partition job.options.slurm.qos
+  job.options.slurm.reservation job.parameters job.points job.points.columns job.points.file
+  job.result job.retry.when job.stderr job.stdout job.workdir
+rule.backoff rule.each rule.id rule.when
+source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jobspec.requires
+  source-jobspec.skip
+table.by table.columns table.of table.order table.plot.errors table.plot.x table.plot.y table.where
+use.algorithm use.as use.with
+variable.values
+"""
+
+
+def places(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Every place of the schema that takes a text of the user's choice, with its mark."""
+    found: dict[str, str] = {}
+
+    def walk(node: Any, name: str, around: str = "") -> None:
+        if not isinstance(node, dict):
+            return
+        mark = str(node.get("x-ensemble", around))
+        types = node.get("type", ())
+        types = {types} if isinstance(types, str) else set(types)
+        inner = [key for key in (*_WITHIN, "if") if key in node]
+        closed = {"enum", "const", "$ref", "required", "minItems"} & node.keys()
+        free = not (inner or closed) and (not types or "object" in types or "array" in types)
+        if (("string" in types and "enum" not in node) or free) and _takes_names(node):
+            found[name] = mark
+        for key in _WITHIN:
+            part = node.get(key)
+            if key in _NAMED:
+                for each, value in (part or {}).items():
+                    walk(value, f"{name}.{each}" if key != "$defs" else each)
+            else:
+                for value in part if isinstance(part, list) else [part]:
+                    walk(value, name, mark)
+
+    walk(schema, "file")
+    # A record is known with its distribution too, and an action may have the fields of a job.
+    return {
+        name: mark
+        for name, mark in found.items()
+        if ":" not in name and not name.startswith("job-fields")
+    }
+
+
+_NAMED = ("properties", "patternProperties", "$defs")
+_WITHIN = (
+    *_NAMED,
+    *("additionalProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf", "then", "else"),
+)
+
+
+def _takes_names(node: Mapping[str, Any]) -> bool:
+    pattern = node.get("pattern")
+    return pattern is None or any(re.search(pattern, name) for name in NAMES)
+
+
+def test_every_place_of_a_file_that_takes_a_text_is_decided() -> None:
+    """A new place fails here until somebody has said what it is."""
+    found = places(compose(discover()))
+    plain = set(PLAIN.split())
+    undecided = {name for name, mark in found.items() if not mark} - plain
+    assert not undecided, "mark these as naming code, or list them as PLAIN"
+    assert not plain - found.keys(), "there are no such places any more"
+    assert {mark for mark in found.values() if mark} <= ANNOTATIONS | CODE.keys()
+    assert {name for name, mark in found.items() if mark in CODE} == {
+        "file.custom",
+        "file.custom.file",
+        "given-by.function",
+        "action-custom.label",
+        "generator-gest-options.class",
+    }
+
+
+def test_a_place_that_names_code_is_found_wherever_a_plugin_puts_it() -> None:
+    option = {"type": "string"}
+    for schema in (
+        {"properties": {"a": option}},
+        {"additionalProperties": option},
+        {"properties": {"a": {"type": "array", "items": {"anyOf": [{"type": "null"}, option]}}}},
+        {"$defs": {"new": {"properties": {"a": {"type": "object"}}}}},
+        {"properties": {"a": {"if": {"type": "array"}, "then": {}, "else": option}}},
+    ):
+        assert set(places(schema).values()) == {""}, schema
+
+
+def test_code_is_loaded_to_run_a_file_and_by_consent_alone() -> None:
+    assert not any(is_loaded(kind, "check") for kind in CODE.values())
+    assert not is_loaded("plugin", "check")
+    assert not any(is_loaded(kind, "look") for kind in CODE.values())
+    assert all(is_loaded(kind, "run") for kind in (*CODE.values(), "plugin"))  # type: ignore[arg-type]
+
+
+# -- every place of files, with a canary in it -----------------------------------------------------
+
+#: A study that names code in every way there is.
+STUDY = """
+name: study
+jobs:
+  - {name: sim, command: 'echo "E: {x}"', observe: {key-value: {fields: [E]}}, result: {E: last.E}}
+  - {name: more, command: 'echo {T}', parameters: {T: {function: next_T}}}
+custom: |
+  open(__import__("os").environ["CANARY"], "a").write("executed")
+  def next_T(**kwargs):
+      return 1.5
+  def decide(**kwargs):
+      return None
+generators:
+  - {name: s, use: gest, group: sim, variables: {x: [0.0, 1.0]}, objectives: {E: minimize},
+     until: count.done >= 3, with: {class: canary_module.Canary, options: {filename: thesis}}}
+rules:
+  - {id: given, trigger: start, action: {name: submit, label: more}}
+  - {id: asks, trigger: job-success, name: sim, action: {name: custom, label: decide}}
+simulate: {jobs: {sim: 10s, more: 10s}, functions: {decide: 1s}}
+"""
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every text in a document."""
+    if isinstance(data, (dict, list)):
+        for key, inner in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from leaves(inner, (*path, key))
+    elif isinstance(data, str):
+        yield path
+
+
+def with_text(data: Any, path: tuple[Any, ...], text: str) -> Any:
+    """The document with another text at this path."""
+    if not path:
+        return text
+    copied = dict(data) if isinstance(data, dict) else list(data)
+    copied[path[0]] = with_text(data[path[0]], path[1:], text)
+    return copied
+
+
+FILES = sorted(
+    file
+    for file in (ROOT / "examples").rglob("*.yaml")
+    if "jobs" in (yaml.safe_load(file.read_text("utf-8")) or {})
+)
+
+
+@pytest.mark.parametrize("file", [None, *FILES], ids=lambda file: file.name if file else "study")
+def test_no_text_of_a_file_has_anything_imported_or_called_when_the_file_is_checked(
+    file: Path | None, canary: Path
+) -> None:
+    registry = discover()
+    text = STUDY if file is None else file.read_text("utf-8")
+    data = yaml.safe_load(text)
+    name = "study.yaml" if file is None else str(file)
+    for number, path in enumerate(leaves(data)):
+        for word in NAMES if file is None else NAMES[number % len(NAMES) :][:1]:
+            changed = yaml.safe_dump(with_text(data, path, word), sort_keys=False)
+            for check in (load_text, expanded) if file is None else (load_text,):
+                with contextlib.suppress(EnsembleError):
+                    check(changed, registry, file=name)
+            assert "canary_module" not in sys.modules, (path, word)
+            assert not canary.exists(), (path, word)
+
+
+# -- every command ---------------------------------------------------------------------------------
+
+#: What each command is tried with: FILE is a study that names code, TEST a test of it, RUN a kept
+#: run of it. ``None``: it reads no such file, or is asked to run one.
+COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
+    "algorithms": [["list"]],
+    "cancel": [["RUN"]],
+    "clean": [["--dry-run"]],
+    "completion": [["bash"]],
+    "disable": [["RUN", "asks"]],
+    "enable": [["RUN", "asks"]],
+    "events": [["RUN"]],
+    "init": [["new"]],
+    "jobs": [["RUN"]],
+    "jobspec": [["validate", "FILE"], ["convert", "FILE", "--to", "script"]],
+    "logs": [["RUN"]],
+    "member": None,  # speaks to the service
+    "metrics": [["RUN"]],
+    "plot": [["RUN", "-o", "plot.svg"], ["RUN", "s", "-o", "points.svg"]],
+    "plugins": [["list"]],
+    "replay": [["RUN"]],
+    "results": [["RUN"], ["RUN", "s"]],
+    "resume": None,  # runs it
+    "run": [["--dry-run", "FILE"], ["--dry-run", "--debug", "FILE"], ["--help"]],
+    "runs": [[]],
+    "schema": [[]],
+    "server": None,  # steers no run
+    "set": [["RUN", "more", "duration=1m"]],
+    "simulate": [["FILE"], ["--runs", "2", "FILE"], ["--model-from", "RUN", "FILE"]],
+    "status": [["RUN"]],
+    "stop": [["RUN"]],
+    "submit": [["RUN", "more"]],
+    "test": [["TEST"], ["--record", "RUN"], ["--json", "TEST"]],
+    "validate": [["FILE"], ["--expanded", "FILE"], ["--json", "FILE"]],
+    "version": [[]],
+    "watch": None,  # follows what a run tells
+    "why": [["RUN", "asks"], ["RUN", "given"]],
+}
+
+TEST = """
+ensemble: study.yaml
+tests:
+  - name: calls
+    given: [{at: 1s}, {finished: more}]
+    expect: [{never: asks}]
+"""
+
+
+def test_it_is_decided_of_every_command_whether_it_runs_code_that_a_file_names() -> None:
+    assert set(main.list_commands(click.Context(main))) == COMMANDS.keys()
+
+
+def test_no_command_but_a_run_imports_or_calls_what_a_file_names(canary: Path) -> None:
+    Path("study.yaml").write_text(STUDY)
+    Path("study.ensemble-test.yaml").write_text(TEST)
+    state = ["--state", "state"]
+    words = {"FILE": "study.yaml", "TEST": "study.ensemble-test.yaml", "RUN": "one"}
+    ran = CliRunner().invoke(
+        main, ["run", "-q", "--executor", "local", *state, "--tag", "one", "study.yaml"]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert canary.read_text() == "importedexecuted"  # only so is it known that it sings
+    for command, lines in COMMANDS.items():
+        for line in lines or ():
+            canary.unlink(missing_ok=True)
+            sys.modules.pop("canary_module", None)
+            given = [words.get(word, word) for word in line]
+            kept = state if "RUN" in line or command in ("clean", "runs", "simulate") else []
+            result = CliRunner().invoke(main, [command, *given, *kept])
+            assert not canary.exists(), (command, *line)
+            assert result.exit_code in (0, 1, 2), (command, *line, result.output)
+            assert "no option" not in result.output, (command, *line, result.output)
+    allowed = CliRunner().invoke(main, ["simulate", "--run-code", "study.yaml", *state])
+    assert "imported" in canary.read_text(), allowed.output
+
+
+def test_completion_in_a_shell_runs_nothing_of_a_file(canary: Path) -> None:
+    Path("study.yaml").write_text(STUDY)
+    for line in ("ensemble run study.yaml --", "ensemble validate st", "ensemble simulate st"):
+        environment = {"_ENSEMBLE_COMPLETE": "bash_complete", "COMP_WORDS": line}
+        environment["COMP_CWORD"] = str(len(line.split()) - 1)
+        CliRunner().invoke(main, [], prog_name="ensemble", env={**os.environ, **environment})
+        assert not canary.exists(), line
+
+
+def test_a_python_program_that_checks_a_file_runs_nothing_of_it(canary: Path) -> None:
+    Path("study.yaml").write_text(STUDY)
+    assert ensemble_core.load("study.yaml").generators["s"].classes == ("canary_module.Canary",)
+    assert ensemble_core.load(yaml.safe_load(STUDY)).functions == {"next_T", "decide"}
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("path", ["canary_module.touch", "logging.basicConfig"])
+def test_a_run_does_not_call_what_is_no_generator_and_submits_nothing(
+    path: str, canary: Path
+) -> None:
+    Path("thesis").write_text("written in three years")
+    options = "{filename: thesis, filemode: w, force: true}"
+    text = STUDY.replace("canary_module.Canary", path).replace("{filename: thesis}", options)
+    Path("study.yaml").write_text(text)
+    for command in (["validate"], ["run", "--dry-run"], ["run", "--executor", "local"]):
+        result = CliRunner().invoke(main, [*command, "study.yaml"])
+        assert result.exit_code == (2 if "local" in command else 0), result.output
+    assert f"{path!r} is not a subclass of gest_api.generator.Generator" in result.output
+    assert re.search(r"study\.yaml:14:\d+: ", result.output)
+    assert "called" not in (canary.read_text() if canary.exists() else "")
+    assert Path("thesis").read_text() == "written in three years"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("canary_module", "is not the import path of a class"),
+        ("no_such_module.Class", "the module 'no_such_module' cannot be imported"),
+    ],
+)
+def test_what_can_be_known_of_a_class_without_importing_it_is_checked(
+    path: str, said: str, canary: Path
+) -> None:
+    Path("study.yaml").write_text(STUDY.replace("canary_module.Canary", path))
+    result = CliRunner().invoke(main, ["validate", "--json", "study.yaml"])
+    assert result.exit_code == 2
+    (error,) = json.loads(result.stdout)["files"][0]["errors"]
+    assert said in error["what"]
+    assert error["line"] == 14
+    assert not canary.exists()
