@@ -294,7 +294,7 @@ class JobTable:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
         name = event.name
         context, time = event.context, event.timestamp
-        record.newest = context.get("told_at", time) if context else time
+        record.newest = event.told_at if context and "told_at" in context else time
         step = STEPS.get(name)
         if step is None:
             return (f"job-{name}",)

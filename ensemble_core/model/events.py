@@ -91,7 +91,8 @@ class JobEvent(Event):
     @property
     def told_at(self) -> float:
         """Its time as the executor gave it: a resume asks for what came after that."""
-        return self.context.get("told_at", self.timestamp)  # type: ignore[no-any-return]
+        told = self.context.get("told_at")
+        return told if isinstance(told, float) else self.timestamp
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -60,7 +60,7 @@ class OrderCheck:
         self._clock = clock
         self._reported: set[str] = set()
 
-    def in_time(self, event: Event) -> Event:
+    def in_time(self, event: _E) -> _E:
         """The event, at the present if it lies in the future."""
         now = self._clock()
         self.latest = now + _AHEAD
@@ -119,7 +119,7 @@ class OrderCheck:
                     "order", f"{_named(event)} came before {names}", "they are put in order"
                 )
                 for each in earlier:
-                    yield self._timed(each, record)
+                    yield self._timed(self.in_time(each), record)
             yield from self._left_out(event, record)
         yield self._timed(event, record)
 
@@ -232,5 +232,5 @@ def _at(event: _E, time: float) -> _E:
     nothing was heard of the job."""
     if not isinstance(event, JobEvent):
         return replace(event, timestamp=time)
-    told = {"told_at": max(event.timestamp, _STEP), **event.context}
+    told = {"told_at": float(max(event.timestamp, _STEP)), **event.context}
     return replace(event, timestamp=time, context=told)

@@ -280,7 +280,7 @@ def test_a_function_that_raises_is_an_event_with_its_traceback_and_no_crash(tmp_
     ("returned", "complaint"),
     [
         ('"submit"', "returned a str"),
-        ("42", "returned a int"),
+        ("42", "returned an int"),
         ('{"name": "submit"}', "returned a dict"),
         ('Action({"name": "submit", "label": "nobody"})', "nobody"),
         ('Action({"name": "submti", "label": "sim"})', "submit"),
