@@ -21,7 +21,7 @@ function needs beyond that, it imports when it is called.
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
   ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
-  the file names is loaded for the ``Purpose`` ``rehearse`` only: give it where the user allowed
+  the file names is loaded for the ``Purpose`` 'rehearse' only: give it where the user allowed
   that (``--run-code``). ``require_code`` refuses a file that needs it.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
