@@ -43,7 +43,7 @@ class Below:
 
 
 @hookimpl
-def ensemble_metrics():
+def ensemble_statistics():
     target = {"description": "What counts is below it.", "type": "number"}
     return [
         StatisticPlugin(
