@@ -342,7 +342,7 @@ def test_evaluate_that_lacks_an_output_is_said_in_words() -> None:
         def evaluate(parameters: Mapping[str, Any]) -> Mapping[str, float]:
             return {"yield": 1.0}
 
-    with pytest.raises(AssertionError, match="'evaluate' gives no value for cost.total"):
+    with pytest.raises(AssertionError, match=r"'evaluate' gives no value for cost\.total"):
         Suite().test_points_are_points_of_the_problem_and_not_more_than_asked_for()
 
 
