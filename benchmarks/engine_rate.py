@@ -19,7 +19,7 @@ from typing import Any
 
 from river import stats
 
-from ensemble_core.builtin.statistics import ensemble_metrics
+from ensemble_core.builtin.statistics import ensemble_statistics
 from ensemble_core.engine.engine import Engine
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.conditions import parse
@@ -49,7 +49,7 @@ def _refuse(*_: Any) -> Any:
 def specs() -> dict[str, StatisticSpec]:
     """Every built-in statistic that needs no option."""
     found = {}
-    for record in ensemble_metrics():
+    for record in ensemble_statistics():
         if not record.options.get("required"):
             found[record.name] = StatisticSpec(
                 name=record.name,

@@ -31,7 +31,7 @@ from ensemble_core.metrics.series import Statistic, TimedStatistic
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
 
-__all__ = ["EXACT", "LONGEST", "ensemble_metrics"]
+__all__ = ["EXACT", "LONGEST", "ensemble_statistics"]
 
 _DURATION = r"^(?=[\d.]*[1-9])(\d+(\.\d+)?[smhd])+$"
 _WINDOW: Mapping[str, Any] = {
@@ -48,7 +48,7 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @hookimpl
-def ensemble_metrics() -> Iterable[StatisticPlugin]:
+def ensemble_statistics() -> Iterable[StatisticPlugin]:
     """The statistics that come with Ensemble."""
     make: Callable[..., Statistic] = reducers.Moments
     variance, mean = partial(make, variance=True), partial(make, variance=False)

@@ -31,7 +31,7 @@ from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normaliz
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
 from ensemble_core.plugin.load_guard import guarded, together
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
-from ensemble_core.plugin.validation import HOOKS, check_records
+from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
 
 __all__ = ["GROUP", "discover", "executor_record", "explain_failure", "looking_in"]
 
@@ -113,13 +113,13 @@ class _Loader:
                 plugin = found.load()
                 if any(plugin is each for each in self._plugins):
                     return None
-                records = self._ask(plugin, shown)
+                records, notes = self._ask(plugin, shown)
         except BaseException as error:  # SystemExit and the panics of compiled modules included
             return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
         if file:
             self._files.add(_real(Path(file)))
-        return done(records=records)
+        return done(records=records, notes=notes)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
         """Load a single file; ``None`` if it was loaded already. Raises :class:`PluginError`."""
@@ -139,7 +139,7 @@ class _Loader:
             module = _import_file(path)
         try:
             with self._guarded(shown):
-                records = self._ask(module, shown)
+                records, notes = self._ask(module, shown)
         except BaseException as error:  # whatever a plugin's code can raise
             sys.modules.pop(module.__name__, None)
             raise PluginError(
@@ -151,7 +151,12 @@ class _Loader:
         # A file may not pass for the built-ins, whatever it is called.
         distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
         return LoadedPlugin(
-            name=path.stem, distribution=distribution, version="", module=file, records=records
+            name=path.stem,
+            distribution=distribution,
+            version="",
+            module=file,
+            records=records,
+            notes=notes,
         )
 
     @contextlib.contextmanager
@@ -162,10 +167,13 @@ class _Loader:
         if printed.anything and told not in self.warnings:
             self.warnings.append(told)
 
-    def _ask(self, plugin: object, shown: str) -> dict[str, tuple[Named, ...]]:
-        """Call the plugin's hooks; what they return, by kind. Raises :class:`PluginError`, and
-        what the plugin's own code raises while it is looked at."""
+    def _ask(
+        self, plugin: object, shown: str
+    ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
+        """Call the plugin's hooks; what they return, by kind, and notes for its author. Raises
+        :class:`PluginError`, and what the plugin's own code raises while it is looked at."""
         hooks: list[tuple[str, Any]] = []
+        notes: list[str] = []
         names: Iterable[str] = dir(plugin)
         if inspect.ismodule(plugin):  # most of what a module has is not worth a question
             names = sorted(name for name, each in vars(plugin).items() if inspect.isroutine(each))
@@ -174,6 +182,11 @@ class _Loader:
             if mark is None:
                 continue
             hook = mark["specname"] or name
+            if (former := hook) in FORMER_HOOKS:
+                hook = FORMER_HOOKS[former]
+                if hasattr(plugin, hook):  # it works with an earlier version of Ensemble as well
+                    continue
+                notes.append(f"hook {former} is deprecated: rename it to {hook}")
             if hook in HOOKS:
                 if mark["wrapper"] or mark["hookwrapper"]:
                     raise PluginError(f"{hook} is a hook wrapper, which is not supported")
@@ -207,7 +220,7 @@ class _Loader:
             asked.add(function)
         self._asked |= asked
         self._plugins.append(plugin)
-        return records
+        return records, tuple(notes)
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
         """A function that looks like a hook but is not marked would register nothing, silently."""
@@ -220,7 +233,7 @@ class _Loader:
                 continue
             if home is not None and getattr(value, "__module__", home) != home:
                 continue
-            if name in HOOKS:
+            if name in HOOKS or name in FORMER_HOOKS:
                 raise PluginError(f"{name} is not marked with @hookimpl, so it would do nothing")
             near = get_close_matches(name, HOOKS, 1, 0.85) if name.startswith("ensemble") else []
             if near and not implemented:

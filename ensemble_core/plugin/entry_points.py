@@ -7,6 +7,7 @@ than all that is done here: it is asked only for what is no folder, such as a zi
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -18,6 +19,10 @@ from ensemble_core.errors import PluginError
 
 __all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
+_CORE = "ensemble-core"
+#: What a required version begins with, and how many numbers of a release are compared.
+_SIGNS = "~=!<>"
+_WIDTH = 6
 _FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
@@ -55,8 +60,10 @@ def normalize(distribution: str) -> str:
 def entry_points(group: str) -> list[EntryPoint]:
     """The entry points of a group, by distribution and name."""
     found: dict[tuple[str, str, str], EntryPoint] = {}
-    for name, where in _installed():
-        for point in _read(group, name, where):
+    installed = dict(_installed())
+    core = _metadata(_CORE, installed[_CORE])[1] if _CORE in installed else ""
+    for name, where in installed.items():
+        for point in _read(group, name, where, core):
             found.setdefault((normalize(point.distribution), point.name, point.value), point)
     return [found[key] for key in sorted(found)]
 
@@ -64,7 +71,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 def version_of(distribution: str) -> str | None:
     """The version of an installed distribution; ``None`` where it is not installed."""
     wanted = normalize(distribution)
-    return next((_identity(name, at)[1] for name, at in _installed() if name == wanted), None)
+    return next((_metadata(name, at)[1] for name, at in _installed() if name == wanted), None)
 
 
 def _installed() -> Iterator[tuple[str, Any]]:
@@ -96,7 +103,7 @@ def _distributions(place: str) -> Iterator[tuple[str, Any]]:
             yield normalize(stem.partition("-")[0]), os.path.join(place, name)
 
 
-def _read(group: str, name: str, where: Any) -> Iterator[EntryPoint]:
+def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
     if not isinstance(where, str):
         data = (where.read_text("entry_points.txt") or "").encode()
     else:
@@ -107,7 +114,10 @@ def _read(group: str, name: str, where: Any) -> Iterator[EntryPoint]:
             return
     if group.encode() not in data:
         return
-    known_as: tuple[str, str] | None = None
+    name, version, required = _metadata(name, where)
+    unmet = None
+    if not _meets(core, required):
+        unmet = f"{name} {version} needs {_CORE}{required}, this is {core}"
     section = ""
     try:
         for line in data.decode().splitlines():
@@ -119,30 +129,66 @@ def _read(group: str, name: str, where: Any) -> Iterator[EntryPoint]:
                 continue
             if section != group:
                 continue
-            known_as = known_as or _identity(name, where)
             key, equals, value = (part.strip() for part in text.partition("="))
             if not (key and equals and value):
                 raise ValueError(f"line {text!r} is not of the form NAME = MODULE")
-            yield EntryPoint(key, value, *known_as)
+            yield EntryPoint(key, value, name, version, unmet)
     except ValueError as error:
-        known_as = known_as or _identity(name, where)
         reason = f"its entry_points.txt cannot be read: {error}"
-        yield EntryPoint(known_as[0], "", *known_as, reason)
+        yield EntryPoint(name, "", name, version, reason)
 
 
-def _identity(name: str, where: Any) -> tuple[str, str]:
-    """A distribution's name and version; metadata without them is no reason to give up."""
-    if not isinstance(where, str):
-        return str(where.metadata["Name"] or name), str(where.metadata["Version"] or "")
+def _metadata(name: str, where: Any) -> tuple[str, str, str]:
+    """A distribution's name, its version, and the versions of the core that it requires (empty if
+    any will do). Metadata without them are accepted."""
     fields: dict[str, str] = {}
+    required = ""
+    for key, value in _headers(where):
+        fields.setdefault(key, value)
+        if key == "requires-dist" and normalize(value[: len(_CORE)]) == _CORE:
+            versions = value[len(_CORE) :].strip(" ()")
+            # A marker, an extra, an address, or the name of another distribution.
+            if versions[:1] in _SIGNS and ";" not in versions:
+                required = versions
+    return fields.get("name", name), fields.get("version", ""), required
+
+
+def _headers(where: Any) -> Iterator[tuple[str, str]]:
+    """The fields of a distribution's metadata; their names in small letters."""
+    if not isinstance(where, str):
+        yield from ((key.lower(), str(value)) for key, value in where.metadata.items())
+        return
     for file in ("METADATA", "PKG-INFO"):
         try:
             with open(os.path.join(where, file), encoding="utf-8", errors="replace") as lines:
                 for line in lines:
-                    key, colon, value = line.partition(":")
-                    if not colon or {"name", "version"} <= fields.keys():
-                        break
-                    fields.setdefault(key.lower(), value.strip())
+                    if not line.strip():
+                        break  # what follows is the description
+                    key, _, value = line.partition(":")
+                    yield key.lower(), value.strip()
         except OSError:
             continue
-    return fields.get("name", name), fields.get("version", "")
+
+
+def _meets(version: str, required: str) -> bool:
+    """Whether a version is among those required. Only releases are compared: 2.0rc1 counts as 2.
+    What cannot be read is taken for met."""
+    have = _release(version)
+    for part in map(str.strip, required.split(",") if have else ()):
+        text = part.lstrip(_SIGNS)
+        sign, want = part.removesuffix(text), _release(text)
+        width = len(want) - (sign == "~=") if sign == "~=" or text.endswith(".*") else _WIDTH
+        here, there = ((each + [0] * _WIDTH)[:_WIDTH] for each in (have, want))
+        same = here[:width] == there[:width]
+        met = {
+            "==": same, "!=": not same, "~=": same and here >= there,
+            ">=": here >= there, ">": here > there, "<=": here <= there, "<": here < there,
+        }  # fmt: skip
+        if want and not met.get(sign, True):
+            return False
+    return True
+
+
+def _release(version: str) -> list[int]:
+    numbers = itertools.takewhile(str.isdigit, version.strip().split("."))
+    return [int(number) for number in numbers]

@@ -321,7 +321,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
 
 
 @hookspec
-def ensemble_metrics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
+def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
     """Statistics: streaming reducers over a variable of a job group.
 
     A statistic takes one value after another in constant memory. With this one installed, rules may
@@ -347,7 +347,7 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
 
 
     @hookimpl
-    def ensemble_metrics():
+    def ensemble_statistics():
         return [
             StatisticPlugin(
                 name="geomean",

@@ -35,12 +35,6 @@ _ON = {
         }
     },
 }
-#: The hook that registers what such a callable becomes.
-_HOOKS = {
-    "action": "ensemble_actions",
-    "trigger": "ensemble_triggers",
-    "statistic": "ensemble_metrics",
-}
 
 _WHERE = "is of the Python program that began this run"
 _HINT = (
@@ -79,7 +73,7 @@ class Program:
         for kind, given in self._kinds().items():
             records = [makers[kind](name, each) for name, each in given.items()]
             if records:
-                found[kind] = check_records(records, _HOOKS[kind])
+                found[kind] = check_records(records, f"ensemble_{kind}s")
             for record in records:
                 if record.name in registry.records(kind):
                     raise UsageError(

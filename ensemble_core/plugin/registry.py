@@ -74,7 +74,7 @@ class LoadedPlugin:
 
     ``name`` is that of its entry point (a file's stem); ``module`` is what the entry point refers
     to (a file's path). ``records`` holds what it registered, by kind. ``error`` is the reason why
-    a broken one is left out, and then ``records`` is empty.
+    a broken one is left out, and then ``records`` is empty. ``notes`` are for its author.
     """
 
     name: str
@@ -84,6 +84,7 @@ class LoadedPlugin:
     records: Mapping[str, tuple[Named, ...]] = field(default_factory=lambda: _NOTHING)
     error: str | None = None
     builtin: bool = False
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"plugin {self.name!r} of {self.distribution} {self.version}".rstrip()
@@ -100,6 +101,7 @@ class LoadedPlugin:
                 kind: [record.name for record in records] for kind, records in self.records.items()
             },
             "error": self.error,
+            "notes": list(self.notes),
         }
 
 

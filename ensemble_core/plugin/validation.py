@@ -32,6 +32,7 @@ from ensemble_core.plugin.records import ABOUT
 __all__ = [
     "ANNOTATIONS",
     "CAPABILITIES",
+    "FORMER_HOOKS",
     "HOOKS",
     "OCCASIONS",
     "check_record",
@@ -55,13 +56,15 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),
     "ensemble_triggers": ("trigger", TriggerPlugin),
     "ensemble_actions": ("action", ActionPlugin),
-    "ensemble_metrics": ("statistic", StatisticPlugin),
+    "ensemble_statistics": ("statistic", StatisticPlugin),
     "ensemble_observers": ("observer", ObserverPlugin),
     "ensemble_resizers": ("resizer", ResizerPlugin),
     "ensemble_sources": ("source", SourcePlugin),
     "ensemble_algorithms": ("algorithm", AlgorithmPlugin),
     "ensemble_generators": ("generator", GeneratorPlugin),
 }
+#: Former names of hooks, which are still accepted.
+FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
 
 #: The functions of each kind of record, with what each is called with.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

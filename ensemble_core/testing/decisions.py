@@ -32,6 +32,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ensemble_core.testing.running import cancel_runs, held_jobs
+
 __all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 
 #: Ensembles whose decisions follow from the outcomes of jobs alone, in queues of any size.
@@ -200,6 +202,9 @@ class DecisionSuite:
             )
         try:
             yield process
+        except BaseException:  # also pytest's own
+            cancel_runs(folder / "state")
+            raise
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -207,7 +212,11 @@ class DecisionSuite:
 
     def decisions(self, process: subprocess.Popen[str], folder: Path) -> Decisions:
         """Wait for the end of a run; what it decided."""
-        output, _ = process.communicate(timeout=self.timeout)
+        try:
+            output, _ = process.communicate(timeout=self.timeout)
+        except subprocess.TimeoutExpired:
+            held = held_jobs(folder / "state")
+            pytest.fail(f"a run did not end within {self.timeout:g} s: {held}")
         errors = (folder / "errors").read_text()
         lines = [json.loads(line) for line in output.splitlines()]
         found = [line for line in lines if line.get("kind") == "decision"]

@@ -105,16 +105,19 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             assert option.get("description"), f"option {name!r} has no description"
         import jsonschema_rs
 
-        given = defaults(schema, {})
+        given = defaults(schema, self.build_options)
         if schema:
-            assert jsonschema_rs.validator_for(schema).is_valid(given), "its defaults are refused"
+            wrong = [e.message for e in jsonschema_rs.validator_for(schema).iter_errors(given)]
+            assert not wrong, (
+                f"the options {given!r} are refused: {wrong[0]}; those that are required and have "
+                "no default belong into the suite's attribute 'build_options'"
+            )
         made = self.make_executor()
         assert record.capabilities == made.capabilities
         assert record.shared == made.shared
-        if not schema.get("required"):
-            built: object = record.build(given)
-            assert isinstance(built, Executor)
-            assert built.capabilities == made.capabilities
+        built: object = record.build(given)
+        assert isinstance(built, Executor)
+        assert built.capabilities == made.capabilities
 
     def test_the_cost_of_a_submit_does_not_grow_with_its_jobs(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +129,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         def submit(jobs: Sequence[Job]) -> None:
             with _costs(monkeypatch) as cost:
                 costs.append(cost)
-                session.executor.submit(jobs)
+                session.submit_here(jobs)
 
         for some in (jobs[:1], jobs[1:]):
             within(self.timeout, "submit", partial(submit, some))
@@ -205,6 +208,21 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             self.check_order(session, job)
             self.check_end(session, job, "cancel")
         assert any("start" not in session.names(job) for job in jobs)
+
+    def test_no_more_jobs_run_at_once_than_there_are_slots(self, session: Session) -> None:
+        """The last job that was submitted is over before anybody looks: with no limit, those before
+        it have begun by then."""
+        slots = self.slots_of(session)
+        jobs = [session.job(*self.lasting) for _ in range(max(self.many, (slots or 0) + 2))]
+        session.submit(*jobs)
+        session.wait(lambda: any(session.names(job)[-1:] == ["start"] for job in jobs), "a start")
+        slots = self.slots_of(session) or len(jobs) - 1
+        for ended in (jobs[-1:], None):
+            waiting = [job for job in jobs if "start" not in session.names(job)]
+            session.cancel(*(ended or waiting))
+            session.wait_clean(*(ended or waiting))
+            began = [job.id for job in jobs if "start" in session.names(job)]
+            assert len(began) <= slots, f"{len(began)} jobs run at once in {slots} slots"
 
     def test_cancelling_twice_or_too_late_or_the_unknown_does_nothing(
         self, session: Session
@@ -286,10 +304,10 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         three = tmp_path / "three"
         wait_until(lambda: three.exists() and three.read_text() != "", self.timeout)
         pids = [int((tmp_path / name).read_text()) for name in ("one", "two", "three")]
-        assert all(alive(pid) for pid in pids)
-        session.cancel(job)
-        session.wait_clean(job)
         try:
+            assert all(alive(pid) for pid in pids)
+            session.cancel(job)
+            session.wait_clean(job)
             assert [pid for pid in pids if alive(pid)] == []
         finally:
             for pid in filter(alive, pids):
@@ -341,6 +359,9 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             assert isinstance(value, (int, float))
         for what in ("nodes", "cores", "gpus"):
             if f"{what}.up" in gauges:
+                assert f"{what}.free" in gauges, (
+                    f"there is a gauge {what}.up and no {what}.free: tell both, or neither"
+                )
                 assert 0 <= gauges[f"{what}.free"] <= gauges[f"{what}.up"]
 
 

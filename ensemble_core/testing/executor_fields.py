@@ -128,7 +128,7 @@ class JobFieldsContract(ExecutorKnobs):
             pytest.skip("the jobs' files are on another machine")
         monkeypatch.setenv("ENSEMBLE_TOKEN", "secret")
         script = 'echo "token: ${ENSEMBLE_TOKEN-none}"'
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+        with self.new_session(tmp_path) as session:
             job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
             session.run(job)
         assert (tmp_path / "told.txt").read_text() == "token: none\n"
@@ -140,7 +140,7 @@ class JobFieldsContract(ExecutorKnobs):
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         monkeypatch.setenv("DB_PASSWORD", "s3cret")
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+        with self.new_session(tmp_path) as session:
             script = 'echo "password: $DB_PASSWORD"'
             job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
             session.run(job)

@@ -4,12 +4,14 @@ tests share. ``ExecutorContract`` inherits them; the attributes are their manual
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
+from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import RFC21_EVENTS, Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
@@ -33,6 +35,7 @@ _ORDER = (
 )
 
 
+@pytest.mark.usefixtures("_swept")
 class ExecutorKnobs:
     """The knobs that a suite needs for a queue.
 
@@ -40,9 +43,12 @@ class ExecutorKnobs:
     ----------
     plugin:
         The executor's record, so that it is checked against the class; ``None`` skips that.
+    build_options:
+        Options that the record is built with: those that its schema requires, at least.
     succeeding, failing, failing_code, killing, lasting, missing:
         Commands: one that succeeds, one that fails with ``failing_code``, one that a signal ends,
-        one that takes very long, and one that cannot be found.
+        one that takes very long, and one that cannot be found. Where the one that takes long is not
+        overridden and jobs run on this machine, it ends with its test, whatever the queue does.
     same_machine:
         Whether jobs run on this machine, as this user, so that their files and processes can be
         looked at. Tests that do so are skipped where they do not.
@@ -51,6 +57,9 @@ class ExecutorKnobs:
     forks:
         Whether a controller may be a fork of the tests' process, which is then killed. Not so where
         a library (gRPC) does not work in a fork.
+    slots:
+        How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says. One
+        is enough for each test.
     many:
         How many jobs a bulk is: more than can run at once, each of which needs one core.
     impossible:
@@ -65,6 +74,7 @@ class ExecutorKnobs:
     """
 
     plugin: ClassVar[ExecutorPlugin | None] = None
+    build_options: ClassVar[Mapping[str, Any]] = {}
     succeeding: ClassVar[tuple[str, ...]] = ("true",)
     failing: ClassVar[tuple[str, ...]] = ("sh", "-c", "exit 3")
     failing_code: ClassVar[int] = 3
@@ -74,6 +84,7 @@ class ExecutorKnobs:
     same_machine: ClassVar[bool] = True
     contains: ClassVar[bool] = True
     forks: ClassVar[bool] = True
+    slots: ClassVar[int | None] = None
     many: ClassVar[int] = 50
     impossible: ClassVar[int] = 100_000
     timeout: ClassVar[float] = 120.0
@@ -86,13 +97,63 @@ class ExecutorKnobs:
 
     def new_session(self, folder: Path, *, tidy: bool = False, kept: bool = True) -> Session:
         """A session with a new executor, not yet open."""
-        return Session(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
+        session = Session(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
+        vars(self).setdefault("sessions", []).append(session)
+        return session
 
     @pytest.fixture
     def session(self, tmp_path: Path) -> Iterator[Session]:
         """An open executor; closed after the test."""
         with self.new_session(tmp_path, tidy=True) as session:
             yield session
+            self.let_go(tmp_path)
+
+    @pytest.fixture(autouse=True)
+    def _leash(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Jobs that last end with their test, also where the executor cannot cancel them."""
+        leash = tmp_path / "leash"
+        leash.touch()
+        if self.same_machine and self.lasting == ExecutorKnobs.lasting:
+            script = f"n=0; while [ -e {shlex.quote(str(leash))} ] && [ $n -lt 1000 ]; do"
+            script += " sleep 1; n=$((n + 1)); done"
+            monkeypatch.setattr(self, "lasting", ("sh", "-c", script), raising=False)
+        yield
+        self.let_go(tmp_path)
+
+    def let_go(self, folder: Path) -> None:
+        """Let all jobs of the test end that wait for something."""
+        (folder / "leash").unlink(missing_ok=True)
+        (folder / "goes on").touch()
+
+    @pytest.fixture
+    def _swept(self, tmp_path: Path) -> Iterator[None]:
+        """Ends the jobs that the test's sessions have left in the queue."""
+        yield
+        self.let_go(tmp_path)
+        left: dict[str, set[str]] = {}
+        over: set[tuple[str, str]] = set()
+        for session in vars(self).get("sessions", ()):
+            if session.kept:
+                left.setdefault(session.tag, set()).update(session.made)
+                over |= {(session.tag, job) for job in session.over()}
+        if "reattach" not in self.make_executor().capabilities:
+            return  # each session has cancelled its own
+        for tag, jobs in left.items():
+            if active := {job for job in jobs if (tag, job) not in over}:
+                later = Session(self.make_executor(), tmp_path, self.timeout, tidy=True)
+                later.tag = tag
+                with later:
+                    later.take_over(active)
+
+    def slots_of(self, session: Session) -> int | None:
+        """How many jobs of one core run at once; ``None`` if nothing says it."""
+        if self.slots is not None:
+            return self.slots
+        try:
+            up = session.executor.resources().get("cores.up")
+        except ExecutorError:
+            return None
+        return None if up is None else int(up)
 
     def times(self, session: Session, job: Job) -> dict[str, float]:
         """When each step of a job's life was."""
@@ -109,6 +170,7 @@ class ExecutorKnobs:
         assert placed == sorted(set(placed)), names
         times = [event.timestamp for event in session.of(job)]
         assert times == sorted(times), times
+        assert not session.misdated, session.misdated[:5]
 
     def fatal(self, session: Session, job: Job) -> list[str]:
         """The types of the job's fatal exceptions."""

@@ -94,12 +94,11 @@ class GeneratorContract(RecordContract):
     calls: ClassVar[int] = 24
     repeats: ClassVar[bool] = True
 
-    @staticmethod
-    def evaluate(parameters: Mapping[str, Any]) -> Mapping[str, float]:
-        """A bowl over all variables that are numbers, for every output."""
+    def evaluate(self, parameters: Mapping[str, Any]) -> Mapping[str, float]:
+        """A bowl over all variables that are numbers, for every output of ``vocs``."""
         numbers = [float(each) for each in parameters.values() if not isinstance(each, str)]
         value = sum((each - 1.0) ** 2 for each in numbers)
-        return dict.fromkeys(("E", "F", "c"), value)
+        return dict.fromkeys(self.vocs.outputs, value)
 
     def _play(self, at_once: int = 1, vocs: Vocs | None = None) -> PlayedGenerator:
         problem = vocs or self.vocs
@@ -109,7 +108,13 @@ class GeneratorContract(RecordContract):
         )
 
     def _values(self, vocs: Vocs) -> Evaluate:
-        return lambda parameters: {name: self.evaluate(parameters)[name] for name in vocs.outputs}
+        def values(parameters: Mapping[str, Any]) -> Mapping[str, float]:
+            found = self.evaluate(parameters)
+            missing = ", ".join(name for name in vocs.outputs if name not in found)
+            assert not missing, f"the suite's method 'evaluate' gives no value for {missing}"
+            return {name: found[name] for name in vocs.outputs}
+
+        return values
 
     def test_it_accepts_the_problem(self) -> None:
         if self.plugin.check is not None:

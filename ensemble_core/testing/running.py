@@ -1,10 +1,12 @@
-"""A run in a process of its own, and what it says: for tests of executors on real queues."""
+"""Runs in processes of their own, and what they say: for tests of executors on real queues."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,67 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Running"]
+__all__ = ["Running", "cancel_runs", "held_jobs", "slots_at_once"]
+
+_NOTHING = """
+jobs: [{name: none, command: "true"}]
+rules: [{trigger: start, action: {name: terminate}}]
+"""
+
+
+def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) -> int | None:
+    """How many jobs of one core a queue runs at once, by the gauges that a run begins with;
+    ``None`` if they do not say. Fails if none of these slots is free within ``timeout`` seconds,
+    and if the queue cannot be opened."""
+    end = time.monotonic() + timeout
+    with tempfile.TemporaryDirectory(prefix="ensemble-slots-") as folder:
+        file = Path(folder, "nothing.yaml")
+        file.write_text(_NOTHING)
+        words = ["run", str(file), "--json", "--no-journal", "--executor", executor, *options]
+        while True:
+            done = _ensemble(words, timeout)
+            gauges: dict[str, float] = {}
+            for line in map(json.loads, done.stdout.splitlines()):
+                gauges = line.get("resources") or gauges
+            if done.returncode != 0:
+                pytest.fail(f"no run can begin on {executor}:\n{done.stderr}")
+            up = gauges.get("cores.up")
+            if gauges.get("cores.free", 1) >= 1:
+                return None if up is None else int(up)
+            if time.monotonic() > end:
+                pytest.fail(
+                    f"this suite needs a free slot; the queue has {up:g}, and none became free "
+                    f"within {timeout:g} s: end the jobs that are in it"
+                )
+
+
+def held_jobs(state: Path) -> str:
+    """How many jobs the runs below a state folder still have in their queue, in words."""
+    count = 0
+    for run in (state / "runs").glob("*"):
+        told = _ensemble(["status", run.name, "--state", str(state), "--json"], 60).stdout
+        with contextlib.suppress(ValueError, KeyError):
+            count += json.loads(told)["active"]
+    return f"the queue still holds {count} job{'s' * (count != 1)} of it"
+
+
+def cancel_runs(state: Path) -> None:
+    """Cancel the jobs of all runs below a state folder, after a test that failed."""
+    for run in (state / "runs").glob("*"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _ensemble(["cancel", run.name, "--state", str(state)], 60)
+
+
+def _ensemble(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ensemble_core.cli", *words]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 class Running:

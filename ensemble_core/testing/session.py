@@ -11,10 +11,12 @@ Used by the contract suite, and by an author's own tests::
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,13 +30,20 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["Session", "alive", "wait_until", "within"]
 
+#: Seconds that an event may be ahead of the run's clock, whose readers do not read it at once; and
+#: before the submit of its job: the queue's clock may be off, and count whole seconds.
+_AHEAD, _BEFORE = 1e-3, 60.0
+#: What earlier tests could not remove from the queue, in words.
+_left_behind: list[str] = []
+
 
 class Session:
     """An open executor and everything it has emitted. Use it with ``with``.
 
     ``timeout`` (seconds) is how long each wait, and each call of the executor, may last before the
-    test fails with what did come. With ``tidy``, jobs that are not over are cancelled before the
-    executor is closed: where jobs outlive it, a test would leave them running. With ``kept`` false
+    test fails with what did come. With ``tidy``, and where the test fails, jobs that are not over
+    are cancelled before the executor is closed: the queue would keep them, and later tests would
+    wait for its slots. ``misdated`` are events whose times cannot be, in words. With ``kept`` false
     the run has no state folder, as with ``--no-journal``. The run's clock is ``clock_off`` seconds
     ahead of this machine's.
     """
@@ -58,10 +67,16 @@ class Session:
         self.tag = f"contract-{uuid.uuid4().hex[:12]}"
         self.events: list[Event] = []
         self.batches: list[int] = []
+        self.misdated: list[str] = []
+        #: Our ids of all jobs that this session made or submitted.
+        self.made: set[str] = set()
         self._news = threading.Condition()
         self._numbers = itertools.count()
         self._last = 0.0
-        self._submitted: dict[str, None] = {}
+        #: Our ids of the jobs that were submitted, and when.
+        self._submitted: dict[str, float] = {}
+        current = os.environ.get("PYTEST_CURRENT_TEST", "this test")
+        self._test = current.rpartition("::")[2].partition(" (")[0]
 
     def now(self) -> float:
         """The run's clock: seconds since the epoch, never going back."""
@@ -72,7 +87,19 @@ class Session:
         with self._news:
             self.batches.append(len(events))
             self.events.extend(events)
+            self.misdated += filter(None, map(self._wrong_time, events))
             self._news.notify_all()
+
+    def _wrong_time(self, event: Event) -> str | None:
+        if not isinstance(event, JobEvent):
+            return None
+        ahead = event.timestamp - self.now()
+        if ahead > _AHEAD:
+            return f"{event.name} of {event.job} is {ahead:g} s in the future of the run's clock"
+        before = self._submitted.get(event.job, 0.0) - event.timestamp
+        if before > _BEFORE:
+            return f"{event.name} of {event.job} is {before:g} s before the job was submitted"
+        return None
 
     def __enter__(self) -> Session:
         state = self.folder / "state" / self.tag if self.kept else None
@@ -86,27 +113,64 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self.tidy:
+            if self.tidy or error is not None:
                 self._cancel_all()
+        except BaseException as failure:
+            held = f"{self._held()}, which could not be cancelled"
+            _left_behind.append(held)
+            if error is None:
+                raise
+            # The test's own failure is the one to be told.
+            print(f"{held}: {failure}", file=sys.stderr)
         finally:
             self.executor.close()
 
     def _cancel_all(self) -> None:
-        names = {event.job: event.name for event in self.events if isinstance(event, JobEvent)}
-        left = [name for name in self._submitted if names.get(name) != "clean"]
+        left = self._active()
         if left and not any(isinstance(event, ExecutorLost) for event in self.events):
             self.cancel(*left)
             self.wait_clean(*left)
 
+    def _active(self) -> list[str]:
+        """Our ids of submitted jobs that are not over."""
+        over = self.over()
+        return [job for job in self._submitted if job not in over]
+
+    def _held(self) -> str:
+        left = self._active()
+        count = f"{len(left)} job{'s' * (len(left) != 1)}"
+        return f"the queue still holds {count} of {self._test} ({', '.join(left[:5]) or 'none'})"
+
+    def over(self) -> set[str]:
+        """Our ids of the jobs that are over."""
+        return {e.job for e in list(self.events) if isinstance(e, JobEvent) and e.name == "clean"}
+
+    def take_over(self, left: Iterable[str]) -> None:
+        """Find jobs of an earlier session again; they are cancelled as this one's own are."""
+        found = self.executor.reattach(dict.fromkeys(left, 0.0))
+        self._submitted.update(dict.fromkeys((job for job, known in found.items() if known), 0.0))
+
     def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
         """A job with an id of its own; ``fields`` are those of :class:`Job`."""
         number = next(self._numbers)
-        return Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
+        job = Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
+        self.made.add(job.id)
+        return job
 
     def submit(self, *jobs: Job) -> None:
         """Submit jobs. Fails where that blocks."""
-        within(self.timeout, "submit", lambda: self.executor.submit(jobs))
-        self._submitted.update(dict.fromkeys(job.id for job in jobs))
+        within(self.timeout, "submit", lambda: self.submit_here(jobs))
+
+    def submit_here(self, jobs: Sequence[Job]) -> None:
+        """Submit jobs in this thread, for as long as that takes."""
+        self.made.update(job.id for job in jobs)
+        self._submitted.update(dict.fromkeys((job.id for job in jobs), self.now()))
+        try:
+            self.executor.submit(jobs)
+        except BaseException:  # then nothing was submitted
+            for job in jobs:
+                self._submitted.pop(job.id, None)
+            raise
 
     def cancel(self, *jobs: Job | str) -> None:
         """Cancel jobs. Fails where that blocks."""
@@ -118,8 +182,10 @@ class Session:
         with self._news:
             if not self._news.wait_for(done, self.timeout):
                 came = "\n".join(str(event) for event in self.events[-30:])
+                held = "\n".join([self._held(), *_left_behind])
                 pytest.fail(
-                    f"{what} did not come within {self.timeout:g} s; what came last:\n{came}"
+                    f"{what} did not come within {self.timeout:g} s\n{held}\n"
+                    f"what came last:\n{came}"
                 )
 
     def of(self, job: Job | str) -> list[JobEvent]:

@@ -21,13 +21,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
 
 import ensemble_core.testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
+from ensemble_core.testing.running import cancel_runs, held_jobs, slots_at_once
 from ensemble_core.testing.session import wait_until
 
 __all__ = ["StopSuite"]
@@ -61,7 +62,7 @@ JOBS = ["work.0", "work.1", "work.2"]
 
 
 class StopSuite:
-    """Tests of an executor by its name, on which three jobs run at a time.
+    """Tests of an executor by its name. Three jobs run at a time, or as many as the queue can.
 
     The queue must be there and be found from the environment: begin it in a fixture. Jobs must run
     on this machine or share its files, as this user.
@@ -72,11 +73,16 @@ class StopSuite:
     options: Sequence[str] = ()
     #: The fate of jobs at a stop where the ensemble file does not say.
     on_stop: ClassVar[Literal["keep", "cancel"]]
+    #: How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says.
+    slots: ClassVar[int | None] = None
     #: Seconds that one run may take.
     timeout: ClassVar[float] = 200.0
 
+    #: The run that is under way, until all of it has been checked.
+    process: subprocess.Popen[bytes] | None = None
+
     @pytest.fixture(autouse=True)
-    def _study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self.folder = tmp_path / "study"
         self.folder.mkdir()
         (self.folder / "e.yaml").write_text(STUDY)
@@ -84,6 +90,26 @@ class StopSuite:
         (self.folder / "job.sh").chmod(0o755)
         monkeypatch.setenv("ENSEMBLE_STATE", str(self.folder / "state"))
         self.tag = f"study-{secrets.token_hex(4)}"
+        yield
+        if self.process is not None:  # the test failed: its run and its jobs are to end
+            (self.folder / "go").touch()
+            self.process.kill()
+            self.process.wait()
+            cancel_runs(self.folder / "state")
+
+    def at_once(self) -> int:
+        """How many of the three jobs run at a time."""
+        slots = self.slots or slots_at_once(self.executor, self.options)
+        return min(3, slots or 1)
+
+    def wait_started(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Wait until so many jobs run."""
+        end = time.monotonic() + self.timeout
+        while len(self.lines("started")) < count and process.poll() is None:
+            if time.monotonic() > end:
+                held = held_jobs(self.folder / "state")
+                pytest.fail(f"{count} jobs did not start within {self.timeout:g} s: {held}")
+            time.sleep(0.005)
 
     def ensemble(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of Ensemble in the study's folder, which must succeed."""
@@ -105,9 +131,10 @@ class StopSuite:
         command += ["--executor", self.executor, *self.options, *words]
         output, errors = self.folder / "output", self.folder / "errors"
         with output.open("w") as out, errors.open("w") as err:
-            return subprocess.Popen(
+            self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
+        return self.process
 
     def lines(self, name: str) -> list[str]:
         """The lines of a file of the study's folder; none where it is not there."""
@@ -140,6 +167,7 @@ class StopSuite:
         self.ensemble("replay", self.tag)
         ended = self.lines("ended")
         assert sorted(ended if once else {*ended}) == JOBS
+        self.process = None
 
     @pytest.mark.parametrize(
         ("how", "said"),
@@ -151,10 +179,11 @@ class StopSuite:
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
         """The file says what becomes of jobs, or else the executor."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
+        running = self.at_once()
         process = self.begin(*words, *(("--wall", "4s") if how == "wall" else ()))
         code = 5
         if how != "wall":
-            wait_until(lambda: len(self.lines("started")) == 3 or process.poll(), self.timeout)
+            self.wait_started(process, running)
         if how.startswith("SIG"):
             code = 128 + signal.Signals[how]
             process.send_signal(signal.Signals[how])
@@ -175,8 +204,9 @@ class StopSuite:
         assert len(self.lines("started")) == (3 if kept else before + 3)
 
     def test_a_second_signal_leaves_at_once_and_nothing_is_lost(self) -> None:
+        running = self.at_once()
         process = self.begin("--set", "on_stop=cancel")
-        wait_until(lambda: len(self.lines("started")) == 3 or process.poll(), self.timeout)
+        self.wait_started(process, running)
         process.terminate()
         wait_until(lambda: "stopping" in self.errors(), self.timeout)
         while process.poll() is None and "leaving at once" not in self.errors():

@@ -29,7 +29,7 @@ from ensemble_core.testing import (
 )
 
 STATISTICS: Mapping[str, Any] = {
-    record.name: record for record in builtin_statistics.ensemble_metrics()
+    record.name: record for record in builtin_statistics.ensemble_statistics()
 }
 ACTIONS: Mapping[str, Any] = {record.name: record for record in actions.ensemble_actions()}
 TRIGGERS: Mapping[str, Any] = {record.name: record for record in triggers.ensemble_triggers()}

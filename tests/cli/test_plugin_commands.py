@@ -146,6 +146,7 @@ def test_plugins_list_has_commands_like_all_else(site: Site) -> None:
         "builtin": False,
         "records": {"command": ["bell"]},
         "error": None,
+        "notes": [],
     } in listed
     assert "command: bell" in ensemble("plugins", "list").output
 

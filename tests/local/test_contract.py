@@ -92,6 +92,13 @@ class TestLocalExecutor(LocalContract):
         return LocalExecutor(slots=2, grace=0.3)
 
 
+class TestLocalExecutorWithOneSlot(LocalContract):
+    many = 5
+
+    def make_executor(self) -> Executor:
+        return LocalExecutor(slots=1, grace=0.3)
+
+
 class TestLocalExecutorThatCanGrow(LocalContract):
     def make_executor(self) -> Executor:
         return LocalExecutor(slots=2, min_slots=1, max_slots=4, gpus=2, grace=0.3)

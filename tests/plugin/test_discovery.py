@@ -57,6 +57,7 @@ class Site:
         module: str | None = None,
         entry_points: str | None = None,
         version: str = "1.2",
+        requires: str = "",
     ) -> None:
         module = module or distribution.replace("-", "_")
         if source is not None:
@@ -66,6 +67,7 @@ class Site:
         info.mkdir()
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+            f"License: all\n  rights\n{requires or 'X-None:'}\n\nRequires-Dist: ensemble-core>=77\n"
         )
         lines = entry_points or f"[ensemble]\n{module.replace('_', '-')} = {module}\n"
         (info / "entry_points.txt").write_text(lines)
@@ -355,7 +357,6 @@ RECORDS: dict[str, tuple[str, str]] = {
 def test_bad_record_breaks_its_plugin(site: Site, fault: str) -> None:
     record, reason = RECORDS[fault]
     kind = record.partition("Plugin")[0].lower()
-    hook = {"statistic": "ensemble_metrics"}.get(kind, f"ensemble_{kind}s")
     site.install(
         "ensemble-bad",
         f"""
@@ -366,7 +367,7 @@ def test_bad_record_breaks_its_plugin(site: Site, fault: str) -> None:
         def h(): ...
 
         @hookimpl
-        def {hook}():
+        def ensemble_{kind}s():
             return [{record}]
         """,
     )
@@ -645,6 +646,46 @@ def test_unknown_name_has_the_nearest_spelling(site: Site) -> None:
     assert "did you mean 'job-cancel'?" in registry.explain_missing("trigger", "job-cnacel")
 
 
+@pytest.mark.parametrize(
+    ("required", "met"),
+    [
+        (">=77.0", False),
+        ("<3,>=77", False),
+        (" (>=77.0)", False),
+        ("==77.*", False),
+        ("~=77.0", False),
+        ("<1", False),
+        ("!=1.*,!=2.*", False),
+        ("", True),
+        (">=1.0,<2", True),
+        ("~=1.0", True),
+        ("==1.*", True),
+        (">=0.9.3", True),
+        ("!=0.8", True),
+        (">=77; extra == 'all'", True),
+        ("[parquet]>=77", True),
+        (" @ https://example.org/core.whl", True),
+        ("-extras>=77", True),
+        (">=seventy", True),
+    ],
+)
+def test_plugin_that_needs_another_version_of_the_core_says_so(
+    site: Site, required: str, met: bool
+) -> None:
+    source = ACTION.format(name="late", summary="x") if met else "from ensemble_core import Later"
+    site.install("ensemble-late", source, requires=f"Requires-Dist: Ensemble_Core{required}")
+    registry = discover()
+    plugin = found(registry, "ensemble-late")
+    if met:
+        assert plugin.error is None
+        return
+    needs = f"ensemble-core{required.strip(' ()')}"
+    assert plugin.error == f"ensemble-late 1.2 needs {needs}, this is {ensemble_core.__version__}"
+    with pytest.raises(PluginError) as caught:
+        registry.lookup("action", "late")
+    assert plugin.error in str(caught.value.hint)
+
+
 def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
     site.install("ensemble-bad", "import no_such_module_anywhere")
     hint = discover().explain_missing("action", "frobnicate")
@@ -760,4 +801,5 @@ def test_listing_is_plain_data(site: Site) -> None:
         "builtin": False,
         "records": {"action": ["notify"]},
         "error": None,
+        "notes": [],
     }

@@ -51,7 +51,7 @@ class Below:
 
 
 @hookimpl
-def ensemble_metrics():
+def ensemble_statistics():
     target = {"description": "What counts is below it.", "type": "number"}
     return [
         StatisticPlugin(

@@ -183,7 +183,7 @@ def test_planned_action_example_waits_its_turn(tmp_path: Path) -> None:
 
 
 def test_statistic_example_is_a_geometric_mean(tmp_path: Path) -> None:
-    found: StatisticPlugin = install("ensemble_metrics", tmp_path).lookup("statistic", "geomean")
+    found: StatisticPlugin = install("ensemble_statistics", tmp_path).lookup("statistic", "geomean")
 
     class Suite(StatisticContract):
         plugin = found

@@ -6,6 +6,7 @@ from __future__ import annotations
 import doctest
 import itertools
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,30 @@ import pytest
 from ensemble_core import (
     Action,
     ActionPlugin,
+    Exchange,
     ExecutorError,
+    Generator,
+    GeneratorPlugin,
     Job,
     JobEvent,
     JobGroup,
     Observer,
     ObserverPlugin,
     PluginEvent,
+    Point,
     Row,
     Run,
     StatisticPlugin,
     Trigger,
     TriggerPlugin,
+    Variable,
+    Vocs,
 )
 from ensemble_core.testing import (
     ActionContract,
     FakeExecutor,
     FakeFiring,
+    GeneratorContract,
     ObserverContract,
     StatisticContract,
     TriggerContract,
@@ -295,6 +303,47 @@ def test_statistic_that_needs_options_that_its_schema_does_not_require_fails() -
         name="x", summary="x", build=build, options={**schema, "required": ["target"]}
     )
     assert failures(StatisticContract, plugin=record, options={"target": 1}) == set()
+
+
+class Sweep(Generator):
+    """Points one after the other; right."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def suggest(self, count: int) -> list[dict[str, Any]]:
+        self.at += count
+        return [{"x": at % 7} for at in range(self.at - count, self.at)]
+
+    def ingest(self, points: Sequence[Point]) -> None:
+        self.told = [point.values["yield"] for point in points if point.state == "done"]
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        self.at = sum(len(exchange.suggested) for exchange in exchanges)
+
+
+SWEEP = GeneratorPlugin(name="sweep", summary="x", build=lambda vocs, options: Sweep())
+YIELD = Vocs(
+    variables=(Variable(name="x", low=0, high=6, step=1),),
+    objectives={"yield": "maximize", "cost.total": "minimize"},
+)
+
+
+def test_generator_of_outputs_with_any_names_passes() -> None:
+    assert failures(GeneratorContract, plugin=SWEEP, vocs=YIELD) == set()
+
+
+def test_evaluate_that_lacks_an_output_is_said_in_words() -> None:
+    class Suite(GeneratorContract):
+        plugin = SWEEP
+        vocs = YIELD
+
+        @staticmethod
+        def evaluate(parameters: Mapping[str, Any]) -> Mapping[str, float]:
+            return {"yield": 1.0}
+
+    with pytest.raises(AssertionError, match=r"'evaluate' gives no value for cost\.total"):
+        Suite().test_points_are_points_of_the_problem_and_not_more_than_asked_for()
 
 
 COUNTER = itertools.count()

@@ -106,6 +106,11 @@ def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
     return change
 
 
+def later_by(seconds: float) -> Callable[[JobEvent], list[JobEvent]]:
+    """Takes each event for one that was so much later."""
+    return lambda event: [replace(event, timestamp=event.timestamp + seconds)]
+
+
 def as_of(mark: str) -> Callable[[JobEvent], list[JobEvent]]:
     """Takes a job for the one whose name is that before the mark."""
     return lambda event: [replace(event, job=event.job.partition(mark)[0])]
@@ -292,6 +297,22 @@ class HasGaugesWithoutAPath(Sound):
         return {"slots": 2.0}
 
 
+class TellsNothingFree(Sound):
+    def resources(self) -> Mapping[str, float]:
+        return {"nodes.up": 2.0}
+
+
+class IgnoresItsSlots(Sound):
+    """It runs all that it is given; its gauges do not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        LocalExecutor.__init__(self, slots=100, grace=0.3)
+
+    def resources(self) -> Mapping[str, float]:
+        return {"cores.up": 2.0, "cores.free": 0.0}
+
+
 def inherits(job: Job, *names: str) -> Job:
     given = {name: os.environ[name] for name in names if name in os.environ}
     return replace(job, environment={**job.environment, **given})
@@ -313,6 +334,9 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
         "TellsTheStartAfterTheEnd": tells(after_its_end("start")),
         "TellsWhatNobodyKnows": tells(lambda event: [replace(event, name="begun")], "start"),
         "GoesBackInTime": tells(lambda event: [replace(event, timestamp=5.0)], "finish"),
+        "IsAnHourAhead": tells(later_by(3600.0)),
+        "IsAnHourBehind": tells(later_by(-3600.0)),
+        "EndsAnHourAhead": tells(later_by(3600.0), "clean"),
     },
     "a_job_that_fails_reports_its_exit_code": {
         "TellsAnExitCodeForAStatus": says("finish", status=3),
@@ -347,6 +371,7 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
     "cancelling_waiting_jobs_ends_them_without_a_start": {
         "CallsACancelAnError": says("exception", type="exec"),
     },
+    "no_more_jobs_run_at_once_than_there_are_slots": {"IgnoresItsSlots": IgnoresItsSlots},
     "cancelling_twice_or_too_late_or_the_unknown_does_nothing": {
         "StumblesOverTheUnknown": StumblesOverTheUnknown,
         "CancelsWhatIsOver": CancelsWhatIsOver,
@@ -367,6 +392,7 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
     "gauges_are_numbers_by_metric_path": {
         "HasMoreFreeThanThereAre": HasMoreFreeThanThereAre,
         "HasGaugesWithoutAPath": HasGaugesWithoutAPath,
+        "TellsNothingFree": TellsNothingFree,
     },
     "nothing_is_emitted_after_close": {"SpeaksAfterItsClose": SpeaksAfterItsClose},
     "jobs_outlive_the_controller_where_the_executor_says_so": {
@@ -493,6 +519,39 @@ def test_a_mutant_is_found_out(
     assert examine(MUTANTS[test][mutant], test, **short) is not None
 
 
+@pytest.mark.parametrize("time_", range(10))
+@pytest.mark.parametrize(
+    ("test", "mutant"),
+    [
+        ("a_job_that_succeeds_passes_through_its_life_in_order", "IsAnHourAhead"),
+        ("no_more_jobs_run_at_once_than_there_are_slots", "IgnoresItsSlots"),
+    ],
+)
+def test_wrong_times_and_ignored_slots_are_found_each_time(
+    examine: Callable[..., BaseException | None], test: str, mutant: str, time_: int
+) -> None:
+    found = examine(MUTANTS[test][mutant], test)
+    assert isinstance(found, AssertionError), found
+    assert ("in the future" if mutant == "IsAnHourAhead" else "at once in 2 slots") in str(found)
+
+
+def test_ignored_slots_are_found_where_no_gauge_tells_them(
+    examine: Callable[..., BaseException | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = "no_more_jobs_run_at_once_than_there_are_slots"
+    monkeypatch.setattr(Sound, "resources", lambda self: {})
+    monkeypatch.setattr(IgnoresItsSlots, "resources", lambda self: {})
+    assert examine(Sound, test) is None
+    assert isinstance(examine(IgnoresItsSlots, test), AssertionError)
+
+
+def test_gauge_of_what_is_up_without_what_is_free_is_said_in_words(
+    examine: Callable[..., BaseException | None],
+) -> None:
+    found = examine(TellsNothingFree, "gauges_are_numbers_by_metric_path")
+    assert "there is a gauge nodes.up and no nodes.free: tell both, or neither" in str(found)
+
+
 @pytest.mark.parametrize("test", MUTANTS)
 def test_the_executor_without_a_bug_passes(
     examine: Callable[..., BaseException | None], test: str
@@ -516,6 +575,22 @@ def test_a_record_that_does_not_fit_its_executor_is_found_out(
     test = "record_says_what_the_executor_can_do"
     assert examine(Sound, test, plugin=LOCAL) is None
     assert isinstance(examine(Sound, test, plugin=record), Exception)
+
+
+def test_executor_with_a_required_option_passes_with_that_option(
+    examine: Callable[..., BaseException | None],
+) -> None:
+    queue = {"type": "string", "description": "Where jobs go."}
+    record = replace(
+        LOCAL,
+        options={"type": "object", "properties": {"queue": queue}, "required": ["queue"]},
+        build=lambda options: Sound() if options["queue"] == "debug" else None,  # type: ignore[arg-type,return-value]
+    )
+    test = "record_says_what_the_executor_can_do"
+    assert examine(Sound, test, plugin=record, build_options={"queue": "debug"}) is None
+    found = examine(Sound, test, plugin=record)
+    assert "the suite's attribute 'build_options'" in str(found)
+    assert "queue" in str(found)
 
 
 def test_a_statistic_may_be_expected_to_say_nothing_of_nothing() -> None:

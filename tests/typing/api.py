@@ -182,7 +182,7 @@ untimed: Statistic = Age()  # type: ignore[assignment]
 
 
 @hookimpl
-def ensemble_metrics() -> list[StatisticPlugin]:
+def ensemble_statistics() -> list[StatisticPlugin]:
     StatisticPlugin(name="wrong", summary="", build=lambda options: "no statistic")  # type: ignore[arg-type,return-value]
     return [
         StatisticPlugin(name="spread", summary="Most minus least", build=lambda options: Spread()),
@@ -288,7 +288,7 @@ class TestNotify(ActionContract):
 
 
 class TestSpread(StatisticContract):
-    plugin = ensemble_metrics()[0]
+    plugin = ensemble_statistics()[0]
 
 
 class TestNumbers(ObserverContract):

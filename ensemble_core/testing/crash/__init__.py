@@ -58,6 +58,9 @@ class CrashSuite:
     #: The executor's name, and further options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
+    #: How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says. One
+    #: is enough, if jobs begin in the order in which they were submitted.
+    slots: ClassVar[int | None] = None
     #: How many runs are killed, unless ``ENSEMBLE_CRASH`` says otherwise.
     rounds: ClassVar[int] = 2
 
@@ -73,10 +76,11 @@ class CrashSuite:
         from ensemble_core.testing.crash.__main__ import JOBS
 
         seed, count = seed_and_rounds(self.rounds)
+        slots = () if self.slots is None else ("--slots", str(self.slots))
         before = self.submitted()
         found = read_rounds(
             [sys.executable, "-m", __name__, self.executor, "--seed", str(seed),
-             "--rounds", str(count), "--base", str(tmp_path), "--", *self.options]
+             "--rounds", str(count), "--base", str(tmp_path), *slots, "--", *self.options]
         )  # fmt: skip
         assert len(found) == count + 1  # the first is not killed
         assert {each["jobs"] for each in found} == {JOBS}

@@ -33,6 +33,7 @@ from ensemble_core.testing.crash.rounds import (
     plan,
     play,
 )
+from ensemble_core.testing.running import cancel_runs, held_jobs, slots_at_once
 
 TEXT = """
 jobs:
@@ -75,8 +76,32 @@ custom: |
 """
 
 
+#: What is otherwise in a queue of one slot, where all would wait for the server: it comes last, and
+#: is cancelled when it has said that it runs.
+_ONE_SLOT = (
+    (
+        '; exec sleep 600"]',
+        '; echo \'{\\"up\\": 1}\'; exec sleep 600"], observe: {json-lines: {}}',
+    ),
+    ("[{name: submit, label: server}, {name: submit, label: work}]", "{name: submit, label: work}"),
+    (
+        "action: {name: cancel, label: server}\n",
+        """action: {name: submit, label: server}
+  - {id: up, trigger: observed, name: server, action: {name: cancel, label: server}}
+""",
+    ),
+)
 #: How many jobs ``TEXT`` leads to.
 JOBS = 10
+
+
+def text_for(slots: int | None) -> str:
+    """The ensemble for a queue that runs so many jobs at once; ``None`` if that is not known."""
+    text = TEXT
+    for usual, alone in _ONE_SLOT if (slots or 1) == 1 else ():
+        assert usual in text
+        text = text.replace(usual, alone)
+    return text
 
 
 def ran(folder: Path) -> Counter[str]:
@@ -105,11 +130,16 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def one(
-    folder: Path, executor: str, options: Sequence[str], kills: Sequence[Kill], round_: Round
+    folder: Path,
+    text: str,
+    executor: str,
+    options: Sequence[str],
+    kills: Sequence[Kill],
+    round_: Round,
 ) -> tuple[Outcome, Counter[str]]:
     """Play one run and check it; its outcome, and the kill points that it reached."""
     command = ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
-    code, reached = play(folder, TEXT, command, kills, round_)
+    code, reached = play(folder, text, command, kills, round_)
     record = on_record(folder, code, round_)
     counts = ran(folder)
     round_.jobs += len(counts)
@@ -120,26 +150,35 @@ def one(
 
 
 def rounds(
-    base: Path, executor: str, options: Sequence[str], seed: int, count: int
+    base: Path, text: str, executor: str, options: Sequence[str], seed: int, count: int
 ) -> Iterator[Round]:
     """One run that nobody kills, then ``count`` that are killed and compared with it."""
-    first = Round(f"{executor}, undisturbed", seed)
-    reference, reached = one(base / "undisturbed", executor, options, (), first)
-    yield first
-    for number in range(seed, seed + count):
-        round_ = Round(executor, number)
-        folder = base / f"{executor}-{number}"
+    reference: tuple[Outcome, Counter[str]] | None = None
+    for number in range(seed - 1, seed + count):
+        first = reference is None
+        round_ = Round(f"{executor}, undisturbed" if first else executor, max(number, seed))
+        folder = base / ("undisturbed" if first else f"{executor}-{number}")
         try:
-            kills = plan(random.Random(f"{executor} {number}"), reached)
-            found, _ = one(folder, executor, options, kills, round_)
-            compare(found.code, found.record, found.submits, reference, round_)
+            if reference is None:
+                reference = one(folder, text, executor, options, (), round_)
+            else:
+                outcome, reached = reference
+                kills = plan(random.Random(f"{executor} {number}"), reached)
+                found, _ = one(folder, text, executor, options, kills, round_)
+                compare(found.code, found.record, found.submits, outcome, round_)
+        except TimeoutError as error:
+            round_.other.append(str(error))
         except Exception as error:  # also of a round that broke off, the seed is to be told
             round_.other.append("".join(traceback.format_exception(error)))
         if round_.good:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not first:
+                shutil.rmtree(folder, ignore_errors=True)
         else:
-            round_.other.append(f"see {folder}")
+            round_.other += [held_jobs(folder / "state"), f"see {folder}"]
+            cancel_runs(folder / "state")
         yield round_
+        if reference is None:
+            return
 
 
 def main() -> int:
@@ -151,14 +190,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--base", type=Path)
+    parser.add_argument("--slots", type=int, help="jobs that run at once, if no gauge says it")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     chosen, options = parser.parse_args(words[:end]), words[end + 1 :]
     os.environ["ENSEMBLE_DEBUG"] = "1"
     base = (chosen.base or Path(tempfile.mkdtemp(prefix="crash-"))).absolute()
     assert threading.active_count() == 1, "a process with threads must not be forked"
+    text = text_for(chosen.slots or slots_at_once(chosen.executor, options))
     good = True
-    for each in rounds(base, chosen.executor, options, chosen.seed, chosen.rounds):
+    for each in rounds(base, text, chosen.executor, options, chosen.seed, chosen.rounds):
         good = good and each.good
         print(json.dumps({**asdict(each), "good": each.good}), flush=True)
     return 0 if good else 1

@@ -132,7 +132,8 @@ def controller(
             if time.monotonic() - began > _PATIENCE:
                 os.kill(child, signal.SIGABRT)
                 os.waitpid(child, 0)
-                raise TimeoutError(f"a controller did not end within {_PATIENCE:.0f} s")
+                last = "\n".join(last_words(folder).splitlines()[-9:])
+                raise TimeoutError(f"a controller did not end within {_PATIENCE:.0f} s:\n{last}")
             time.sleep(0.001)
         told = b"".join(iter(lambda: os.read(reading, 65536), b""))
     finally:

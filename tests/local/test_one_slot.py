@@ -1,0 +1,24 @@
+"""Whole runs of the suites of executors pass on a queue that runs one job at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.testing import CrashSuite, StopSuite
+
+
+@pytest.mark.timeout(300)
+class TestCrashes(CrashSuite):
+    executor = "local"
+    options = ("--slots", "1")
+    rounds = 1
+
+
+class TestStops(StopSuite):
+    executor = "local"
+    options = ("--slots", "1")
+    on_stop = "cancel"
+
+    @pytest.mark.parametrize("said", ["keep", "cancel"])
+    def test_a_run_that_is_stopped_goes_on_where_it_was(self, said: str) -> None:  # type: ignore[override]
+        super().test_a_run_that_is_stopped_goes_on_where_it_was("SIGTERM", said)
