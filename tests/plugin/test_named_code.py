@@ -85,7 +85,7 @@ action.backoff
 algorithm-select-fastest-runtime.statistic
 algorithm-select-longest-runtime.statistic
 algorithm-workload-success.valid
-file.^x- file.limits.wall file.name file.simulate
+file.^x- file.limits.stop file.limits.wall file.name file.simulate
 generator-gest-options.options
 generator-optuna-options.pruner_options generator-optuna-options.sampler_options
 generator.constraints generator.failed generator.group generator.name generator.prune.step
