@@ -111,7 +111,12 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             "type": "object",
             "required": ["points"],
             "properties": {
-                "points": {"description": "How many points.", "type": "integer", "minimum": 1},
+                "points": {
+                    "description": "How many points.",
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": 1_000_000,
+                },
                 "seed": _SEED,
             },
         },

@@ -7,6 +7,7 @@ Imported once a file has one of them.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ class _Grid(Generator):
 
     def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
         self._names = names
-        self._rest: Iterator[tuple[Any, ...]] = itertools.product(*values)
+        size = math.prod(map(len, values))
+        self._rest: Iterator[tuple[Any, ...]] = (_combination(values, at) for at in range(size))
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         found = itertools.islice(self._rest, count)
@@ -63,6 +65,15 @@ class _Grid(Generator):
         self._rest = (values for values in self._rest if _alike(values) not in known)
 
 
+def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...]:
+    """Return the combination of this number, the last value counted the fastest."""
+    found: list[Any] = []
+    for axis in reversed(values):
+        number, at = divmod(number, len(axis))
+        found.append(axis[at])
+    return tuple(reversed(found))
+
+
 def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
     """Equal for equal values: 1 is 1.0, and never "1" or true."""
     return tuple((isinstance(each, bool), each) for each in values)
@@ -75,7 +86,7 @@ def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 
 def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:
     if variable.steps:
-        return list(variable.steps)
+        return variable.steps  # type: ignore[no-any-return]
     count = options["points"]
     if count == 1:
         return [variable.at(0.5)]

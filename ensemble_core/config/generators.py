@@ -6,6 +6,7 @@ before all checks it lets groups have the variables of their generators as param
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from ensemble_core.config.actions import Occasion, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.config.sweeps import MOST_COUNTED, MOST_JOBS
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
@@ -124,6 +126,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     if group is None or len(context.errors) > before:
         return None
     _check_group(context, path, spec, group)
+    _check_size(context, path, spec, group)
     prune = _prune(context, path, spec, record)
     vocs = Vocs(
         variables=variables,
@@ -248,14 +251,41 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
             why = "has a 'step'" if low > 0 else f"begins at {low:g}"
             hint = "a logarithm needs a range above 0, without a step"
             _wrong(context, place, f"{name!r} is logarithmic and {why}", hint)
+        elif not math.isfinite(float(high) - float(low)):
+            _wrong(
+                context, place, f"{name!r} is too wide: {low:g} to {high:g}", "take a smaller range"
+            )
         elif step is None:
             low, high = float(low), float(high)
+        elif (high - low) / step > MOST_COUNTED:
+            _wrong(
+                context,
+                (*place, "step"),
+                f"{name!r} would have more than {MOST_COUNTED:.0e} values",
+                "take a larger step, or none",
+                code="out-of-range",
+            )
         found.append(Variable(name=name, low=low, high=high, log=log, step=step))
     return tuple(found)
 
 
-def _wrong(context: Context, path: Path, what: str, hint: str) -> None:
-    context.report(path, what, hint=hint, code="bad-value")
+def _wrong(context: Context, path: Path, what: str, hint: str, *, code: str = "bad-value") -> None:
+    context.report(path, what, hint=hint, code=code)
+
+
+def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+    """Report more jobs at once than one submit may have."""
+    replicas = spec.get("replicas", group.count)
+    jobs = spec.get("at_once", 1) * replicas
+    if jobs > MOST_JOBS:
+        key = next((key for key in ("at_once", "replicas") if spec.get(key, 1) > 1), "group")
+        _wrong(
+            context,
+            (*path, key),
+            f"{spec['name']!r} would have {jobs} jobs under way at once; at most {MOST_JOBS}",
+            "take fewer points at once, or fewer replicas",
+            code="out-of-range",
+        )
 
 
 def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:

@@ -21,12 +21,12 @@ from ensemble_core.errors import Location
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
-__all__ = ["MOST_JOBS", "check_functions", "read_parameters", "read_points"]
+__all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "read_points"]
 
 #: Jobs of one submit.
 MOST_JOBS = 1_000_000
 #: Values of a range: Python counts no further.
-_MOST_COUNTED = 10**15
+MOST_COUNTED = 10**15
 #: Bytes of a file of points.
 _LARGEST = 64 * 1024 * 1024
 
@@ -177,10 +177,10 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
     if step == 0:
         context.report((*path, "step"), "'step' is 0: the range has no end", code="bad-range")
         return None
-    if abs(last - first) / abs(step) > _MOST_COUNTED:
+    if abs(last - first) / abs(step) > MOST_COUNTED:
         context.report(
             path,
-            f"the range has more than {_MOST_COUNTED:.0e} values",
+            f"the range has more than {MOST_COUNTED:.0e} values",
             hint=f"at most {MOST_JOBS} jobs can be submitted at once",
             code="out-of-range",
         )

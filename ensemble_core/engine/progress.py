@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.report import GroupReport, Progress, Report
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
@@ -35,7 +36,15 @@ def progress_of(state: State) -> Progress:
         limits=limits,
         held=held,
         reached=tuple(state.limits_told),
+        holding=tuple(_holding(state)) if held and limits else (),
     )
+
+
+def _holding(state: State) -> dict[str, None]:
+    """Return the limits that hold jobs now."""
+    table = state.table
+    found = (table.obstacle(group, state.now) for group in table.groups.values() if group.held)
+    return dict.fromkeys(what for what in found if what is not None and what != AT_ONCE)
 
 
 def _count(state: State, group: str, counter: str) -> int:

@@ -87,7 +87,8 @@ class Progress(Record):
 
     ``used``, ``committed`` and ``limits`` are of jobs, core-hours, node-hours and GPU-hours, by
     these names (``core_hours``), as far as they are known; ``held`` are the jobs that a limit, or
-    ``at_once``, holds; ``reached`` are limits of the file that took effect so far, by name.
+    ``at_once``, holds; ``reached`` are limits of the file that took effect so far, by name, and
+    ``holding`` those that hold jobs now.
     """
 
     done: int = 0
@@ -99,6 +100,7 @@ class Progress(Record):
     limits: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     held: int = 0
     reached: tuple[str, ...] = ()
+    holding: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

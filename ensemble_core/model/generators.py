@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.sweeps import Range
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition
@@ -57,16 +58,15 @@ class Variable:
     values: tuple[Any, ...] = ()
 
     @cached_property
-    def steps(self) -> tuple[Any, ...]:
-        """All values that it can have; empty where they are not listed."""
+    def steps(self) -> Sequence[Any]:
+        """All values that it can have, as a range where they have a step; empty where any number
+        will do."""
         if self.values or self.step is None:
             return self.values
-        count = int((self.high - self.low) / self.step + _SLACK) + 1
-        return (
-            tuple(float(f"{self.low + i * self.step:.12g}") for i in range(count))
-            if (not self.whole)
-            else tuple(int(self.low) + i * int(self.step) for i in range(count))
-        )
+        count = math.floor((self.high - self.low) / self.step + _SLACK) + 1
+        if self.whole:
+            return Range(self.low, self.step, count)
+        return Range(float(self.low), float(self.step), count)
 
     @cached_property
     def whole(self) -> bool:

@@ -90,3 +90,13 @@ def test_a_grid_that_goes_on_tells_true_from_the_word() -> None:
     _, again = built("grid", values(True, "True"))
     again.resume([Exchange((), (), (Point(number=0, parameters={"n": True}),))])
     assert axis(list(again.suggest(9))) == ["True"]
+
+
+def test_a_variable_with_a_step_has_the_values_that_the_file_means() -> None:
+    tenths = Variable(name="n", low=0.1, high=0.35, step=0.1)
+    assert list(tenths.steps) == [0.1, 0.2, 0.3]
+    whole = Variable(name="n", low=1, high=6.5, step=2)
+    assert [repr(each) for each in whole.steps] == ["1", "3", "5"]
+    from_whole = Variable(name="n", low=0, high=1, step=0.25)
+    assert [repr(each) for each in from_whole.steps] == ["0.0", "0.25", "0.5", "0.75", "1.0"]
+    assert all(each.refused(value) is None for each in (tenths, whole) for value in each.steps)

@@ -153,6 +153,67 @@ def test_there_is_a_word_for_each_kind_of_event(tmp_path: Path, given: str, expe
     assert result.exit_code == 0, result.output
 
 
+#: Sixteen jobs a submit, of which a limit lets 15 go.
+LIMITED = """
+limits: {LIMITS}
+jobs:
+  - {name: ising, command: "./ising {T}", count: 3, duration: 2m, parameters: {T: {from: 1, to: 16}},
+     observe: {json-lines: {fields: [E]}}}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: ising}}
+  - {id: hot, trigger: observed, name: ising, each: job, when: E > 3,
+     action: [{name: cancel}, {name: log, message: "{job} was too hot"}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "held"),
+    [
+        ("limits: {core_hours: 0.5}", "held by limits.core_hours (0.5; 0 used, 0.5 committed)"),
+        ("limits: {jobs: 15}", "held by limits.jobs (15; 15 used, 0 committed)"),
+        ("limits: {submits_per_second: 15}", "held by limits.submits_per_second (15)"),
+        ("at_once: 15", "held by at_once (15)"),
+    ],
+)
+def test_jobs_that_a_limit_holds_are_submitted_and_their_limit_is_named(
+    tmp_path: Path, limits: str, held: str
+) -> None:
+    study = LIMITED.replace("limits: {LIMITS}", limits)
+    if limits.startswith("at_once"):
+        study = LIMITED.replace("limits: {LIMITS}", "").replace("count: 3", f"count: 3, {limits}")
+    metric = "metric: {count.ising.submitted: 48}"
+    result = _one(tmp_path, "submitted: {ising: 48}", metric, study=study)
+    assert result.exit_code == 0, result.output
+    result = _one(tmp_path, "submitted: {ising: 60}", "ended: 0", study=study)
+    said = f"48 jobs of ising were submitted (33 {held}), and each submit adds a multiple of 16"
+    assert said in result.stdout
+    result = _one(tmp_path, "finished: ising.40", "ended: 0", study=study)
+    assert f"ising.40 is not in the queue (1 {held})" in result.stdout
+
+
+def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> None:
+    """Neither the limit's own warning nor the rule's message is among the decisions expected."""
+    study = LIMITED.replace("{LIMITS}", "{core_hours: 0.5}")
+    given = "started: ising\n{at: 1s, row: {job: ising.3, E: 4}}"
+    for expect in (
+        "{at: 1s, fired: hot, decisions: [{cancel: ising.3}]}",
+        "{at: 1s, fired: hot, decisions: [{cancel: ising.3}, {log: too hot}]}",
+        "{at: 0s, fired: begin, decisions: [{submit: {ising: 15}}]}",
+        "{at: 0s, fired: begin, decisions: [{submit: {ising: 15}}, {log: 33 of 48 jobs are held}]}",
+    ):
+        result = _one(tmp_path, given, expect, study=study)
+        assert result.exit_code == 0, (expect, result.output)
+    for wrong in (
+        "{at: 1s, fired: hot, decisions: [{log: too cold}, {cancel: ising.3}]}",
+        "{at: 1s, fired: hot, decisions: [{cancel: ising.3}, {log: too cold}]}",
+        "{at: 1s, fired: hot, decisions: [{log: too hot}]}",
+        "{at: 1s, fired: hot, decisions: []}",
+    ):
+        result = _one(tmp_path, given, wrong, study=study)
+        assert result.exit_code == 1, (wrong, result.output)
+    assert "decided:  [{cancel: ising.3}]\n" in result.stdout
+
+
 def test_every_kind_of_event_has_a_word() -> None:
     """Who adds an event must give it one; timers elapse by themselves."""
     text = inspect.getsource(words)

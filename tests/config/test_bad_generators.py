@@ -54,6 +54,11 @@ WRONG = [
     wrong(X, "x: «[5.0, -5.0]", "'x' is from 5 to -5", "the lower value is first"),
     wrong(X, "x: «{from: 1}", "the variable 'x' has no 'to'"),
     wrong(X, "x: «{from: -1, to: 1, log: true}", "logarithmic and begins at -1"),
+    wrong(X, "x: {from: 0, to: 1.0e300, step: «1}", "'x' would have more than 1e+15 values"),
+    wrong(X, "x: {from: 0, to: 1, step: «1.0e-320}", "'x' would have more than 1e+15 values"),
+    wrong(X, "x: «[-1.0e308, 1.0e308]", "'x' is too wide"),
+    wrong("at_once: 4", "at_once: «1000001", "1000001 jobs under way at once; at most 1000000"),
+    wrong("at_once: 4", "replicas: «1000001", "1000001 jobs under way at once; at most 1000000"),
     wrong(X, "x: {from: 1, to: 2, stepp«: 1}".replace("stepp«", "«stepp"), "'stepp'", "'step'"),
     wrong(N, "n: {values: «[]}", "'values' is empty"),
     wrong(N, "n: «{values: [8, 8]}", "'n' has a value twice"),
@@ -101,6 +106,23 @@ def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
     assert load_text(endless + "limits: {jobs: 60}\n", REGISTRY).generators["search"].until is None
     grid = endless.replace("use: random", "use: grid").replace("{seed: 1}", "{points: 3}")
     assert load_text(grid, REGISTRY).generators["search"].until is None
+
+
+def test_a_variable_with_very_many_steps_takes_no_memory_for_them() -> None:
+    """A billion values, each worked out when it is asked for."""
+    text = STUDY.replace(X, "x: {from: 0, to: 1000000000, step: 1}")
+    (x, _) = load_text(text, REGISTRY).generators["search"].vocs.variables
+    assert len(x.steps) == 1_000_000_001
+    assert (x.at(0.0), x.at(0.25), x.at(0.5)) == (0, 250_000_000, 500_000_000)
+    grid = text.replace("use: random", "use: grid").replace("{seed: 1}", "{}")
+    with pytest.raises(FileErrors, match="the grid would have 2000000002 points; at most"):
+        load_text(grid, REGISTRY)
+
+
+def test_a_latin_hypercube_of_too_many_points_is_refused() -> None:
+    text = STUDY.replace("use: random", "use: latin-hypercube")
+    with pytest.raises(FileErrors, match="'points' is 2000000, it must be at most"):
+        load_text(text.replace("{seed: 1}", "{points: 2000000}"), REGISTRY)
 
 
 def test_what_must_be_there_is_asked_for() -> None:

@@ -82,13 +82,14 @@ class Given(StepReader):
 
         def tell(queue: ToldQueue) -> None:
             for name, count in wanted.items():
-                missing = int(count) - len(queue.of_group(name))
-                if missing < 0:
-                    raise NotPossible(f"{len(queue.of_group(name))} jobs of {name} were submitted")
+                there = queue.submitted(name)
+                missing = int(count) - there
                 group = self._ensemble.groups[name]
                 each = group.size // max(1, group.count)
-                if missing % each:
-                    raise NotPossible(f"each submit of {name} is a multiple of {each} jobs")
+                if missing < 0 or missing % each:
+                    said = f"{there} jobs of {name} were submitted{queue.held(name)}"
+                    more = f", and each submit adds a multiple of {each}" if missing > 0 else ""
+                    raise NotPossible(said + more)
                 if missing:
                     action = {"name": "submit", "label": name, "with": {"count": missing // each}}
                     queue.emit(Requested(queue.now, "the test", action))

@@ -89,7 +89,7 @@ class _Told(Watcher):
         self._test = test
         self.happened: list[Happened] = []
         self.engine = Engine(ensemble, everything=True)
-        self._queue = queue = ToldQueue(BEGAN, test.gauges)
+        self._queue = queue = ToldQueue(BEGAN, self.engine.state, test.gauges)
         self._step: Step | None = None
         self._untold = [step for step in test.steps if step.tell is not None]
         for step in test.steps:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import ClassVar
 
 from ensemble_core.cli.rule_tests.decision_words import group_of
+from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy
+from ensemble_core.model.ensemble import amount
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
@@ -41,13 +44,16 @@ class ToldQueue(VirtualExecutor):
     """A queue that does what its agenda says: ``tell`` is called at its time.
 
     ``calls`` are those that were decided and wait for the test's answer, by function; ``resizes``
-    the requests that nobody has answered yet.
+    the requests that nobody has answered yet. ``state`` knows the jobs that are held.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
 
-    def __init__(self, began: float, resources: Mapping[str, float] = NOTHING) -> None:
+    def __init__(
+        self, began: float, state: State, resources: Mapping[str, float] = NOTHING
+    ) -> None:
         self.began = began
+        self._state = state
         self.calls: list[Call] = []
         self.resizes: list[str] = []
         self._resources = resources
@@ -124,9 +130,27 @@ class ToldQueue(VirtualExecutor):
         """Events of one job happen now, each with this context."""
         self._emit([JobEvent(self.now, job, name, context) for name in names])
 
-    def of_group(self, group: str) -> list[str]:
-        """All jobs of a group that were ever submitted."""
-        return [job for job in (*self._jobs, *self._over) if group_of(job) == group]
+    def submitted(self, group: str) -> int:
+        """Return how many jobs of a group were ever submitted, those that are held among them."""
+        return self._state.metrics.counts[group]["submitted"]
+
+    def held(self, name: str) -> str:
+        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets;
+        an empty text if none is."""
+        state, group = self._state, name if name in self._state.table.groups else group_of(name)
+        standing = state.table.groups.get(group)
+        held = [] if standing is None else [job for job in standing.held if name in (job, group)]
+        paced = [job for job, _, _ in state.rate_limit.held if name in (job.id, job.group)]
+        rate = amount(state.ensemble.limits.submits_per_second or 0)
+        reasons = [(len(paced), f"limits.submits_per_second ({rate})")]
+        if standing is not None and held:
+            by, budget = state.table.obstacle(standing, self.now), state.table.budget
+            text = f"{by} ({standing.group.at_once})"
+            if budget is not None and by is not None and by != AT_ONCE:
+                text = budget.described(by, self.now)
+            reasons.insert(0, (len(held), text))
+        said = [f"{number} held by {by}" for number, by in reasons if number]
+        return f" ({', '.join(said)})" if said else ""
 
     def named(self, names: Sequence[str]) -> list[str]:
         """The jobs in the queue of these names, each a job or a group: all jobs of that. Raises
@@ -147,8 +171,11 @@ class ToldQueue(VirtualExecutor):
         if name in self._over:
             return f"{name} is over already"
         here = ", ".join(list(self._jobs)[:8]) or "none"
+        held = self.held(name)
         what = f"{name} was not submitted" if "." in name else f"no job of {name} is in the queue"
-        return f"{what}; jobs in the queue: {here}"
+        if held and "." in name:
+            what = f"{name} is not in the queue"
+        return f"{what}{held}; jobs in the queue: {here}"
 
     def start(self, job: str) -> None:
         """A job starts, if it has not."""

@@ -14,6 +14,9 @@ from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, V
 
 __all__ = ["GestGenerator"]
 
+#: Values of a variable with a step, which the standard has in a set.
+_MOST_LISTED = 1_000_000
+
 
 class GestGenerator(Generator):
     """A generator of the standard. Lost and pruned points are not told: the standard has no way to
@@ -135,6 +138,13 @@ def _standard(vocs: Vocs) -> Any:
 
 
 def _domain(variable: Variable) -> Any:
+    if len(variable.steps) > _MOST_LISTED:
+        raise EnsembleError(
+            f"{variable.name!r} has {len(variable.steps)} values, and the standard lists each; at "
+            f"most {_MOST_LISTED}",
+            hint="take a larger step, or none",
+            code="out-of-range",
+        )
     if variable.steps:
         return set(variable.steps)
     if variable.log:

@@ -269,3 +269,11 @@ def test_a_simplex_of_xopt_goes_on_with_the_same_points_after_it_is_built_anew()
         found.append(points)
     assert found[0] == found[1]
     assert min(bowl(point)["E"] for point in found[0]) < 0.5
+
+
+def test_a_variable_with_more_steps_than_the_standard_can_list_is_refused() -> None:
+    problem = Vocs(
+        variables=(Variable(name="x", low=0, high=10**9, step=1),), objectives={"E": "minimize"}
+    )
+    with pytest.raises(EnsembleError, match="'x' has 1000000001 values, and the standard lists"):
+        GEST.build(problem, options("of_the_standard.Uniform"))

@@ -36,7 +36,7 @@ class Axis:
     log: bool = False
     values: tuple[Any, ...] = ()
     goal: str = ""
-    steps: tuple[Any, ...] = ()
+    steps: Sequence[Any] = ()
 
     def height(self, value: Any) -> float:
         """The place of a value, 0 at the foot and 1 at the top."""

@@ -19,6 +19,7 @@ from ensemble_core.cli.toolkit import (
     Cancel,
     Ensemble,
     Fired,
+    Outcome,
     Purpose,
     Registry,
     VirtualRuntime,
@@ -37,6 +38,8 @@ _CHUNK = 10
 _LAST = 100
 #: Exit code of a run in which only jobs that a limit holds are left.
 _LIMITED = 4
+#: By which share the use of a limit may miss it and still be all of it.
+_ROUNDING = 1e-9
 
 
 class Firings(NamedTuple):
@@ -75,8 +78,9 @@ class Figures:
     gpu_hours: float = 0.0
     #: What ``--cost`` makes of it.
     cost: float | None = None
-    #: The limits of the file that took effect, by name.
+    #: The limits of the file that took effect, by name, and those of them that were used up.
     reached: frozenset[str] = frozenset()
+    used_up: frozenset[str] = frozenset()
     fired: Mapping[str, Firings] = field(default_factory=dict)
     last: Mapping[str, int] = field(default_factory=dict)
     stubbed: frozenset[str] = frozenset()
@@ -152,8 +156,8 @@ def play(study: Study, seed: int) -> Figures:
     heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)
     outcome = runtime.run()
-    groups, used = outcome.report.groups, outcome.report.progress.used
-    reached = {*outcome.report.progress.reached, *(["wall"] if outcome.stopped else [])}
+    groups, progress = outcome.report.groups, outcome.report.progress
+    used, used_up = progress.used, _used_up(outcome)
     submitted = {group.name: group.submitted for group in groups}
     figures = Figures(
         seed=seed,
@@ -169,7 +173,8 @@ def play(study: Study, seed: int) -> Figures:
         offered=simulator.offered,
         node_hours=used.get("node_hours", 0.0),
         gpu_hours=used.get("gpu_hours", 0.0),
-        reached=frozenset(reached),
+        reached=used_up.union(progress.reached),
+        used_up=used_up,
         fired={
             rule.id: Firings(
                 rule.fired,
@@ -184,6 +189,19 @@ def play(study: Study, seed: int) -> Figures:
         stubbed=frozenset(runtime.stubbed),
     )
     return figures if study.cost is None else replace(figures, cost=_cost(figures, study.cost))
+
+
+def _used_up(outcome: Outcome) -> frozenset[str]:
+    """Return the limits that held jobs of a run and were used up: all of it, or too much of it for
+    the jobs that are left."""
+    progress = outcome.report.progress
+    found = {"wall"} if outcome.stopped else set[str]()
+    for name in progress.reached:
+        most = progress.limits.get(name, math.inf)
+        ended = outcome.exit_code == _LIMITED and name in progress.holding
+        if ended or progress.used.get(name, 0.0) >= most * (1 - _ROUNDING):
+            found.add(name)
+    return frozenset(found)
 
 
 #: The names that the cost of a run may speak of: what its jobs took, its length in hours, how many

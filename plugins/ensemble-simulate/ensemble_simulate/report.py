@@ -40,6 +40,8 @@ def basis(model: Model) -> list[str]:
 #: Firings of one rule among the last of a run from which on it goes round.
 _ROUND = 20
 
+#: Limits that only slow a run down, or switch rules off.
+_NEVER_USED_UP = ("submits_per_second", "chain")
 #: Figures that are told where one is not 0.
 _WHERE_ANY = ("GPU-hours", "cost")
 
@@ -89,6 +91,7 @@ def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
         "rules": {rule: _rule(found, rule) for rule in found[0].fired},
         "limited": sum(each.limited for each in found),
         "limits": reached(study, found),
+        "used_up": used_up(study, found),
         "never_fired": never_fired(found),
         "loops": loops(found),
         "stubbed": sorted(_all_stubbed(found)),
@@ -102,6 +105,13 @@ def _all_stubbed(found: Sequence[Figures]) -> frozenset[str]:
 def reached(study: Study, found: Sequence[Figures]) -> dict[str, float]:
     """The share of these runs in which each limit of the file took effect, by its name."""
     return {name: sum(name in each.reached for each in found) / len(found) for name in study.limits}
+
+
+def used_up(study: Study, found: Sequence[Figures]) -> dict[str, float]:
+    """Return the share of these runs in which each limit of the file was used up, by its name; a
+    limit on a rate never is."""
+    names = [name for name in study.limits if name not in _NEVER_USED_UP]
+    return {name: sum(name in each.used_up for each in found) / len(found) for name in names}
 
 
 def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
@@ -186,11 +196,18 @@ def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
         lines.append(
             f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"
         )
+    all_of_it = used_up(study, found)
     for name, share in reached(study, found).items():
-        if share or name != "chain":
-            most = study.limits[name]
-            told = format_duration(most) if name == "wall" else f"{most:g}"
-            lines.append(f"  limits.{name} ({told}) was reached in {share:.1%} of runs")
+        most = study.limits[name]
+        told = format_duration(most) if name == "wall" else f"{most:g}"
+        said = [f"was used up in {all_of_it[name]:.1%} of runs"] if name in all_of_it else []
+        if name == "chain":
+            said = [f"switched off rules in {share:.1%} of runs"] if share else []
+        elif name != "wall":
+            held = share - all_of_it.get(name, 0.0)
+            said.append(f"held jobs for a while in {held:.1%}" + " of runs" * (not said))
+        if said:
+            lines.append(f"  limits.{name} ({told}) {' and '.join(said)}")
     limited = [each for each in found if each.limited]
     if limited:
         lines.append(f"  a limit ended {len(limited)} of {len(found)} runs, the first by this:")

@@ -29,31 +29,52 @@ def _simulate(folder: Path, limits: str, *arguments: str, text: str = STUDY) -> 
     return CliRunner().invoke(main, ["simulate", str(folder / "study.yaml"), *machine, *arguments])
 
 
-def _many(folder: Path, limits: str, *arguments: str) -> Any:
-    result = _simulate(folder, limits, "--runs", "30", "--workers", "1", "--json", *arguments)
+def _many(folder: Path, limits: str, *arguments: str, text: str = STUDY) -> Any:
+    arguments = ("--runs", "30", "--workers", "1", "--json", *arguments)
+    result = _simulate(folder, limits, *arguments, text=text)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout.splitlines()[-1])["runs"][0]
 
 
 @pytest.mark.parametrize(
-    ("limits", "name"),
+    ("limits", "name", "said"),
     [
-        ("jobs: 15", "jobs"),
-        ("core_hours: 12", "core_hours"),
-        ("node_hours: 12", "node_hours"),
-        ("gpu_hours: 1", "gpu_hours"),
-        ("submits_per_second: 3", "submits_per_second"),
-        ("wall: 2h", "wall"),
+        ("jobs: 15", "jobs", "(15) was used up in 100.0% of runs and held jobs for a while in 0.0%"),
+        ("core_hours: 12", "core_hours", "(12) was used up in 100.0% of runs and"),
+        ("node_hours: 12", "node_hours", "(12) was used up in 100.0% of runs and"),
+        ("gpu_hours: 1", "gpu_hours", "(1) was used up in 100.0% of runs and"),
+        ("submits_per_second: 3", "submits_per_second", "(3) held jobs for a while in 100.0% of runs"),
+        ("wall: 2h", "wall", "(2h 00m) was used up in 100.0% of runs"),
     ],
-)
+)  # fmt: skip
 def test_a_limit_that_takes_effect_is_told_by_its_name(
-    tmp_path: Path, limits: str, name: str
+    tmp_path: Path, limits: str, name: str, said: str
 ) -> None:
     told = _many(tmp_path, limits)
     assert {each: share for each, share in told["limits"].items() if share} == {name: 1.0}
     result = _simulate(tmp_path, limits, "--runs", "3")
-    assert f"limits.{name} (" in result.stdout
-    assert "was reached in 100.0% of runs" in result.stdout
+    assert f"limits.{name} {said}" in result.stdout
+
+
+def test_a_limit_that_held_jobs_for_a_while_was_not_used_up(tmp_path: Path) -> None:
+    """Time limits of two hours claim all of it at first; the jobs take half as long."""
+    text = STUDY.replace("'uniform(30m, 90m)'", "6m")
+    told = json.loads(
+        _simulate(tmp_path, "core_hours: 12", "--runs", "2", "--json", text=text).stdout
+    )["runs"][0]
+    assert told["limits"]["core_hours"] == 1.0
+    assert told["used_up"]["core_hours"] == 0.0
+    result = _simulate(tmp_path, "core_hours: 12", "--runs", "2", text=text)
+    said = "limits.core_hours (12) was used up in 0.0% of runs and held jobs for a while in 100.0%"
+    assert said in result.stdout
+
+
+def test_a_limit_is_used_up_once_the_jobs_that_are_left_do_not_fit(tmp_path: Path) -> None:
+    """Each takes an hour: after two of them half an hour is left."""
+    text = STUDY.replace("'uniform(30m, 90m)'", "1h").replace("duration: 2h", "duration: 1h")
+    told = _many(tmp_path, "core_hours: 2.5, jobs: 30", text=text)
+    assert told["used_up"] == {"jobs": 0.0, "core_hours": 1.0}
+    assert told["limits"]["jobs"] == 0.0
 
 
 def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> None:
@@ -70,7 +91,10 @@ def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> 
 
 def test_limits_that_are_far_are_told_of_as_such(tmp_path: Path) -> None:
     result = _simulate(tmp_path, "jobs: 100, wall: 10d", "--runs", "3")
-    assert "limits.jobs (100) was reached in 0.0% of runs" in result.stdout
+    assert (
+        "limits.jobs (100) was used up in 0.0% of runs and held jobs for a while in 0.0%"
+        in result.stdout
+    )
     assert "limits.wall (10d" in result.stdout
     assert "limits.chain" not in result.stdout
 
@@ -85,7 +109,7 @@ rules:
 simulate: {jobs: {a: 1m}}
 """
     result = _simulate(tmp_path, "", "--runs", "2", text=text)
-    assert "limits.chain (10) was reached in 100.0% of runs" in result.stdout
+    assert "limits.chain (10) switched off rules in 100.0% of runs" in result.stdout
 
 
 @pytest.mark.parametrize("stop", ["keep", "cancel"])
