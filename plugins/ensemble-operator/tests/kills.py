@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and node
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
 from node import Node, Proxy, python
 from stand import Stand

@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ensemble_minicluster.testing.operator import INDEX
-from ensemble_minicluster.testing.refusals import Refusal
+from kubernetes_stand_in.operator import INDEX
+from kubernetes_stand_in.refusals import Refusal
 from stand import Stand
 
 __all__ = ["Node", "Proxy", "python"]

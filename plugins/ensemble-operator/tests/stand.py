@@ -14,10 +14,10 @@ from typing import Any
 
 import kopf
 import yaml
-from ensemble_minicluster.testing import Cluster, Player, definition
-from ensemble_minicluster.testing import Operator as FluxOperator
-from ensemble_minicluster.testing.kinds import EXTENSIONS
-from ensemble_minicluster.testing.refusals import Refusal
+from kubernetes_stand_in import Cluster, Player, definition
+from kubernetes_stand_in import Operator as FluxOperator
+from kubernetes_stand_in.kinds import EXTENSIONS
+from kubernetes_stand_in.refusals import Refusal
 from ensemble_operator.changes import Figures
 from ensemble_operator.names import KINDS
 from ensemble_operator.schema import GROUP
