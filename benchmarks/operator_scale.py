@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
+from ensemble_operator.schema import definition as ensembles
 from kubernetes_stand_in import Cluster, definition
 from kubernetes_stand_in.kinds import EXTENSIONS
-from ensemble_operator.schema import definition as ensembles
 
 OPERATOR = """
 import asyncio, sys, time, kopf

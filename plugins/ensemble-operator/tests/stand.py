@@ -14,10 +14,6 @@ from typing import Any
 
 import kopf
 import yaml
-from kubernetes_stand_in import Cluster, Player, definition
-from kubernetes_stand_in import Operator as FluxOperator
-from kubernetes_stand_in.kinds import EXTENSIONS
-from kubernetes_stand_in.refusals import Refusal
 from ensemble_operator.changes import Figures
 from ensemble_operator.names import KINDS
 from ensemble_operator.schema import GROUP
@@ -25,6 +21,10 @@ from ensemble_operator.schema import definition as ensembles
 from ensemble_operator.settings import Settings
 from ensemble_operator.watch import Operator
 from ensemble_service import init_certificates
+from kubernetes_stand_in import Cluster, Player, definition
+from kubernetes_stand_in import Operator as FluxOperator
+from kubernetes_stand_in.kinds import EXTENSIONS
+from kubernetes_stand_in.refusals import Refusal
 
 from ensemble_core.testing import wait_until
 
@@ -126,15 +126,17 @@ def _with_tls(folder: Path) -> Cluster:
 
 class Stand:
     """The cluster. ``tls`` is an empty folder for its certificates; without, it speaks plain
-    HTTP."""
+    HTTP. Where it plays no pods, a node runs them."""
 
-    def __init__(self, *, delay: float = 0.02, tls: Path | None = None) -> None:
+    def __init__(
+        self, *, delay: float = 0.02, tls: Path | None = None, plays_pods: bool = True
+    ) -> None:
         self.authority = None if tls is None else str(tls / "ca.crt")
         self.cluster = Cluster(definition()) if tls is None else _with_tls(tls)
         kind = self.cluster.store.kinds[(EXTENSIONS, "customresourcedefinitions")]
         self.cluster.store.create(kind, "", ensembles())
         self.flux = FluxOperator(self.cluster, delay=delay, grace=0.05)
-        self.player = Player(self.cluster, delay=delay)
+        self.player = Player(self.cluster, delay=delay, plays_pods=plays_pods)
         self.operators: list[Running] = []
 
     def close(self) -> None:

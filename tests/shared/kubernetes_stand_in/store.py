@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from . import schema
@@ -30,9 +30,10 @@ _ANNOTATIONS = 256 * 1024
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
-def now() -> str:
-    """The time as Kubernetes writes it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(later: int = 0) -> str:
+    """The time as Kubernetes writes it, so many seconds later."""
+    when = datetime.now(timezone.utc) + timedelta(seconds=later)
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _check_event(kind: Kind, namespace: str, found: Object) -> None:
@@ -160,10 +161,13 @@ class Store:
         with self.changed:
             found = self.get(kind, namespace, name)
             metadata = found["metadata"]
+            if kind.plural == "pods" and found.get("spec", {}).get("nodeName"):
+                # Its node ends it, and only then it goes.
+                grace = found["spec"].get("terminationGracePeriodSeconds", 30)
             if metadata.get("finalizers") or grace:
                 if "deletionTimestamp" in metadata:
                     return found
-                metadata["deletionTimestamp"] = now()
+                metadata["deletionTimestamp"] = now(int(grace))
                 metadata["deletionGracePeriodSeconds"] = int(grace)
                 metadata["generation"] += 1
                 return self._keep(kind, "MODIFIED", found)
