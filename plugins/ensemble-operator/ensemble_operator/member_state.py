@@ -19,6 +19,7 @@ __all__ = [
     "any_stopping",
     "first_pods",
     "gone_at",
+    "job_ended",
     "job_failed",
     "job_of",
     "lost_pod",
@@ -60,6 +61,16 @@ def job_failed(job: Object | None) -> bool:
     """True if Kubernetes has given a Job up."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
+
+
+def job_ended(job: Object | None) -> bool:
+    """True if a pod of a Job has ended well: its Job makes no other of that index."""
+    status = (job or {}).get("status") or {}
+    conditions = status.get("conditions") or ()
+    done = any(
+        each.get("type") == "Complete" and each.get("status") == "True" for each in conditions
+    )
+    return done or bool(status.get("completedIndexes"))
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
@@ -157,8 +168,9 @@ def _ended(ended: Object, started: str) -> PodState:
     if said is not None:
         return PodState("over", int(said[1]), started=started)
     if code == 0:
-        why = "the container ended, and the ensemble never ran: did Flux start? Its log says"
-        return PodState("over", None, why, started)
+        # The Flux Operator's script ends well, whatever became of Flux and of the run.
+        why = "the container ended, and the run did not: its log says why"
+        return PodState("lost", None, why, started)
     if ended.get("reason") == "OOMKilled":
         return PodState("lost", code, "the container was out of memory", started)
     return PodState("lost", code, f"the container ended with exit code {code}", started)

@@ -16,6 +16,7 @@ from .member_state import (
     PodState,
     any_stopping,
     first_pods,
+    job_ended,
     job_failed,
     job_of,
     lost_pod,
@@ -24,7 +25,7 @@ from .member_state import (
 )
 from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_mine
 from .resource import Ensemble
-from .times import said
+from .times import said, seconds
 from .withdrawal import outcome, owed, withdrawal
 
 __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
@@ -32,6 +33,9 @@ __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 #: Seconds without a beat after which a member is unreachable.
 BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
+#: Seconds between two times that a MiniCluster is made again because its pods have ended, at first
+#: and at most; and after which a run went well.
+_PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class PartPlan:
     waits: tuple[str, str] = ("WaitingForPods", "")
     outdated: str = ""
     conflict: str = ""
+    #: When to look again, in seconds since the epoch.
+    again: float | None = None
     #: Whether there is something of it in the cluster.
     there: bool = False
 
@@ -185,7 +191,8 @@ def _withdraws(
 
 
 def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: before[key] for key in ("run", "file", "startedAt") if key in before}
+    kept = ("run", "file", "startedAt", "restarts")
+    return {key: before[key] for key in kept if key in before}
 
 
 def _delete(found: Object, note: Note) -> Delete:
@@ -238,6 +245,7 @@ def _present(
         plan.changes.append(_delete(found, note))
         return
     plan.entry |= {"file": noted.get(FILE, ""), "run": noted.get(RUN, "")}
+    plan.entry |= {"restarts": before["restarts"]} if before.get("restarts") else {}
     spec, name = found.get("spec") or {}, metadata["name"]
     if found["kind"] == "MiniCluster":
         plan.entry |= {"size": spec.get("size", 0), "maxSize": spec.get("maxSize", 0)}
@@ -268,6 +276,9 @@ def _present(
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
+    if part.runs and job_ended(job_of(found, job)) and state.phase != "running":
+        _begin_again(found, before, plan, state, now, needed=needed)
+        return
     plan.outdated = _outdated(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; it is made anew")
@@ -280,6 +291,32 @@ def _present(
         plan.entry["message"] = state.message
     _lost(before, plan, lost, part.container, name)
     _beats(part, before, plan, state, figures, name, now)
+
+
+def _begin_again(
+    found: Object,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    state: PodState,
+    now: float,
+    *,
+    needed: bool,
+) -> None:
+    """Have a MiniCluster made again whose run is not over though pods of it have ended well: their
+    Job makes no others. The sooner that happened after the last time, the longer is the pause."""
+    name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
+    lasted = now - seconds(state.started or began) if state.started or began else _STEADY
+    times = 0 if lasted >= _STEADY else int(before.get("restarts", 0))
+    pause = min(_PAUSE * 2.0**times, _LONGEST_PAUSE) if times else 0.0
+    why = state.message or f"pods of {name} have ended before the run"
+    plan.waits = ("WaitingForPods", _NEEDED if needed else why)
+    plan.entry |= _kept(before) | {"restarts": times}
+    if lasted < pause:
+        plan.again = now + pause - lasted
+        return
+    if not needed:
+        plan.entry["restarts"] = times + 1
+        plan.changes.append(_delete(found, Note("Recreated", f"{name}: {why}; the run is resumed")))
 
 
 def _lost(
@@ -356,13 +393,18 @@ def _beats(
         plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")
         return
     # A beat may be of the pod before, or of the member before.
-    plan.ready = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
+    heard = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
+    size = int(plan.entry.get("size", 1))
+    up = int(figures.gauges.get("nodes.up", size))
+    plan.ready = heard and up >= size
     if state.phase in ("absent", "waiting", "lost"):
         plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} does not run")
     elif not figures.beat:
         plan.waits = ("WaitingForFlux", f"the run in {name} has not told of itself")
-    else:
+    elif not heard:
         plan.waits = ("Unreachable", f"{name} was last heard of at {said(figures.beat)}")
+    else:
+        plan.waits = ("WaitingForNodes", f"{up} of {size} nodes of {name} are up")
     if not figures.beat:
         return
     plan.entry["lastHeartbeat"] = said(figures.beat)

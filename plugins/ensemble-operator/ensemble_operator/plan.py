@@ -44,7 +44,7 @@ _OTHERS = 10.0
 #: Kinds of which nothing may change, or nothing that matters here.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
 #: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
-_PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job")
+_PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Service")
 
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
@@ -280,9 +280,12 @@ class _Planning:
         for (kind, name), found in sorted(self.observed.children.items()):
             if kind not in _PRUNED or (kind, name) in named or not is_mine(self.ensemble, found):
                 continue
+            if (kind, name) == ("Service", f"{self.ensemble.name}-grpc"):
+                continue
             if "deletionTimestamp" in found["metadata"] or (kind == "ConfigMap" and name in in_use):
                 continue
-            note = None if kind == "ConfigMap" else Note("Pruned", f"removed {kind} {name}")
+            quiet = kind in ("ConfigMap", "Service")
+            note = None if quiet else Note("Pruned", f"removed {kind} {name}")
             self.changes.append(Delete(kind, name, found["metadata"]["uid"], note))
         known = {each.secret for each in holders(self.ensemble)}
         for entry in self.ensemble.status.get("members") or ():
@@ -307,6 +310,8 @@ class _Planning:
         first = next((v for v in (valid, service, members) if not v[0]), (True, "Ready", ""))
         was_ready = _condition(before, "Ready") == "True"
         verdicts["Ready"] = (True, "Finished", "") if over and valid[0] and was_ready else first
+        if ended is not None and ended[1] != "Succeeded":
+            verdicts["Ready"] = (False, *ended[1:])
         status: dict[str, Any] = {
             "observedGeneration": ensemble.generation,
             "phase": whole(ensemble, verdicts, any_there=any(each.there for each in parts)),
@@ -324,7 +329,8 @@ class _Planning:
         if over:
             status["finishedAt"] = before.get("finishedAt") or said(self.now)
         self._told(verdicts)
-        return self._sparing(status)
+        again = [each.again for each in parts if each.again is not None]
+        return self._sparing(status, again)
 
     def _ended(self, parts: list[PartPlan]) -> Verdict | None:
         """How everything ended; ``None`` while something has not."""
@@ -370,11 +376,10 @@ class _Planning:
             named = ", ".join(branches)
             self.notes.append(Note("Ignored", f"branch of {named}: {why}", warning=True))
 
-    def _sparing(self, status: dict[str, Any]) -> Plan:
+    def _sparing(self, status: dict[str, Any], again: list[float]) -> Plan:
         """The plan, with the status as it was where nothing that matters has changed."""
         before = self.ensemble.status
         same, but_figures = not_new(status, before)
-        again: list[float] = []
         if same or (but_figures and self.now - self.observed.written < _FIGURES):
             if not same:
                 again.append(self.observed.written + _FIGURES)
