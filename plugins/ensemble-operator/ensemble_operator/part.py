@@ -276,8 +276,13 @@ def _present(
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
-    if part.runs and job_ended(job_of(found, job)) and state.phase != "running":
-        _begin_again(found, before, plan, state, now, needed=needed)
+    makes_no_more = job_ended(job_of(found, job)) or job_failed(job_of(found, job))
+    if makes_no_more and (state.phase != "running" or lost is not None or before.get("lostPod")):
+        if part.runs and ensemble.restart_policy == "Fail":
+            why = state.message or "pods of it have ended before the run"
+            _finish(part, before, plan, state.exit_code, "Lost", why, now)
+        else:
+            _begin_again(found, before, plan, state, now, needed=needed)
         return
     plan.outdated = _outdated(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
@@ -307,7 +312,7 @@ def _begin_again(
     name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
     lasted = now - seconds(state.started or began) if state.started or began else _STEADY
     times = 0 if lasted >= _STEADY else int(before.get("restarts", 0))
-    pause = min(_PAUSE * 2.0**times, _LONGEST_PAUSE) if times else 0.0
+    pause = min(_PAUSE * 2.0 ** (times - 1), _LONGEST_PAUSE) if times else 0.0
     why = state.message or f"pods of {name} have ended before the run"
     plan.waits = ("WaitingForPods", _NEEDED if needed else why)
     plan.entry |= _kept(before) | {"restarts": times}

@@ -96,6 +96,9 @@ class Scene:
         begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
         program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
         program.chmod(0o755)
+        tree = folder / "view" / "bin"  # what the image of the view has
+        tree.mkdir(parents=True)
+        shutil.copy(program, tree)
         self.stand, self._proxy = Stand(plays_pods=False), Proxy()
         environment = {
             key: each
@@ -106,7 +109,13 @@ class Scene:
         environment |= {"grpc_proxy": self._proxy.url}
         config = self.stand.cluster.kubeconfig(folder / "config")
         self.operator = OperatorProcess(folder, config, environment)
-        self.node = Node(config, folder / "node", environment, outlived=outlived)
+        self.node = Node(
+            config,
+            folder / "node",
+            environment,
+            outlived=outlived,
+            images={"/opt/ensemble": tree.parent},
+        )
 
     def close(self) -> None:
         self.operator.close()

@@ -32,6 +32,7 @@ from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
+from ensemble_operator.times import said
 
 Object = dict[str, Any]
 FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
@@ -198,7 +199,21 @@ class World:
             ):
                 self.pod(name, {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
 
-    def pod(self, job: str, state: Object, phase: str = "Running", container: str = "") -> None:
+    def job_made_of(self, name: str, status: Object) -> None:
+        """The Job of a MiniCluster, as the Flux Operator makes it, with this status."""
+        owner = self.children[("MiniCluster", name)]["metadata"]["uid"]
+        found = self.children.setdefault(("Job", name), {"metadata": {"uid": self.uid()}})
+        found["kind"], found["status"] = "Job", status
+        found["metadata"] |= {"name": name, "ownerReferences": [{"uid": owner, "controller": True}]}
+
+    def pod(
+        self,
+        job: str,
+        state: Object,
+        phase: str = "Running",
+        container: str = "",
+        began: float = 1_800_000_000.0,
+    ) -> None:
         """Pod 0 of a MiniCluster, with its container in this state."""
         named = container or ("run" if ("MiniCluster", job) not in self.children else job)
         owner = self.children.get(("Job", job), {"metadata": {"uid": "unknown"}})["metadata"]["uid"]
@@ -211,7 +226,7 @@ class World:
             },
             "status": {
                 "phase": phase,
-                "startTime": "2027-01-15T08:00:00Z",
+                "startTime": said(began),
                 "containerStatuses": [{"name": named, "state": state}],
             },
         }

@@ -57,7 +57,8 @@ if [ $# -gt 0 ]; then
   echo "$$" > "$lead"
   "$@"
   code=$?
-  mv "$lead" "$lead.left-$$"
+  : > "$lead.left-$$"
+  [ "$(cat "$lead")" = "$$" ] && rm "$lead"
   exit "$code"
 fi
 until [ -e "$NODE_NAMES/$NODE_LEAD.$NODE_DOMAIN" ] && [ -e "$lead" ]; do sleep 0.1; done
@@ -170,7 +171,8 @@ class _Pod:
         self.states: dict[str, Object] = {}
         self.ready: dict[str, bool] = {}
         self.address = node.address()
-        self.environment: dict[str, str] = {}
+        #: By container.
+        self.environments: dict[str, dict[str, str]] = {}
         self.moved: dict[str, dict[str, str]] = {}
         self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self._bound = bool(pod["spec"].get("nodeName"))
@@ -208,7 +210,7 @@ class _Pod:
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             folder = self.root / container["name"]
             folder.mkdir(parents=True, exist_ok=True)
-            moved = {"/dev/termination-log": str(folder / "termination-log")}
+            moved = {**self.node.images, "/dev/termination-log": str(folder / "termination-log")}
             (folder / "termination-log").touch()
             for mount in container.get("volumeMounts", ()):
                 moved[mount["mountPath"].rstrip("/")] = str(texts[mount["name"]][0])
@@ -223,6 +225,7 @@ class _Pod:
             for name, data in files.items():
                 target = place / name
                 target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)
                 target.write_bytes(data if data.startswith(b"\0") else _moved_bytes(data, every))
                 target.chmod(0o700)
         for container in spec.get("initContainers", ()):
@@ -243,6 +246,8 @@ class _Pod:
         if "persistentVolumeClaim" in volume:
             place = self.node.folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
         elif "configMap" in volume or "secret" in volume:
+            # Of all pods that take each other's place: a run knows its file by where it is.
+            place = self.node.folder / "mounts" / f"{self.job or self.name}-{self.index}" / name
             kind = "configMap" if "configMap" in volume else "secret"
             source = volume[kind]
             called = source.get("name") or source.get("secretName")
@@ -272,7 +277,7 @@ class _Pod:
             "NODE_DOMAIN": f"{domain}.{self.namespace}",
             "HOSTNAME": host,
         }
-        self.environment = {**self.node.environment, **places, **own, _POD: self.name}
+        self.environments[name] = {**self.node.environment, **places, **own, _POD: self.name}
         words = [*container.get("command", ()), *container.get("args", ())]
         words = [re.sub(r"\$\((\w+)\)", lambda m: own.get(m[1], m[0]), each) for each in words]
         words = [_moved(each, {**moved, "0.0.0.0": "127.0.0.1"}) for each in words]
@@ -280,7 +285,7 @@ class _Pod:
             words.append(f"--option=kubeconfig={self._kubeconfig()}")
         folder = self.root / name
         self.processes[name] = subprocess.Popen(
-            words or ["sleep", "infinity"], env=self.environment, cwd=folder,
+            words or ["sleep", "infinity"], env=self.environments[name], cwd=folder,
             stdout=(folder / "log").open("ab"), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
@@ -339,8 +344,8 @@ class _Pod:
                 words = [_moved(each, self.moved[container["name"]]) for each in hook["command"]]
                 with contextlib.suppress(subprocess.TimeoutExpired, OSError):
                     subprocess.run(
-                        words, env=self.environment, check=False, timeout=self.node.grace,
-                        capture_output=True,
+                        words, env=self.environments[container["name"]], check=False,
+                        timeout=self.node.grace, capture_output=True,
                     )  # fmt: skip
             if process.poll() is None and _catches(process.pid, signal.SIGTERM):
                 process.terminate()
@@ -403,6 +408,7 @@ class Node:
     ``folder`` takes what is mounted, ``environment`` is that of every container, and ``grace`` the
     seconds that pods have at most to end in, whatever they say themselves. ``outlived``: a queue
     outlives the container that began it, for tests of others than of it; in a cluster it does not.
+    ``images`` are folders that every image has, and where they are here.
     """
 
     def __init__(
@@ -414,9 +420,11 @@ class Node:
         namespace: str = "default",
         grace: float = 30.0,
         outlived: bool = False,
+        images: Mapping[str, Path] | None = None,
     ) -> None:
         self.api, self.folder, self.namespace = _Api(kubeconfig), folder, namespace
         self.grace, self.outlived = grace, outlived
+        self.images = {path: str(place) for path, place in (images or {}).items()}
         self.names = folder / "names"
         programs = folder / "bin"
         for each in (self.names, programs):
@@ -589,7 +597,7 @@ def _kill_started(pod: _Pod) -> bool:
         with contextlib.suppress(OSError):
             begun += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     with contextlib.suppress(OSError, ValueError):
-        file = pod.environment["ENSEMBLE_PID"]
+        file = pod.environments[pod.job]["ENSEMBLE_PID"]
         begun.append(Path(file).read_text().strip())
     for each in (*found, *map(int, begun)):
         with contextlib.suppress(OSError):
