@@ -19,6 +19,7 @@ __all__ = [
     "any_stopping",
     "first_pods",
     "gone_at",
+    "is_set_up",
     "job_ended",
     "job_failed",
     "job_of",
@@ -26,6 +27,7 @@ __all__ = [
     "newest",
     "pod_state",
     "trouble_of",
+    "waits_since",
 ]
 
 Object = Mapping[str, Any]
@@ -174,6 +176,28 @@ def _ended(ended: Object, started: str) -> PodState:
     if ended.get("reason") == "OOMKilled":
         return PodState("lost", code, "the container was out of memory", started)
     return PodState("lost", code, f"the container ended with exit code {code}", started)
+
+
+def is_set_up(pod: Object) -> bool:
+    """True if a pod has a node and none of its containers has begun: its volumes are mounted then,
+    which waits for Secrets that are not there."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Pending" or "deletionTimestamp" in pod["metadata"]:
+        return False
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    begun = any({"running", "terminated"} & set(each.get("state") or ()) for each in statuses)
+    return not begun and trouble_of(pod)[0] not in ("ImagePull", "Unschedulable")
+
+
+def waits_since(pod: Object) -> float | None:
+    """When a pod was made that does not run yet, in seconds since the epoch; ``None`` of others."""
+    phase = (pod.get("status") or {}).get("phase", "Pending")
+    if phase != "Pending" or "deletionTimestamp" in pod["metadata"]:
+        return None
+    return seconds(pod["metadata"].get("creationTimestamp"))
 
 
 def trouble_of(pod: Object) -> tuple[str, str]:

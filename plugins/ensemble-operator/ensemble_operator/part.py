@@ -22,6 +22,7 @@ from .member_state import (
     lost_pod,
     newest,
     pod_state,
+    trouble_of,
 )
 from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_mine
 from .resource import Ensemble
@@ -33,6 +34,8 @@ __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 #: Seconds without a beat after which a member is unreachable.
 BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
+#: Seconds in which the Flux Operator makes a Job.
+_SOON = 60.0
 #: Seconds between two times that a MiniCluster is made again because its pods have ended, at first
 #: and at most; and after which a run went well.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
@@ -42,12 +45,14 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 class Part:
     """A member or the run: ``objects`` are what it is made of, the last of them what runs.
 
-    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container."""
+    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container, ``given``
+    what the user wrote of what runs."""
 
     name: str
     objects: tuple[Object, ...]
     container: str
     runs: bool = True
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> Object:
@@ -296,6 +301,30 @@ def _present(
         plan.entry["message"] = state.message
     _lost(before, plan, lost, part.container, name)
     _beats(part, before, plan, state, figures, name, now)
+    if not plan.ready:
+        why = _why_it_waits(found, job, observed, now)
+        reason, words = plan.waits
+        plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
+
+
+def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:
+    """What keeps the pods of a MiniCluster or a Job, as the pods themselves and Kubernetes say."""
+    name = found["metadata"]["name"]
+    pods = [p for p in observed.pods if (p["metadata"].get("labels") or {}).get("job-name") == name]
+    for pod in pods:
+        words = observed.warnings.get(pod["metadata"]["name"], "")
+        if (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            why = trouble_of(pod)[1] or words
+            if why:
+                return f"pod {pod['metadata']['name']}: {why}"
+    if pods:
+        return ""
+    if observed.warnings.get(name):
+        return f"Job {name}: {observed.warnings[name]}"
+    made = seconds(found["metadata"].get("creationTimestamp"))
+    if job_of(found, job) is None and made and now - made > _SOON:
+        return f"the Flux Operator has made no Job {name}: its own log says why"
+    return ""
 
 
 def _begin_again(

@@ -30,7 +30,8 @@ from ensemble_core.testing import wait_until
 
 Object = dict[str, Any]
 _LEFT: list[Any] = []
-QUICK = Settings(resync=5.0, secrets=5.0, ask=0.2)
+#: As it is started; but services, which are played, are asked as if time went faster.
+QUICK = Settings(ask=0.2)
 
 
 class Asking:
@@ -46,10 +47,13 @@ class Asking:
         found = {}
         for each in self._stand.all("MiniCluster", namespace):
             job = each["metadata"]["name"]
-            pod = self._stand.player.pod(namespace, job)
-            state = (pod or {}).get("status", {}).get("phase")
-            if state == "Running":
-                found[f"{namespace}/{job}"] = Figures(time.time(), {"nodes.up": 1.0})
+            pods = [
+                self._stand.player.pod(namespace, job, index)
+                for index in range(each["spec"]["size"])
+            ]
+            run = [(pod or {}).get("status", {}).get("phase") == "Running" for pod in pods]
+            if run and run[0]:
+                found[f"{namespace}/{job}"] = Figures(time.time(), {"nodes.up": float(sum(run))})
         return found
 
     def forget(self, key: Any) -> None: ...

@@ -49,8 +49,11 @@ def test_an_ensemble_becomes_a_service_and_then_a_minicluster() -> None:
     assert isinstance(world.done[0], Keys), "the Secrets come before what mounts them"
     world.kubernetes()
     world.step()
+    assert "ConfigMap" not in kinds(world), "all of a member is tried first"
+    world.settle()
     assert {"MiniCluster", "ConfigMap"} <= kinds(world)
-    assert list(world.children)[-1][0] == "MiniCluster", "what it mounts comes before it"
+    made = [each for each, _ in world.children]
+    assert made.index("ConfigMap") < made.index("MiniCluster"), "what it mounts comes before it"
     world.settle()
     assert world.condition("ServiceReady")[0] == "True"
     assert world.condition("MembersReady") == ("False", "WaitingForPods")

@@ -24,6 +24,7 @@ from ensemble_operator.changes import (
     Observed,
     Patch,
     Plan,
+    Try,
 )
 from ensemble_operator.holders import FILES, RENEW, VIEWER, holders, lines_of, value
 from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
@@ -73,6 +74,10 @@ class World:
         self.more = observed
         self.gone = False
         self.written = 0.0
+        self.tried: dict[tuple[str, str], str] = {}
+        #: What the API server has against objects, by kind and name.
+        self.refuses: dict[tuple[str, str], str] = {}
+        self.refused: dict[tuple[str, str], tuple[str, str]] = {}
         self._count = 0
 
     @property
@@ -104,6 +109,8 @@ class World:
                 "secrets": dict(self.secrets),
                 "figures": dict(self.figures),
                 "written": self.written,
+                "tried": dict(self.tried),
+                "refused": dict(self.refused),
                 **self.more,
             }
         )
@@ -136,7 +143,15 @@ class World:
         self.done.append(change)
         if change.note:
             self.events.append(change.note)
-        if isinstance(change, Create):
+        if isinstance(change, Try):
+            for body in change.bodies:
+                key = (body["kind"], body["metadata"]["name"])
+                digest = body["metadata"]["annotations"][HASH]
+                if key in self.refuses:
+                    self.refused[key] = (digest, self.refuses[key])
+                else:
+                    self.tried[key] = digest
+        elif isinstance(change, Create):
             body = without_nothing(copy.deepcopy(change.body))
             key = (body["kind"], body["metadata"]["name"])
             assert key not in self.children, f"{key} is there"

@@ -41,6 +41,8 @@ __all__ = ["Node", "Proxy", "python"]
 Object = dict[str, Any]
 #: The variable that all processes of a pod have, and the name of this node.
 _POD, _NODE = "POD_OF_NODE", "node-of-tests"
+#: Seconds between two times that the kubelet lists containers: of what was shorter nobody hears.
+_RELIST = 1.0
 _MERGE = "application/merge-patch+json"
 
 #: What ``flux start`` does for a MiniCluster: without a command it is a worker, that goes with the
@@ -170,6 +172,8 @@ class _Pod:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.states: dict[str, Object] = {}
         self.ready: dict[str, bool] = {}
+        #: When each container was begun.
+        self.since: dict[str, float] = {}
         self.address = node.address()
         #: By container.
         self.environments: dict[str, dict[str, str]] = {}
@@ -290,6 +294,7 @@ class _Pod:
             start_new_session=True,
         )  # fmt: skip
         self.states[name] = {"running": {"startedAt": now()}}
+        self.since[name] = time.monotonic()
         return self.processes[name]
 
     def _value(self, variable: Object) -> str:
@@ -297,12 +302,12 @@ class _Pod:
         if field is None:
             return str(variable.get("value", ""))
         if field == "metadata.namespace":
-            return self.namespace
+            return str(self.namespace)
         return str(self.index)
 
     def _kubeconfig(self) -> Path:
         """A kubeconfig of the pod's service account."""
-        account = self.pod["spec"].get("serviceAccountName", "default")
+        account: str = self.pod["spec"].get("serviceAccountName", "default")
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         token: str = self.node.api("POST", path, body)["status"]["token"]
@@ -317,7 +322,7 @@ class _Pod:
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         }
-        file = self.root / "kubeconfig"
+        file: Path = self.root / "kubeconfig"
         file.write_text(json.dumps(found))
         return file
 
@@ -357,7 +362,8 @@ class _Pod:
                 told = self.root / name / "termination-log"
                 self.states[name] = _ended(process.returncode, told.read_text()[:4096])
         for container in self.pod["spec"]["containers"]:
-            self.ready[container["name"]] = self._probed(container)
+            old = time.monotonic() - self.since.get(container["name"], 0.0) >= _RELIST
+            self.ready[container["name"]] = old and self._probed(container)
         status = pod_status(self.pod, self.states, self.ready, self.address)
         over = status["phase"] in ("Succeeded", "Failed")
         if over and not self._over:

@@ -37,6 +37,8 @@ class Player:
         self._deployments = cluster.store.kinds[("apps", "deployments")]
         self._jobs = cluster.store.kinds[(BATCH, "jobs")]
         self._pods = cluster.store.kinds[("", "pods")]
+        self._secrets = cluster.store.kinds[("", "secrets")]
+        self._events = cluster.store.kinds[("", "events")]
         self._miniclusters = cluster.store.kinds[(FLUX, "miniclusters")]
         self._delay, self._plays_pods = delay, plays_pods
         self._controller = JobController(cluster.store)
@@ -154,13 +156,23 @@ class Player:
             jobs = self._store.all(self._jobs)
             self._controller.look(each for each in jobs if not _is_minicluster(each))
             for pod in self._store.all(self._pods) if self._plays_pods else ():
-                if "status" in pod or "deletionTimestamp" in pod["metadata"]:
+                begun = pod.get("status", {}).get("phase", "Pending") != "Pending"
+                if begun or "deletionTimestamp" in pod["metadata"]:
                     continue
                 with contextlib.suppress(Refusal):
                     self._run(pod)
 
     def _run(self, pod: Object) -> None:
         stuck = self.stuck.get(pod["metadata"].get("labels", {}).get("job-name", ""))
+        missing = self._missing(pod)
+        if missing:
+            stuck = {"waiting": {"reason": "ContainerCreating"}}
+        if stuck and "status" in pod:
+            return
+        if missing:
+            self._warn(
+                pod, "FailedMount", f'MountVolume.SetUp failed : secret "{missing}" not found'
+            )
         states: dict[str, Object] = {
             each["name"]: stuck or {"running": {"startedAt": now()}}
             for each in pod["spec"]["containers"]
@@ -169,6 +181,28 @@ class Player:
             over = {"terminated": {"exitCode": 0, "reason": "Completed"}}
             states[each["name"]] = stuck or over
         self._set(pod, states)
+
+    def _missing(self, pod: Object) -> str:
+        """A Secret that a pod mounts and that is not there; empty if there is none such."""
+        for volume in pod["spec"].get("volumes", ()):
+            name = volume.get("secret", {}).get("secretName")
+            if name:
+                try:
+                    self._store.get(self._secrets, pod["metadata"]["namespace"], name)
+                except Refusal:
+                    return str(name)
+        return ""
+
+    def _warn(self, about: Object, reason: str, message: str) -> None:
+        """An Event, as the kubelet's and controllers' are."""
+        metadata = about["metadata"]
+        names = {key: metadata[key] for key in ("name", "namespace", "uid")}
+        body = {
+            "metadata": {"generateName": f"{metadata['name']}."},
+            "involvedObject": {"kind": about["kind"], **names},
+            "reason": reason, "message": message, "type": "Warning", "lastTimestamp": now(),
+        }  # fmt: skip
+        self._store.create(self._events, metadata["namespace"], body)
 
     def _deploy(self, found: Object) -> None:
         """A Deployment is available once it is made, or, where pods are on nodes, once its one pod

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from . import schema
+from . import builtin, schema
 from .kinds import BUILT_IN, EXTENSIONS, Kind, of_definition
 from .refusals import Refusal, conflict, invalid, not_found
+from .rules import broken_rules
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
@@ -145,12 +146,13 @@ class Store:
                 found.pop("status", None)
                 if "status" in old:
                     found["status"] = old["status"]
-            found = self._checked(kind, found)
+            found = self._checked(kind, found, None if part == "status" else old)
             if self._wanted(found) != self._wanted(old):
                 found["metadata"]["generation"] = old["metadata"]["generation"] + 1
-            if found["metadata"].get("deletionTimestamp") and not found["metadata"].get(
-                "finalizers"
-            ):
+            left = found["metadata"].get("finalizers") or found["metadata"].get(
+                "deletionGracePeriodSeconds"
+            )
+            if found["metadata"].get("deletionTimestamp") and not left:
                 return self._remove(kind, found)
             if found == old:
                 return old
@@ -215,9 +217,10 @@ class Store:
         marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
         return {key: was[key] for key in (*fixed, *marks) if key in was}
 
-    def _checked(self, kind: Kind, found: Object) -> Object:
+    def _checked(self, kind: Kind, found: Object, old: Object | None = None) -> Object:
         found["apiVersion"], found["kind"] = kind.api_version, kind.kind
         if kind.schema is None:
+            builtin.check(kind, found)
             return found
         metadata = found["metadata"]
         whole = dict(kind.schema)
@@ -229,6 +232,7 @@ class Store:
             replicas = replicas.get(key) if isinstance(replicas, dict) else None
         if path and isinstance(replicas, int) and replicas < 0:
             wrong.append(f"{path}: Invalid value: {replicas}: should be a non-negative integer")
+        wrong = wrong or broken_rules(found, old, whole)
         if wrong:
             raise invalid(kind.kind, kind.group, metadata["name"], wrong)
         return found
