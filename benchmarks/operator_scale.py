@@ -18,11 +18,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from ensemble_minicluster.testing import Cluster, definition
-from ensemble_minicluster.testing.kinds import EXTENSIONS
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+
 from ensemble_operator.schema import definition as ensembles
+from kubernetes_stand_in import Cluster, definition
+from kubernetes_stand_in.kinds import EXTENSIONS
 
 OPERATOR = """
 import asyncio, sys, time, kopf

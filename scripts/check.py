@@ -173,7 +173,8 @@ def packages() -> list[Path]:
 def types() -> None:
     """Strict types of the core, the plugins, a sample of the public API's use, and the tools."""
     core = ROOT / "ensemble_core"
-    run(BIN / "mypy", "--strict", core, *packages(), ROOT / "tests" / "typing", Path(__file__))
+    tests = (ROOT / "tests" / "typing", ROOT / "tests" / "shared" / "kubernetes_stand_in")
+    run(BIN / "mypy", "--strict", core, *packages(), *tests, Path(__file__))
 
 
 @cache
@@ -240,6 +241,7 @@ def alone(name: str, plugin: Path | None) -> None:
     tests = Path("tests") if plugin is None else Path("plugins", plugin.name, "tests")
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
     if plugin is not None:
+        shutil.copytree(ROOT / "tests" / "shared", folder / "tests" / "shared")
         shutil.copy(plugin / "README.md", folder / tests.parent)
         for each in ("deploy", "examples"):  # which its tests read
             if (plugin / each).is_dir():

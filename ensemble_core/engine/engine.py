@@ -411,6 +411,10 @@ class Engine:
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
         cancelled = self._submit_again(event.absent)
+        for job in event.gone:
+            if job in state.table.records:
+                self._stopping.requeue(state.table.records[job])
+        self._stopping.hand_on()
         again = tuple(
             job
             for job, record in state.table.records.items()

@@ -152,10 +152,10 @@ class Stopping:
         if name == "finish":
             record.finished = event.timestamp
         elif name == "clean":
-            self._requeue(record)
+            self.requeue(record)
         return True
 
-    def _requeue(self, record: JobRecord) -> None:
+    def requeue(self, record: JobRecord) -> None:
         """Begin the attempt anew. It is not counted: it has been all the time."""
         state, index = self.state, record.kept
         state.silence.end(record)

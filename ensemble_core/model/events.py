@@ -54,19 +54,22 @@ class Resumed(Event):
     """A later controller has taken the run up again, and asked the queue what became of its jobs.
 
     ``absent`` are jobs (our ids) of which no event was ever seen and that the queue does not know:
-    they never arrived. Events of the others follow. ``resources`` as in :class:`Started`.
-    ``reopened``: the run had ended, and goes on because its file was changed.
+    they never arrived. ``gone`` are jobs that waited in a queue that is gone, and never ran. Events
+    of the others follow. ``resources`` as in :class:`Started`. ``reopened``: the run had ended, and
+    goes on because its file was changed.
     """
 
     type: ClassVar[str] = "resume"
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     absent: tuple[str, ...] = ()
     reopened: bool = False
+    gone: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.reopened:
-            del data["reopened"]
+        for name in ("reopened", "gone"):
+            if not getattr(self, name):
+                del data[name]
         return data
 
 

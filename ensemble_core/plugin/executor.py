@@ -220,6 +220,13 @@ class Executor(ABC):
         """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
+    @property
+    def queue_is_new(self) -> bool:
+        """True if the queue that an earlier executor of the run submitted to is gone with all of
+        its jobs, so that those that :meth:`reattach` does not find neither run nor ever will. Those
+        that had not started are then submitted again, and the others failed with their node."""
+        return False
+
     def forget(self, jobs: Sequence[str]) -> None:
         """These jobs are over and their last events are on record: :meth:`reattach` will not ask
         for them. For executors that themselves remember what became of jobs."""

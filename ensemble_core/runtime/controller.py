@@ -323,10 +323,11 @@ class Runtime:
             self._handle(first)
             if not first.ends:
                 self._unanswered = earlier.unanswered()
-                earlier.tell_of_lost(cancelled=absent)
+                earlier.tell_of_lost(cancelled=absent, resumed=False)
                 return
         # At the newest event's time: what happened meanwhile has times of its own, for windows.
-        self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent, self.reopened))
+        now, gauges = self.engine.state.now, self._guard.resources()
+        self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
         earlier.tell_of_lost()
         if self._behind > _CLOCK_SLACK:
             self._warn(

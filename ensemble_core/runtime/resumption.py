@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event, JobEvent, Problem
+from ensemble_core.model.jobs import JobState
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
@@ -43,6 +44,8 @@ class Resumption:
         #: The time of the newest event of each job that was in the queue; 0: none came.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
+        #: Jobs that waited in a queue that is gone.
+        self.gone: tuple[str, ...] = ()
 
     def seek(self) -> tuple[str, ...]:
         """Ask the executor for the jobs; those that never came to its queue."""
@@ -52,6 +55,14 @@ class Resumption:
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         self._found = self._find_again(self._sought)
+        if self._guard.executor.queue_is_new:
+            self.gone = tuple(
+                name
+                for name, record in self._jobs
+                if record.newest and self._found.get(name) is False
+                and JobState(record.state).waiting and record.outcome is None
+                and not record.cancelling and not record.stopping
+            )  # fmt: skip
         return tuple(
             name
             for name, newest in self._sought.items()
@@ -79,11 +90,13 @@ class Resumption:
         asked = {self._names.name(job): newest for job, newest in jobs.items()}
         return self._names.found(jobs, self._guard.reattach(asked))
 
-    def tell_of_lost(self, cancelled: Sequence[str] = ()) -> None:
+    def tell_of_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
         """Tell of the end of the jobs that the executor knows nothing of any more; and of those in
-        ``cancelled``, which never came to the queue and are not to be handed on now."""
+        ``cancelled``, which never came to the queue and are not to be handed on now. Unless
+        ``resumed``, the engine does not submit those again whose queue is gone."""
         sought, found = self._sought, self._found
-        lost = [name for name, newest in sought.items() if newest and not found.get(name)]
+        again = set(self.gone if resumed else ())
+        lost = [n for n, newest in sought.items() if newest and not found.get(n) and n not in again]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
         records = self._engine.state.table.records
         for name in lost:
@@ -91,11 +104,13 @@ class Resumption:
                 continue
             # Of what a stop cancelled nothing is left where the queue is gone since.
             gone = records[name].stopping and name in self._stopping
-            note = (
+            kind, note = "lost", (
                 f"executor {self._name} knows nothing of this job any more: whether and how it "
                 "ended cannot be known"
             )
-            self._tell_of_end(name, "cancel" if gone else "lost", note)
+            if self._guard.executor.queue_is_new and found.get(name) is False:
+                kind, note = "node-failure", "the queue that it ran in is gone, and it with it"
+            self._tell_of_end(name, "cancel" if gone else kind, note)
         for name in cancelled:
             self._tell_of_end(name, "cancel", "cancelled before it came to the queue")
 

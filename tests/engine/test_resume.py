@@ -302,3 +302,32 @@ custom: |
     text = "jobs: [{name: work, command: x}]\nrules: [{trigger: start, action: {name: submit, label: work}}]"
     assert story.engine.adopt(Story(text).ensemble) == ["later"]
     assert list(story.engine.state.rules.states) == ["rule-1", "stays"]
+
+
+# -- a queue that is gone ------------------------------------------------------------------------------
+
+
+def test_jobs_that_waited_in_a_queue_that_is_gone_are_submitted_again() -> None:
+    story = Story(f"jobs: [{{name: work, command: x, count: 3, at_once: 2}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    story.job("work.1", "submit")
+    decided = story.tell(Resumed(story.now, {}, gone=("work.1",)))
+    (submit,) = [one for one in decided if isinstance(one, Submit)]
+    assert [job.id for job in submit.jobs] == ["work.1"]
+    story.end("work.0")
+    for job in ("work.1", "work.2"):
+        story.play(job)
+    assert story.exit_code == 0
+    assert story.metric("count.work.success") == story.metric("count.work.submitted") == 3
+
+
+def test_a_job_whose_queue_is_gone_again_is_submitted_once_each_time() -> None:
+    story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
+    story.start()
+    for _ in range(2):
+        story.job("work.0", "submit")
+        decided = story.tell(Resumed(story.now, {}, gone=("work.0",)))
+        assert [one.jobs[0].id for one in decided if isinstance(one, Submit)] == ["work.0"]
+    story.play("work.0")
+    assert story.exit_code == 0

@@ -86,8 +86,8 @@ def test_every_job_is_one_of_the_client_s_own_models() -> None:
 
 
 def test_every_mini_cluster_is_one_of_its_definition() -> None:
-    crd = "ensemble-minicluster/ensemble_minicluster/testing/minicluster-crd.yaml"
-    definition = yaml.safe_load((Path(__file__).parents[2] / crd).read_text())
+    crd = "tests/shared/kubernetes_stand_in/minicluster-crd.yaml"
+    definition = yaml.safe_load((Path(__file__).parents[3] / crd).read_text())
     (version,) = definition["spec"]["versions"]
     schema = closed(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}

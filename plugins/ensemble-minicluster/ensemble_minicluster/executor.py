@@ -72,7 +72,8 @@ class MiniCluster(Executor):
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its queue adds
+        # And what its queue adds.
+        {"exit", "signal", "timeout", "cancelled", "submit", "node-failure"}
     )
     shared: ClassVar[bool] = True
 
@@ -105,6 +106,8 @@ class MiniCluster(Executor):
         self._gauges: dict[str, float] = {}
         self._emit: Emit | None = None
         self._resizing: Resizing | None = None
+        self._queue, self._queue_is_new = "", False
+        self._memory = RequestLog(None)
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._resizing is not None:
@@ -124,7 +127,11 @@ class MiniCluster(Executor):
             service.close()
             raise
         self._gauges.update(self.resources())
-        memory.begin(self._part.name)
+        self._queue = _queue_of(self._inner.handle)
+        self._queue_is_new = bool(memory.queue and self._queue not in ("", memory.queue))
+        # Another queue is on record once jobs go there: until then a resume decides the same.
+        memory.begin(self._part.name, memory.queue or self._queue)
+        self._memory = memory
 
         def warn(message: str) -> None:
             self._say((Problem(run.clock(), message),))
@@ -214,6 +221,8 @@ class MiniCluster(Executor):
         return self._inner.on_stop
 
     def submit(self, jobs: Sequence[Job]) -> None:
+        if self._queue:
+            self._memory.begin(self._part.name, self._queue)
         self._inner.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -225,6 +234,10 @@ class MiniCluster(Executor):
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         return self._inner.reattach(jobs)
+
+    @property
+    def queue_is_new(self) -> bool:
+        return self._queue_is_new or self._inner.queue_is_new
 
     def forget(self, jobs: Sequence[str]) -> None:
         self._inner.forget(jobs)
@@ -383,6 +396,15 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
         others=part,
         note=f"{note}; {_IGNORED}" if options["kubernetes"] else note,
     )
+
+
+def _queue_of(handle: Any) -> str:
+    """What tells a Flux from one before it: another is as new as the pod that it is in. Empty for
+    queues that are not in the pod."""
+    try:
+        return str(handle.attr_get("broker.starttime") or "")
+    except (AttributeError, OSError, TypeError):
+        return ""
 
 
 def _cores_as_nodes(values: Mapping[str, float]) -> dict[str, float]:

@@ -37,6 +37,7 @@ class RequestLog:
     """Requests by name. Without a ``folder`` it lasts as long as the process.
 
     ``executor`` is the name of the one that the run's jobs went to; ``None`` for a new run.
+    ``queue`` says which queue of that executor it was, and is empty where that is not known.
     ``trouble`` says why it could not be read or written, and is empty if it could.
     """
 
@@ -44,6 +45,7 @@ class RequestLog:
         self._file = None if folder is None else folder / "minicluster.json"
         self._requests: dict[str, Asked] = {}
         self.executor: str | None = None
+        self.queue = ""
         self.trouble = ""
         try:
             self._read()
@@ -55,6 +57,7 @@ class RequestLog:
             return
         data = json.loads(self._file.read_text(encoding="utf-8"))
         self.executor = data["executor"]
+        self.queue = data.get("queue", "")
         for name, fields in data["requests"].items():
             self._requests[name] = Asked(**{**fields, "victims": tuple(fields["victims"])})
 
@@ -70,10 +73,10 @@ class RequestLog:
             del self._requests[old]
         self._write()
 
-    def begin(self, executor: str) -> None:
-        """Remember which executor the jobs go to."""
-        if self.executor != executor:
-            self.executor = executor
+    def begin(self, executor: str, queue: str = "") -> None:
+        """Remember which executor, and which queue of it, the jobs go to."""
+        if (self.executor, self.queue) != (executor, queue):
+            self.executor, self.queue = executor, queue
             self._write()
 
     def _write(self) -> None:
@@ -81,6 +84,7 @@ class RequestLog:
             return
         data: dict[str, Any] = {
             "executor": self.executor,
+            "queue": self.queue,
             "requests": {name: asdict(asked) for name, asked in self._requests.items()},
         }
         new = self._file.with_suffix(".new")

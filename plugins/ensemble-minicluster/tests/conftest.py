@@ -54,6 +54,12 @@ class Instance:
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         #: Raised by requests of these topics.
         self.refuses: dict[str, OSError] = {}
+        #: When it began.
+        self.began = "1.0"
+
+    def attr_get(self, name: str) -> str:
+        assert name == "broker.starttime"
+        return self.began
 
     def rpc(self, topic: str, payload: Mapping[str, Any] | None, nodeid: int) -> _Future:
         assert nodeid == 0

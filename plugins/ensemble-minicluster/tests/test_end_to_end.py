@@ -21,8 +21,8 @@ pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed
 
 sys.path.insert(0, str(Path(__file__).parent / "kubernetes"))  # for the stand-in
 
-from ensemble_minicluster.testing import Cluster, definition
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster, definition
+from kubernetes_stand_in.kinds import FLUX
 
 #: An executor as ``flux`` is for this purpose: jobs on this machine, and a gauge of the nodes that
 #: the cluster has.

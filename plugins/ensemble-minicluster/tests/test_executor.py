@@ -476,3 +476,29 @@ def test_the_words_of_upstreams_operator_are_taken(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "--kubernetes means nothing here" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_flux_that_began_later_is_another_queue_until_jobs_are_handed_to_it(
+    played: Play,
+) -> None:
+    """As when the pod with the lead broker was killed: nothing in it is there any more."""
+    minicluster = played()
+    executor = minicluster.session.executor
+    assert not executor.queue_is_new
+    minicluster.kill()
+    assert not minicluster.session.executor.queue_is_new, "only the controller was killed"
+    for _ in range(2):  # another controller may be killed before it did anything
+        minicluster.instance.began = "2.0"
+        minicluster.kill()
+        assert minicluster.session.executor.queue_is_new
+    minicluster.session.executor.submit([])
+    minicluster.kill()
+    assert not minicluster.session.executor.queue_is_new
+
+
+def test_a_queue_that_is_not_in_the_pod_is_never_taken_for_another(
+    played: Play,
+) -> None:
+    minicluster = played(handle=False)
+    minicluster.kill()
+    assert not minicluster.session.executor.queue_is_new

@@ -22,6 +22,7 @@ __all__ = [
     "Observed",
     "Patch",
     "Plan",
+    "Try",
 ]
 
 
@@ -39,6 +40,16 @@ class Create:
     """Make an object, where there is none of its name."""
 
     body: Object
+    note: Note | None = None
+
+
+@dataclass(frozen=True)
+class Try:
+    """Have the API server check objects as if they were made, and make none of them. ``given`` is
+    what the user wrote of the last."""
+
+    bodies: tuple[Object, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)
     note: Note | None = None
 
 
@@ -91,7 +102,7 @@ class Forget:
     note: Note | None = None
 
 
-Change = Create | Patch | Delete | Keys | Disown | Finalizer | Forget
+Change = Create | Try | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 
 @dataclass(frozen=True)
@@ -112,8 +123,11 @@ class Observed:
     ``children`` by kind and name are what there is of these names, whoever's it is; ``secrets`` by
     name, ``None`` where there is none; ``files`` the texts of keys of ConfigMaps; ``errors`` what
     is wrong with a text, by its content. ``refused`` are what the API server would not take: by
-    kind and name the hash of the body, and its words. ``written`` is when the status was last
-    written.
+    kind and name the hash of the body, and its words; ``tried`` what it would take, by the same;
+    ``troubles`` are its words about what it does not take just now. ``named`` are the members
+    that a text names, by its content, and ``options`` what is wrong with a member's. ``warnings``
+    are the newest warnings of Kubernetes about pods and Jobs, by their names. ``written`` is when
+    the status was last written.
     """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
@@ -122,6 +136,11 @@ class Observed:
     files: Mapping[Reference, str | None] = field(default_factory=dict)
     errors: Mapping[str, Sequence[str]] = field(default_factory=dict)
     refused: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    tried: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    troubles: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    named: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
     flux: bool = True
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0

@@ -9,12 +9,15 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError, FileErrors
-from ensemble_core.cli.toolkit import load_plugins, load_text
+from ensemble_core.cli.toolkit import load_plugins, load_text, read_options
 
-__all__ = ["FileCheck", "FileChecks", "check", "digest"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FileCheck", "FileChecks", "check", "digest", "option_errors"]
 
 #: Bytes of a ConfigMap's data, less what else is in it.
 _LARGEST = (1 << 20) - 8192
@@ -24,10 +27,12 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The faults of a file: a line for each error, with its place; none where it is sound."""
+    """The faults of a file: a line for each error, with its place; none where it is sound.
+    ``members`` are those that its groups name."""
 
     digest: str
     errors: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
 
 
 def digest(text: str) -> str:
@@ -65,7 +70,26 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
 
 def check(text: str, executor: str) -> FileCheck:
     """The check of one file."""
-    return FileCheck(digest(text), tuple(map(_line, errors_of(text, executor))))
+    errors = errors_of(text, executor)
+    return FileCheck(digest(text), tuple(map(_line, errors)), () if errors else _members(text))
+
+
+def _members(text: str) -> tuple[str, ...]:
+    """The members that groups of a sound file name."""
+    record = _registry().lookup("executor", "remote")
+    found = load_text(text, _registry(), file="ensemble.yaml", executor=record, attached={})
+    named = [group.executor for group in found.groups.values() if group.executor]
+    return tuple(dict.fromkeys(each for each in named if each != "remote"))
+
+
+def option_errors(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The faults of a member's options, which are those of the executor ``minicluster``."""
+    record = _registry().lookup("executor", "minicluster")
+    try:
+        read_options(record, [f"{key}={value}" for key, value in options.items()], {})
+    except EnsembleError as error:
+        return (_line(error),)
+    return ()
 
 
 def _line(error: EnsembleError) -> str:

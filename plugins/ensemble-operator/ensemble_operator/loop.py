@@ -20,19 +20,21 @@ from typing import Any
 from .api import MERGE, Api, ApiError
 from .asking import Target
 from .cache import Cache, Key
-from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan
+from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan, Try
 from .events import Events
-from .file_check import FileChecks
+from .file_check import FileChecks, option_errors
 from .holders import VIEWER, awaited, secret_names, value
 from .keys import made
 from .member_objects import token_secret
+from .member_state import is_set_up, waits_since
 from .names import HASH, KINDS, Object, content
 from .plan import files_of, plan
 from .resource import Ensemble, Reference, problems, read
 from .schema import KIND
 from .service_objects import address, tokens_secret
 from .settings import Settings
-from .writes import about, write
+from .times import seconds
+from .writes import about, try_out, write
 
 __all__ = ["Loop"]
 
@@ -41,6 +43,11 @@ _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
 #: Troubles that ended a look are of the request that failed: a look makes several, and one that
 #: fails at another than the one before has come further.
 _LOOK = "look"
+#: Seconds between two looks at Secrets while a pod is set up, which may wait for one of them.
+_MOUNT = 10.0
+#: Seconds after which Kubernetes is asked why a pod or a Job does not get on, and between two
+#: times; and of how many at a time.
+_STUCK, _MOST_ASKED = 60.0, 4
 _log = logging.getLogger("ensemble.operator")
 
 Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
@@ -57,6 +64,14 @@ class _Known:
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0
     refused: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    tried: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: The API server's words about what it did not take for now.
+    words: dict[tuple[str, str], str] = field(default_factory=dict)
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
+    #: When Kubernetes is asked for these again, and when pods that wait had our Secrets looked at.
+    warnings_due: float = 0.0
+    waited: float = 0.0
     #: By what a change is about: until when it is left, and how often it failed.
     troubles: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     target: Target | None = None
@@ -195,12 +210,20 @@ class Loop:
             return Observed()
         await self._look_at_secrets(key, known, ensemble)
         errors: dict[str, Any] = {}
+        named: dict[str, Any] = {}
         for file in files_of(ensemble).values():
             text = await self._text(key, known, file) if isinstance(file, Reference) else file
             if text is not None:
                 executor = "remote" if ensemble.outside else "minicluster"
                 found = await asyncio.to_thread(self._checks.get, text, executor)
                 errors[content(text)] = found.errors
+                named[content(text)] = found.members
+        for member in ensemble.members:
+            digest = content(member.options)
+            if digest not in known.options:
+                found_errors = await asyncio.to_thread(option_errors, member.options)
+                known.options[digest] = found_errors
+        await self._look_at_warnings(key, known)
         target = self._target(ensemble, known)
         known.target = target if not ensemble.status.get("finishedAt") else None
         return Observed(
@@ -210,6 +233,11 @@ class Loop:
             files=dict(known.files),
             errors=errors,
             refused=dict(known.refused),
+            tried=dict(known.tried),
+            troubles={k: v for k, v in known.words.items() if k in known.troubles},
+            named=named,
+            options={m.name: known.options[content(m.options)] for m in ensemble.members},
+            warnings=dict(known.warnings),
             flux=self._flux(),
             figures=known.figures,
             written=known.written,
@@ -220,8 +248,10 @@ class Loop:
         at now and then."""
         names = secret_names(ensemble)
         now = self._clock()
-        if now > known.secrets_due:
+        waits = now - known.waited >= _MOUNT and any(map(is_set_up, self.cache.pods(key)))
+        if now > known.secrets_due or waits:
             known.secrets.clear()
+            known.waited = now
         gone = [e["name"] for e in ensemble.status.get("members") or () if e.get("minicluster")]
         names += [token_secret(ensemble, each) for each in gone]
         for name in dict.fromkeys(names):
@@ -229,6 +259,28 @@ class Loop:
                 known.secrets[name] = await self._get("Secret", key[0], name)
                 # Those of Ensembles that were made at once are not all looked at at once.
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
+
+    async def _look_at_warnings(self, key: Key, known: _Known) -> None:
+        """Take the newest warning about each pod or Job that does not get on: the kubelet's about a
+        volume that it cannot mount, the controller's about a quota."""
+        now = self._clock()
+        pods = [p for p in self.cache.pods(key) if waits_since(p) is not None]
+        jobs = {(p["metadata"].get("labels") or {}).get("job-name") for p in self.cache.pods(key)}
+        late = [p["metadata"]["name"] for p in pods if now - (waits_since(p) or now) >= _STUCK]
+        for (kind, name), found in self.cache.children(key).items():
+            made = seconds(found["metadata"].get("creationTimestamp"))
+            if kind == "Job" and name not in jobs and made and now - made >= _STUCK:
+                late.append(name)
+        known.warnings = {name: each for name, each in known.warnings.items() if name in late}
+        if not late or now < known.warnings_due:
+            return
+        known.warnings_due = now + _STUCK
+        for name in late[:_MOST_ASKED]:
+            only = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
+            items = (await self.api("GET", KINDS["Event"].path(key[0]), query=only))["items"]
+            last = max(items, key=_told_at, default=None)
+            if last is not None:
+                known.warnings[name] = f"{last.get('reason')}: {last.get('message', '')}"[:1000]
 
     async def _get(self, kind: str, namespace: str, name: str) -> Object | None:
         try:
@@ -297,7 +349,9 @@ class Loop:
                 self.look_in(key, until - self._clock())
                 continue
             try:
-                if isinstance(change, Keys):
+                if isinstance(change, Try):
+                    await self._try(key, known, change)
+                elif isinstance(change, Keys):
                     assert ensemble is not None
                     await self._make_keys(key, known, ensemble)
                 else:
@@ -309,11 +363,27 @@ class Loop:
             if what[0] == "Secret" and what[1]:  # not watched: looked at again
                 known.secrets.pop(what[1], None)
             known.troubles.pop(what, None)
+            known.words.pop(what, None)
             if change.note is not None:
                 await self._events.tell(found, (change.note,), self._clock())
         if planned.changes:
             # Watches tell of it too, but not of what changed nothing.
             self.look_in(key, 0.5)
+
+    async def _try(self, key: Key, known: _Known, change: Try) -> None:
+        """Have objects tried, and remember which of them would be taken."""
+        for body in change.bodies:
+            what = body["kind"], body["metadata"]["name"]
+            digest = body["metadata"]["annotations"][HASH]
+            try:
+                await try_out(self.api, key, body, change.given)
+            except ApiError as error:
+                if error.status not in (400, 413, 422):
+                    raise
+                known.refused[what] = (digest, error.message)
+            else:
+                known.tried[what] = digest
+        self.look(key)
 
     def _failed(self, key: Key, known: _Known, change: Change, error: ApiError) -> None:
         kind, name = what = about(change)
@@ -331,6 +401,7 @@ class Loop:
             self.look(key)
         else:
             _log.warning("%s/%s: %s %s: %s", *key, kind, name, error)
+            known.words[what] = error.message
             self._trouble(key, what, error)
 
     def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
@@ -394,3 +465,10 @@ class Loop:
         silent = any(self._clock() - beat > 60 for beat in was)
         if bare[0] != bare[1] or silent:
             self.look(key)
+
+
+def _told_at(event: Mapping[str, Any]) -> str:
+    """When an Event was told last."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((each for each in times if each), event["metadata"].get("creationTimestamp")))

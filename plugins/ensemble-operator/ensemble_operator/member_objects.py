@@ -3,7 +3,8 @@ is beside no member, a Job.
 
 The Flux Operator's habits that these are made for: a ConfigMap's volume is called as the ConfigMap
 is, every ``emptyDir`` is mounted at ``/dev/shm``, and the volume of the view of Flux is mounted,
-writable, in every container.
+writable, in every container. Its script ends a container with exit code 0 whatever Flux ended with.
+It keeps a Service that exists, and its own has no address of a pod that is not ready.
 """
 
 from __future__ import annotations
@@ -94,6 +95,14 @@ done
 """
 
 
+#: The last lines of the Flux Operator's script: a first pod whose run left no word of its end has
+#: failed, so that its Job makes another. Workers end with their broker.
+_NOT_OVER = '[ "${JOB_COMPLETION_INDEX:-0}" != 0 ] || [ -s /dev/termination-log ] || exit 137'
+
+#: Seconds in which the container of the run has to begin once the program is copied.
+_BEGINS = 900
+
+
 def token_secret(ensemble: Ensemble, part: str) -> str:
     """The Secret with a member's token, or that of the run."""
     return f"{ensemble.name}-{part}-token"
@@ -165,12 +174,25 @@ def member_objects(
     words = _words(ensemble, member, tag)
     files = config_map(ensemble, member.name, words, text, digest)
     found = [files]
+    if not (member.minicluster.get("network") or {}).get("headlessName"):
+        found.append(_headless(ensemble, member))
     if "size" in ensemble.state:
         found.append(_claim(ensemble, member.name))
     if member.resize == "HPA":
         found.append(_autoscaler(ensemble, member))
     found.append(_minicluster(ensemble, member, settings, files["metadata"]["name"], tag, digest))
     return found
+
+
+def _headless(ensemble: Ensemble, member: Member) -> Object:
+    """The Service by which brokers find each other, also before their pods are ready."""
+    name = member_object(ensemble, member.name)
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"job-name": name},
+    }
+    return child(ensemble, "Service", f"{name}-flux", "member", {"spec": spec})
 
 
 def _claim(ensemble: Ensemble, part: str) -> Object:
@@ -258,6 +280,16 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     cycle = container.setdefault("lifeCycle", {})
     cycle.setdefault("preStopExec", f"{mount}/ensemble-stop")
     commands = container.setdefault("commands", {})
+    commands["post"] = "\n".join(filter(None, [commands.get("post", "").rstrip(), _NOT_OVER]))
+    if ensemble.install["method"] == "View":
+        # Held open for as long as anything of this container runs: the view waits for its end.
+        alive = f"{mount}/ensemble.alive"
+        held = [
+            f"mkfifo -m 666 {alive} 2> /dev/null",
+            f"[ -p {alive} ] && exec 9<> {alive}",
+            "true",
+        ]
+        commands["init"] = "\n".join(filter(None, [*held[:2], commands.get("init", ""), held[2]]))
     # Of a container that is begun again in its pod, what the one before was told is no matter.
     fresh = f"rm -f {mount}/ensemble.pid*"
     stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
@@ -286,12 +318,17 @@ def _installed(ensemble: Ensemble, mount: str) -> list[str]:
 
 
 def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
-    """A container that copies the program to the volume of the view, and is done."""
+    """A container that copies the program to the volume of the view, and then waits for the end of
+    the one with the run: with a container that has ended a pod is never ready."""
     mount = _mount(member)
+    alive = f"{mount}/ensemble.alive"
     copied = (
         f"rm -rf {mount}/ensemble {mount}/ensemble.new && "
         f"cp -R /opt/ensemble {mount}/ensemble.new && touch {mount}/ensemble.new/ready && "
-        f"mv {mount}/ensemble.new {mount}/ensemble && exit 0 || exit 1"
+        f"mv {mount}/ensemble.new {mount}/ensemble || exit 1\n"
+        f"mkfifo -m 666 {alive} 2> /dev/null\n"
+        f"timeout {_BEGINS} sh -c ': < {alive}' && cat {alive} > /dev/null\n"
+        "exit 0"
     )
     given = member.minicluster["containers"][member.container]
     found = {

@@ -19,12 +19,15 @@ __all__ = [
     "any_stopping",
     "first_pods",
     "gone_at",
+    "is_set_up",
+    "job_ended",
     "job_failed",
     "job_of",
     "lost_pod",
     "newest",
     "pod_state",
     "trouble_of",
+    "waits_since",
 ]
 
 Object = Mapping[str, Any]
@@ -60,6 +63,16 @@ def job_failed(job: Object | None) -> bool:
     """True if Kubernetes has given a Job up."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
+
+
+def job_ended(job: Object | None) -> bool:
+    """True if a pod of a Job has ended well: its Job makes no other of that index."""
+    status = (job or {}).get("status") or {}
+    conditions = status.get("conditions") or ()
+    done = any(
+        each.get("type") == "Complete" and each.get("status") == "True" for each in conditions
+    )
+    return done or bool(status.get("completedIndexes"))
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
@@ -157,11 +170,34 @@ def _ended(ended: Object, started: str) -> PodState:
     if said is not None:
         return PodState("over", int(said[1]), started=started)
     if code == 0:
-        why = "the container ended, and the ensemble never ran: did Flux start? Its log says"
-        return PodState("over", None, why, started)
+        # The Flux Operator's script ends well, whatever became of Flux and of the run.
+        why = "the container ended, and the run did not: its log says why"
+        return PodState("lost", None, why, started)
     if ended.get("reason") == "OOMKilled":
         return PodState("lost", code, "the container was out of memory", started)
     return PodState("lost", code, f"the container ended with exit code {code}", started)
+
+
+def is_set_up(pod: Object) -> bool:
+    """True if a pod has a node and none of its containers has begun: its volumes are mounted then,
+    which waits for Secrets that are not there."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Pending" or "deletionTimestamp" in pod["metadata"]:
+        return False
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    begun = any({"running", "terminated"} & set(each.get("state") or ()) for each in statuses)
+    return not begun and trouble_of(pod)[0] not in ("ImagePull", "Unschedulable")
+
+
+def waits_since(pod: Object) -> float | None:
+    """When a pod was made that does not run yet, in seconds since the epoch; ``None`` of others."""
+    phase = (pod.get("status") or {}).get("phase", "Pending")
+    if phase != "Pending" or "deletionTimestamp" in pod["metadata"]:
+        return None
+    return seconds(pod["metadata"].get("creationTimestamp"))
 
 
 def trouble_of(pod: Object) -> tuple[str, str]:

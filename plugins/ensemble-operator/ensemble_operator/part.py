@@ -16,15 +16,17 @@ from .member_state import (
     PodState,
     any_stopping,
     first_pods,
+    job_ended,
     job_failed,
     job_of,
     lost_pod,
     newest,
     pod_state,
+    trouble_of,
 )
 from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_mine
 from .resource import Ensemble
-from .times import said
+from .times import said, seconds
 from .withdrawal import outcome, owed, withdrawal
 
 __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
@@ -32,18 +34,25 @@ __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 #: Seconds without a beat after which a member is unreachable.
 BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
+#: Seconds in which the Flux Operator makes a Job.
+_SOON = 60.0
+#: Seconds between two times that a MiniCluster is made again because its pods have ended, at first
+#: and at most; and after which a run went well.
+_PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 
 @dataclass(frozen=True)
 class Part:
     """A member or the run: ``objects`` are what it is made of, the last of them what runs.
 
-    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container."""
+    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container, ``given``
+    what the user wrote of what runs."""
 
     name: str
     objects: tuple[Object, ...]
     container: str
     runs: bool = True
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> Object:
@@ -67,6 +76,8 @@ class PartPlan:
     waits: tuple[str, str] = ("WaitingForPods", "")
     outdated: str = ""
     conflict: str = ""
+    #: When to look again, in seconds since the epoch.
+    again: float | None = None
     #: Whether there is something of it in the cluster.
     there: bool = False
 
@@ -185,7 +196,8 @@ def _withdraws(
 
 
 def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: before[key] for key in ("run", "file", "startedAt") if key in before}
+    kept = ("run", "file", "startedAt", "restarts")
+    return {key: before[key] for key in kept if key in before}
 
 
 def _delete(found: Object, note: Note) -> Delete:
@@ -238,6 +250,7 @@ def _present(
         plan.changes.append(_delete(found, note))
         return
     plan.entry |= {"file": noted.get(FILE, ""), "run": noted.get(RUN, "")}
+    plan.entry |= {"restarts": before["restarts"]} if before.get("restarts") else {}
     spec, name = found.get("spec") or {}, metadata["name"]
     if found["kind"] == "MiniCluster":
         plan.entry |= {"size": spec.get("size", 0), "maxSize": spec.get("maxSize", 0)}
@@ -268,6 +281,14 @@ def _present(
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
+    makes_no_more = job_ended(job_of(found, job)) or job_failed(job_of(found, job))
+    if makes_no_more and (state.phase != "running" or lost is not None or before.get("lostPod")):
+        if part.runs and ensemble.restart_policy == "Fail":
+            why = state.message or "pods of it have ended before the run"
+            _finish(part, before, plan, state.exit_code, "Lost", why, now)
+        else:
+            _begin_again(found, before, plan, state, now, needed=needed)
+        return
     plan.outdated = _outdated(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; it is made anew")
@@ -280,6 +301,56 @@ def _present(
         plan.entry["message"] = state.message
     _lost(before, plan, lost, part.container, name)
     _beats(part, before, plan, state, figures, name, now)
+    if not plan.ready:
+        why = _why_it_waits(found, job, observed, now)
+        reason, words = plan.waits
+        plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
+
+
+def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:
+    """What keeps the pods of a MiniCluster or a Job, as the pods themselves and Kubernetes say."""
+    name = found["metadata"]["name"]
+    pods = [p for p in observed.pods if (p["metadata"].get("labels") or {}).get("job-name") == name]
+    for pod in pods:
+        words = observed.warnings.get(pod["metadata"]["name"], "")
+        if (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            why = trouble_of(pod)[1] or words
+            if why:
+                return f"pod {pod['metadata']['name']}: {why}"
+    if pods:
+        return ""
+    if observed.warnings.get(name):
+        return f"Job {name}: {observed.warnings[name]}"
+    made = seconds(found["metadata"].get("creationTimestamp"))
+    if job_of(found, job) is None and made and now - made > _SOON:
+        return f"the Flux Operator has made no Job {name}: its own log says why"
+    return ""
+
+
+def _begin_again(
+    found: Object,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    state: PodState,
+    now: float,
+    *,
+    needed: bool,
+) -> None:
+    """Have a MiniCluster made again whose run is not over though pods of it have ended well: their
+    Job makes no others. The sooner that happened after the last time, the longer is the pause."""
+    name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
+    lasted = now - seconds(state.started or began) if state.started or began else _STEADY
+    times = 0 if lasted >= _STEADY else int(before.get("restarts", 0))
+    pause = min(_PAUSE * 2.0 ** (times - 1), _LONGEST_PAUSE) if times else 0.0
+    why = state.message or f"pods of {name} have ended before the run"
+    plan.waits = ("WaitingForPods", _NEEDED if needed else why)
+    plan.entry |= _kept(before) | {"restarts": times}
+    if lasted < pause:
+        plan.again = now + pause - lasted
+        return
+    if not needed:
+        plan.entry["restarts"] = times + 1
+        plan.changes.append(_delete(found, Note("Recreated", f"{name}: {why}; the run is resumed")))
 
 
 def _lost(
@@ -356,13 +427,18 @@ def _beats(
         plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")
         return
     # A beat may be of the pod before, or of the member before.
-    plan.ready = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
+    heard = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
+    size = int(plan.entry.get("size", 1))
+    up = int(figures.gauges.get("nodes.up", size))
+    plan.ready = heard and up >= size
     if state.phase in ("absent", "waiting", "lost"):
         plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} does not run")
     elif not figures.beat:
         plan.waits = ("WaitingForFlux", f"the run in {name} has not told of itself")
-    else:
+    elif not heard:
         plan.waits = ("Unreachable", f"{name} was last heard of at {said(figures.beat)}")
+    else:
+        plan.waits = ("WaitingForNodes", f"{up} of {size} nodes of {name} are up")
     if not figures.beat:
         return
     plan.entry["lastHeartbeat"] = said(figures.beat)

@@ -8,6 +8,7 @@ calls it with what there is and carries out what it says.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .changes import (
@@ -22,10 +23,11 @@ from .changes import (
     Observed,
     Patch,
     Plan,
+    Try,
 )
 from .holders import awaited, holders, secret_names, value, wanted
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
-from .member_state import gone_at
+from .member_state import gone_at, is_set_up, waits_since
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
 from .part import BEAT, Part, PartPlan, members_leave, plan_part
 from .resource import Ensemble, Reference, problems, read
@@ -41,10 +43,12 @@ __all__ = ["files_of", "plan"]
 _FIGURES = 30.0
 #: Seconds after which Secrets that others have to give, or to take away, are looked at again.
 _OTHERS = 10.0
+#: Seconds after which what keeps a pod waiting is looked at again.
+_STUCK = 61.0
 #: Kinds of which nothing may change, or nothing that matters here.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
 #: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
-_PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job")
+_PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Service")
 
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
@@ -173,12 +177,28 @@ class _Planning:
                 wrong.append(f"{where}: there is no ConfigMap {file.name} with a key {file.key}")
             errors = self.observed.errors.get(content(text), ()) if text is not None else ()
             wrong += [f"{where}: {each}" for each in errors]
+            if name == RUNNER and text is not None:
+                wrong += self._unknown_members(self.observed.named.get(content(text), ()))
         if wrong:
             return False, "InvalidFile", "\n".join(wrong)
+        for name, faults in self.observed.options.items():
+            if faults:
+                return False, "InvalidMember", f"options of member {name}: {'; '.join(faults)}"
         reserved = [m.name for m in self.ensemble.members if m.name == RUNNER]
         if self.ensemble.outside and reserved:
             return False, "InvalidMember", f"a member cannot be called {RUNNER!r}: the run is"
         return True, "Sound", ""
+
+    def _unknown_members(self, named: Sequence[str]) -> list[str]:
+        """The faults of a file that names members which this Ensemble does not have."""
+        ensemble = self.ensemble
+        there = [member_object(ensemble, each.name) for each in ensemble.members]
+        known = {*there, *(f"{ensemble.namespace}/{each}" for each in there)}
+        return [
+            f"the ensemble file: there is no member {each!r}; there are {', '.join(there)}"
+            for each in named
+            if each not in known
+        ]
 
     def _secrets_waited_for(self) -> list[str]:
         """Secrets that others have to give, or to take away."""
@@ -195,12 +215,35 @@ class _Planning:
         """True if the API server has refused just this."""
         if not isinstance(change, (Create, Patch)):
             return False
-        kind, metadata = change.body["kind"], change.body["metadata"]
+        return self._refused(change.body)
+
+    def _refused(self, body: Object) -> bool:
+        kind, metadata = body["kind"], body["metadata"]
         said = self.observed.refused.get((kind, metadata["name"]))
         if said is None or said[0] != metadata["annotations"][HASH]:
             return False
-        self.refused.append(f"{kind} {metadata['name']}: {said[1]}")
+        words = f"{kind} {metadata['name']}: {said[1]}"
+        self.refused += [words] if words not in self.refused else []
         return True
+
+    def _may_begin(self, part: Part) -> bool:
+        """Have everything that a part is made of but what runs; whether that may be made now. All
+        of it is tried first: of a part that cannot be whole nothing is made."""
+        keys = [(each["kind"], each["metadata"]["name"]) for each in part.objects]
+        pairs = list(zip(keys, part.objects, strict=True))
+        absent = [body for key, body in pairs if key not in self.observed.children]
+        refused = [each for each in absent if self._refused(each)]
+        if refused:
+            return False
+        if any(
+            self.observed.tried.get(key) != body["metadata"]["annotations"][HASH]
+            for key, body in pairs
+            if body in absent
+        ):
+            self.changes.append(Try(tuple(absent), part.given))
+            return False
+        missing = [body for body in part.objects[:-1] if not self._make(body)]
+        return not missing
 
     def _make(self, body: Object) -> bool:
         """Have an object as it is wanted; whether it is there."""
@@ -229,7 +272,9 @@ class _Planning:
             text = "" if ensemble.outside else self._text(member.file) or ""
             objects = member_objects(ensemble, member, self.settings, text, content(text))
             name = member_object(ensemble, member.name)
-            found.append(Part(member.name, tuple(objects), name, runs=not ensemble.outside))
+            given = {"spec": member.minicluster}
+            runs = not ensemble.outside
+            found.append(Part(member.name, tuple(objects), name, runs=runs, given=given))
         if ensemble.outside:
             text = self._text(ensemble.file) or ""
             objects = run_objects(ensemble, self.settings, text, content(text))
@@ -255,8 +300,12 @@ class _Planning:
                 needed=needed and not part.runs,
                 leaves=leaves and part.runs,
             )
+            begins = [c for c in each.changes if isinstance(c, Create) and c.body is part.main]
             if each.conflict:
                 self.conflicts.append(each.conflict)
+            elif begins:
+                if not self._may_begin(part):
+                    each.changes = [c for c in each.changes if c not in begins]
             elif not each.over and (there or each.changes):
                 for body in part.objects[:-1]:
                     # Of one that runs with an older file, that file is kept.
@@ -280,9 +329,12 @@ class _Planning:
         for (kind, name), found in sorted(self.observed.children.items()):
             if kind not in _PRUNED or (kind, name) in named or not is_mine(self.ensemble, found):
                 continue
+            if (kind, name) == ("Service", f"{self.ensemble.name}-grpc"):
+                continue
             if "deletionTimestamp" in found["metadata"] or (kind == "ConfigMap" and name in in_use):
                 continue
-            note = None if kind == "ConfigMap" else Note("Pruned", f"removed {kind} {name}")
+            quiet = kind in ("ConfigMap", "Service")
+            note = None if quiet else Note("Pruned", f"removed {kind} {name}")
             self.changes.append(Delete(kind, name, found["metadata"]["uid"], note))
         known = {each.secret for each in holders(self.ensemble)}
         for entry in self.ensemble.status.get("members") or ():
@@ -307,6 +359,8 @@ class _Planning:
         first = next((v for v in (valid, service, members) if not v[0]), (True, "Ready", ""))
         was_ready = _condition(before, "Ready") == "True"
         verdicts["Ready"] = (True, "Finished", "") if over and valid[0] and was_ready else first
+        if ended is not None and ended[1] != "Succeeded":
+            verdicts["Ready"] = (False, *ended[1:])
         status: dict[str, Any] = {
             "observedGeneration": ensemble.generation,
             "phase": whole(ensemble, verdicts, any_there=any(each.there for each in parts)),
@@ -324,7 +378,8 @@ class _Planning:
         if over:
             status["finishedAt"] = before.get("finishedAt") or said(self.now)
         self._told(verdicts)
-        return self._sparing(status)
+        again = [each.again for each in parts if each.again is not None]
+        return self._sparing(status, again)
 
     def _ended(self, parts: list[PartPlan]) -> Verdict | None:
         """How everything ended; ``None`` while something has not."""
@@ -351,6 +406,8 @@ class _Planning:
             return False, "WaitingForPods", ""
         if not waiting:
             return True, "Ready", ""
+        for (kind, name), words in self.observed.troubles.items():
+            return False, "NotTaken", f"{kind} {name}: {words}"
         reason, words = waiting[0].waits
         return False, reason, words
 
@@ -370,11 +427,10 @@ class _Planning:
             named = ", ".join(branches)
             self.notes.append(Note("Ignored", f"branch of {named}: {why}", warning=True))
 
-    def _sparing(self, status: dict[str, Any]) -> Plan:
+    def _sparing(self, status: dict[str, Any], again: list[float]) -> Plan:
         """The plan, with the status as it was where nothing that matters has changed."""
         before = self.ensemble.status
         same, but_figures = not_new(status, before)
-        again: list[float] = []
         if same or (but_figures and self.now - self.observed.written < _FIGURES):
             if not same:
                 again.append(self.observed.written + _FIGURES)
@@ -382,8 +438,10 @@ class _Planning:
         beats = [each.beat + BEAT + 1 for each in self.observed.figures.values()]
         leaving = [gone_at(each) for each in self.observed.pods]
         again += [at for at in (*beats, *leaving) if self.now < at < math.inf]
-        if self.waited_for:
+        if self.waited_for or any(map(is_set_up, self.observed.pods)):
             again.append(self.now + _OTHERS)
+        if any(waits_since(each) is not None for each in self.observed.pods):
+            again.append(self.now + _STUCK)
         if self.ensemble.ttl is not None and status.get("finishedAt"):
             again.append(seconds(status["finishedAt"]) + self.ensemble.ttl)
         return Plan(tuple(self.changes), status, tuple(self.notes), min(again, default=None))

@@ -281,6 +281,7 @@ _STATUS: Schema = _object(
                     "groups": _list("", _kept("Counts of a job group."), 50),
                     "exitCode": {"type": "integer"},
                     "lostPod": {"type": "string"},
+                    "restarts": {"type": "integer"},
                     "denied": _text("Why another size was denied, if it was.", maxLength=1000),
                     "result": _choice("Once it is over.", "Succeeded", "Failed", "Lost"),
                     "startedAt": {"type": "string", "format": "date-time"},

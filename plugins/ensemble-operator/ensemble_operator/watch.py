@@ -40,6 +40,12 @@ _FLUX = "/apis/flux-framework.org/v1alpha2"
 _log = logging.getLogger("ensemble.operator")
 
 
+def kopf_identity() -> Any:
+    """What kopf is to call this process: by itself it asks who the user is, and ends where that has
+    no name, as under the uids that OpenShift gives."""
+    return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
+
+
 class Operator:
     """The operator of one process. ``namespaces`` empty is all of them; ``lease`` is the namespace
     of its Lease, empty for none."""
@@ -115,6 +121,7 @@ class Operator:
                 registry=self._registry(),
                 settings=_kopf_settings(),
                 standalone=True,
+                identity=kopf_identity(),
                 clusterwide=not self._namespaces,
                 namespaces=self._namespaces,
                 liveness_endpoint=self._health,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from .api import JSON_PATCH, MERGE, Api, ApiError
 from .cache import Cache, Key
-from .changes import Change, Create, Delete, Disown, Finalizer, Forget, Keys, Patch
+from .changes import Change, Create, Delete, Disown, Finalizer, Forget, Keys, Patch, Try
 from .names import KINDS, ORPHAN, Object, without_nothing
 from .schema import KIND
 
-__all__ = ["about", "merge_patch", "write"]
+__all__ = ["about", "merge_patch", "try_out", "write"]
 
 #: Maps that belong to whoever writes them as a whole: what is not in the new one goes.
 _WHOLE = ("nodeSelector", "limits", "requests")
@@ -25,6 +27,8 @@ def about(change: Change) -> tuple[str, str]:
         return change.kind, change.name
     if isinstance(change, Disown):
         return change.found["kind"], change.found["metadata"]["name"]
+    if isinstance(change, Try):
+        return about(Create(change.bodies[-1]))
     return ("Secret", "") if isinstance(change, Keys) else (KIND, "")
 
 
@@ -79,6 +83,37 @@ async def write(api: Api, cache: Cache, key: Key, change: Change) -> None:
         found = cache.ensembles[key]
         options = {"preconditions": {"uid": found["metadata"]["uid"]}}
         await api("DELETE", KINDS[KIND].path(namespace, name), options)
+
+
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+
+
+async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) -> None:
+    """Have the API server check an object. Raises :class:`ApiError`, also for fields that it does
+    not know and that the user wrote: others are of a Flux Operator that is newer."""
+    path = KINDS[body["kind"]].path(key[0])
+    bare = without_nothing(body)
+    try:
+        await api("POST", path, bare, query={"dryRun": "All", "fieldValidation": "Strict"})
+    except ApiError as error:
+        unknown = _UNKNOWN.findall(error.message)
+        if error.status == 409:
+            return
+        if not unknown or any(_has(given, each) for each in unknown):
+            raise
+        await api("POST", path, bare, query={"dryRun": "All"})
+
+
+def _has(given: Any, place: str) -> bool:
+    """True if there is something at a place such as ``spec.containers[0].name``."""
+    for word in re.findall(r"[^.\[\]]+", place):
+        if isinstance(given, (list, tuple)):
+            given = dict(enumerate(given))
+            word = int(word) if word.isdigit() else word
+        if not isinstance(given, Mapping) or word not in given:
+            return False
+        given = given[word]
+    return True
 
 
 async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> None:

@@ -24,9 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and node
+sys.path.insert(0, str(Path(__file__).parent))  # for stand
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
-from node import Node, Proxy, python
+from kubernetes_stand_in.node import Node, Proxy, python
 from stand import Stand
 
 __all__ = ["WHAT", "Scene", "arguments", "free_ports", "played", "rounds"]
@@ -85,9 +86,9 @@ class OperatorProcess:
 
 class Scene:
     """The processes of a round: ``operator`` and ``node`` with what runs on it, around the stand-in.
-    ``job`` is what jobs do."""
+    ``job`` is what jobs do; ``outlived`` says that a queue outlives the container that it is in."""
 
-    def __init__(self, folder: Path, job: str) -> None:
+    def __init__(self, folder: Path, job: str, *, outlived: bool = True) -> None:
         folder.mkdir(parents=True)
         (folder / "job.sh").write_text(job)
         (folder / "bin").mkdir()
@@ -95,7 +96,10 @@ class Scene:
         begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
         program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
         program.chmod(0o755)
-        self.stand, self._proxy = Stand(), Proxy()
+        tree = folder / "view" / "bin"  # what the image of the view has
+        tree.mkdir(parents=True)
+        shutil.copy(program, tree)
+        self.stand, self._proxy = Stand(plays_pods=False), Proxy()
         environment = {
             key: each
             for key, each in os.environ.items()
@@ -105,7 +109,13 @@ class Scene:
         environment |= {"grpc_proxy": self._proxy.url}
         config = self.stand.cluster.kubeconfig(folder / "config")
         self.operator = OperatorProcess(folder, config, environment)
-        self.node = Node(self.stand, folder / "node", environment)
+        self.node = Node(
+            config,
+            folder / "node",
+            environment,
+            outlived=outlived,
+            images={"/opt/ensemble": tree.parent},
+        )
 
     def close(self) -> None:
         self.operator.close()

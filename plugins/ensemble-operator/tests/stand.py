@@ -14,10 +14,6 @@ from typing import Any
 
 import kopf
 import yaml
-from ensemble_minicluster.testing import Cluster, Player, definition
-from ensemble_minicluster.testing import Operator as FluxOperator
-from ensemble_minicluster.testing.kinds import EXTENSIONS
-from ensemble_minicluster.testing.refusals import Refusal
 from ensemble_operator.changes import Figures
 from ensemble_operator.names import KINDS
 from ensemble_operator.schema import GROUP
@@ -25,12 +21,17 @@ from ensemble_operator.schema import definition as ensembles
 from ensemble_operator.settings import Settings
 from ensemble_operator.watch import Operator
 from ensemble_service import init_certificates
+from kubernetes_stand_in import Cluster, Player, definition
+from kubernetes_stand_in import Operator as FluxOperator
+from kubernetes_stand_in.kinds import EXTENSIONS
+from kubernetes_stand_in.refusals import Refusal
 
 from ensemble_core.testing import wait_until
 
 Object = dict[str, Any]
 _LEFT: list[Any] = []
-QUICK = Settings(resync=5.0, secrets=5.0, ask=0.2)
+#: As it is started; but services, which are played, are asked as if time went faster.
+QUICK = Settings(ask=0.2)
 
 
 class Asking:
@@ -46,10 +47,13 @@ class Asking:
         found = {}
         for each in self._stand.all("MiniCluster", namespace):
             job = each["metadata"]["name"]
-            pod = self._stand.player.pod(namespace, job)
-            state = (pod or {}).get("status", {}).get("phase")
-            if state == "Running":
-                found[f"{namespace}/{job}"] = Figures(time.time(), {"nodes.up": 1.0})
+            pods = [
+                self._stand.player.pod(namespace, job, index)
+                for index in range(each["spec"]["size"])
+            ]
+            run = [(pod or {}).get("status", {}).get("phase") == "Running" for pod in pods]
+            if run and run[0]:
+                found[f"{namespace}/{job}"] = Figures(time.time(), {"nodes.up": float(sum(run))})
         return found
 
     def forget(self, key: Any) -> None: ...
@@ -126,15 +130,17 @@ def _with_tls(folder: Path) -> Cluster:
 
 class Stand:
     """The cluster. ``tls`` is an empty folder for its certificates; without, it speaks plain
-    HTTP."""
+    HTTP. Where it plays no pods, a node runs them."""
 
-    def __init__(self, *, delay: float = 0.02, tls: Path | None = None) -> None:
+    def __init__(
+        self, *, delay: float = 0.02, tls: Path | None = None, plays_pods: bool = True
+    ) -> None:
         self.authority = None if tls is None else str(tls / "ca.crt")
         self.cluster = Cluster(definition()) if tls is None else _with_tls(tls)
         kind = self.cluster.store.kinds[(EXTENSIONS, "customresourcedefinitions")]
         self.cluster.store.create(kind, "", ensembles())
         self.flux = FluxOperator(self.cluster, delay=delay, grace=0.05)
-        self.player = Player(self.cluster, delay=delay)
+        self.player = Player(self.cluster, delay=delay, plays_pods=plays_pods)
         self.operators: list[Running] = []
 
     def close(self) -> None:

@@ -21,10 +21,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # for kills, node and stand
+sys.path.insert(0, str(Path(__file__).parent))  # for kills and stand
 
 from kills import Scene, arguments, free_ports, rounds
-from node import python
+from kubernetes_stand_in.node import python
 
 __all__ = ["played"]
 
@@ -168,8 +168,7 @@ class _Round:
         found: list[dict[str, Any]] = []
         for entry in self._stand.status("study").get("members", ()):
             name = f"study-{entry['name']}"
-            volume = "state" if self._outside else "ensemble-state"
-            state = self._folder / "node" / name / volume / name
+            state = self._folder / "node" / "claims" / "journals" / name
             words = ["jobs", entry.get("run", ""), "--json", "--state", str(state)]
             if state.exists() and self._outside == (entry["name"] == "run"):
                 done = subprocess.run(

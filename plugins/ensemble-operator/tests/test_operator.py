@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
+from ensemble_operator.settings import Settings
 from stand import Stand
 from world import FILE, ensemble, member
 
@@ -62,7 +64,7 @@ def test_what_is_deleted_by_hand_comes_again(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(state={"size": "1Gi"}))
     stand.until(lambda: stand.ready("study"))
-    for kind in ("Deployment", "Service", "Role", "NetworkPolicy", "MiniCluster", "Secret"):
+    for kind in ("Deployment", "Service", "Role", "NetworkPolicy", "MiniCluster"):
         name = stand.names(kind)[0]
         before = stand.get(kind, name)
         assert before is not None
@@ -268,9 +270,94 @@ def test_what_the_api_server_refuses_is_told_and_not_asked_again(stand: Stand) -
     (found,) = [c for c in stand.status("study")["conditions"] if c["type"] == "Valid"]
     assert "spec.tasks" in found["message"]
     asked = [p for m, p in stand.cluster.log if m == "POST" and p.endswith("/miniclusters")]
-    assert len(asked) == 1
+    assert len(asked) == 1, "as a dry run, and nothing of the member was made"
+    assert "study-0-flux" not in stand.names("Service")
     stand.apply(ensemble(member(spec={"tasks": 2})))
     stand.until(lambda: stand.ready("study"))
+
+
+def message_of(stand: Stand, kind: str, name: str = "study") -> str:
+    found = [c["message"] for c in stand.status(name)["conditions"] if c["type"] == kind]
+    return str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            member(resize="HPA", autoscaling={"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}),
+            "spec.metrics[0].resource.target",
+        ),
+        (member(spec={"sizee": 3}), 'unknown field "spec.sizee"'),
+        (member(spec={"containers": [{"image": "a", "imagePul": "b"}]}), "containers[0].imagePul"),
+    ],
+    ids=["an autoscaler", "a field of the MiniCluster", "a field of a container"],
+)  # fmt: skip
+def test_a_member_of_which_a_part_is_refused_is_not_begun(
+    stand: Stand, found: dict[str, Any], words: str
+) -> None:
+    stand.start()
+    stand.apply(ensemble(found))
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
+    assert words in message_of(stand, "Valid")
+    made = [stand.names(kind) for kind in ("MiniCluster", "Job", "HorizontalPodAutoscaler")]
+    assert made == [[], [], []]
+    assert not [n for n in stand.names("ConfigMap") if n.startswith("study-0")]
+    stand.apply(ensemble(member()))
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_fields_of_a_newer_flux_operator_that_the_operator_writes_are_left_out(
+    stand: Stand,
+) -> None:
+    """What the user did not write is no fault of theirs."""
+    kind = stand.cluster.store.kinds[("flux-framework.org", "miniclusters")]
+    assert kind.schema is not None
+    del kind.schema["properties"]["spec"]["properties"]["jobLabels"]
+    stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_unknown_options_of_a_member_are_told(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(member(options={"arival_timeout": "1"})))
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
+    assert "arival_timeout" in message_of(stand, "Valid")
+    assert stand.names("MiniCluster") == []
+
+
+def test_a_file_for_a_member_that_there_is_not_is_told(stand: Stand) -> None:
+    text = FILE.replace("command: 'true'", "command: 'true', executor: default/study-b")
+    found = ensemble(member(name="a"), ensemble=text)
+    del found["spec"]["members"][0]["ensemble"]
+    stand.start()
+    stand.apply(found)
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
+    assert "there is no member 'default/study-b'; there are study-a" in message_of(stand, "Valid")
+    assert stand.names("MiniCluster") == []
+
+
+def test_a_deleted_secret_is_made_again_as_soon_as_a_pod_waits_for_it(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(state={"claim": "c"}))
+    stand.until(lambda: stand.ready("study"))
+    for name in ("study-tls", "study-0-token"):
+        stand.delete("Secret", name)
+    stand.player.drain("default", "study-0")
+    stand.until(lambda: {"study-tls", "study-0-token"} <= set(stand.names("Secret")))
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_why_a_pod_waits_is_told_after_a_minute(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_operator.loop._STUCK", 0.5)
+    user = {"volumes": {"mine": {"secretName": "absent", "path": "/mine"}}}
+    stand.start(settings=Settings(ask=0.2, resync=1.0))
+    stand.apply(ensemble(member(spec={"containers": [{"image": "a", **user}]})))
+    stand.until(lambda: "FailedMount" in str(stand.status("study").get("conditions")))
+    assert 'secret "absent" not found' in message_of(stand, "Ready")
 
 
 def test_a_file_in_a_configmap_may_come_later_and_change(stand: Stand) -> None:
@@ -295,8 +382,8 @@ def test_a_file_of_900_kilobytes_works(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(ensemble=text)))
     stand.until(lambda: stand.ready("study"))
-    (files,) = stand.all("ConfigMap")
-    assert files["data"]["ensemble.yaml"] == text
+    files = [each["data"] for each in stand.all("ConfigMap")]
+    assert [each["ensemble.yaml"] for each in files if "ensemble.yaml" in each] == [text]
 
 
 def test_two_operators_are_one_at_work_and_the_other_takes_over(stand: Stand) -> None:
@@ -336,7 +423,7 @@ def test_it_ends_by_sigterm_and_gives_its_lease_back(stand: Stand, tmp_path: Pat
 
 
 def test_while_nothing_changes_nothing_is_written(stand: Stand) -> None:
-    running = stand.start()
+    running = stand.start(settings=Settings(resync=1.0, ask=0.2))
     for index in range(3):
         stand.apply(ensemble(name=f"study-{index}"))
     names = [f"study-{index}" for index in range(3)]

@@ -49,8 +49,11 @@ def test_an_ensemble_becomes_a_service_and_then_a_minicluster() -> None:
     assert isinstance(world.done[0], Keys), "the Secrets come before what mounts them"
     world.kubernetes()
     world.step()
+    assert "ConfigMap" not in kinds(world), "all of a member is tried first"
+    world.settle()
     assert {"MiniCluster", "ConfigMap"} <= kinds(world)
-    assert list(world.children)[-2][0] == "ConfigMap", "a file comes before what mounts it"
+    made = [each for each, _ in world.children]
+    assert made.index("ConfigMap") < made.index("MiniCluster"), "what it mounts comes before it"
     world.settle()
     assert world.condition("ServiceReady")[0] == "True"
     assert world.condition("MembersReady") == ("False", "WaitingForPods")
@@ -317,7 +320,7 @@ def test_an_end_is_told_and_nothing_is_made_anew(code: int, result: str) -> None
     assert world.condition("Finished") == ("True", result)
     assert (world.status["phase"], world.status["exit"]) == (result, str(code))
     assert world.entry()["exitCode"] == code
-    assert world.condition("Ready")[0] == "True", "kept while finished"
+    assert world.condition("Ready")[0] == str(code == 0), "kept while finished, unless it failed"
     assert world.children[("Deployment", "study")]["spec"]["replicas"] == 0
     assert ("MiniCluster", "study-0") in world.children, "its pods have the logs"
     world.delete("MiniCluster", "study-0")
@@ -325,12 +328,48 @@ def test_an_end_is_told_and_nothing_is_made_anew(code: int, result: str) -> None
     assert ("MiniCluster", "study-0") not in world.children
 
 
-def test_a_pod_that_ends_well_although_nothing_ran_is_a_failure() -> None:
+def test_a_pod_that_ends_well_although_nothing_ran_is_lost_and_nothing_else() -> None:
+    """The Flux Operator's script ends with exit code 0 whatever became of Flux."""
     world = running()
     world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
     world.settle()
-    assert world.condition("Finished") == ("True", "Failed")
-    assert "did Flux start" in world.entry()["message"]
+    assert world.condition("Finished") == ("True", "Lost")
+    assert ("MiniCluster", "study-0") not in world.children
+    world = running(ensemble(state={"claim": "c"}))
+    world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
+    world.settle()
+    assert world.condition("Finished")[0] == "False", "its run goes on in another pod"
+
+
+def test_a_member_whose_job_makes_no_other_first_pod_is_made_again() -> None:
+    world = running(ensemble(state={"claim": "c"}))
+    for pause in (0, 10, 20):
+        before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
+        world.job_made_of("study-0", {"completedIndexes": "0", "conditions": []})
+        world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded", began=world.now)
+        world.settle()
+        if pause:
+            assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] == before
+            assert (world.plan().again or 0) <= world.now + pause
+            world.now += pause
+            world.settle()
+        assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] != before
+    assert world.condition("Finished")[0] == "False"
+    assert [each.reason for each in world.events].count("Recreated") == 3
+
+
+def test_a_member_is_ready_once_all_of_its_nodes_are_up() -> None:
+    world = World(ensemble(member(size=3)))
+    world.settle()
+    world.runs("study-0", **{"nodes.up": 1})
+    world.settle()
+    assert world.condition("Ready") == ("False", "WaitingForNodes")
+    (found,) = [c for c in world.status["conditions"] if c["type"] == "Ready"]
+    assert found["message"] == "1 of 3 nodes of study-0 are up"
+    assert world.status["membersReady"] == "0/1"
+    world.runs("study-0", **{"nodes.up": 3})
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
 
 
 def test_that_it_is_over_is_on_record_before_anything_is_deleted() -> None:

@@ -13,12 +13,12 @@ import click
 import pytest
 import yaml
 from click.testing import CliRunner
-from ensemble_minicluster.testing import definition, job_of, pod_errors
-from ensemble_minicluster.testing.kinds import of_definition
-from ensemble_minicluster.testing.schema import complete, errors, unknown
 from ensemble_operator.main import main
 from ensemble_service.commands.member import member as member_command
 from ensemble_service.commands.server import main as server_command
+from kubernetes_stand_in import definition, job_of, pod_errors
+from kubernetes_stand_in.kinds import of_definition
+from kubernetes_stand_in.schema import complete, errors, unknown
 
 from ensemble_core.cli.main import main as ensemble_command
 

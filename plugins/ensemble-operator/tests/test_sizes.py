@@ -19,7 +19,8 @@ from ensemble_operator.names import KINDS
 from stand import Stand
 from world import ensemble, member
 
-AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}
+TARGET = {"type": "Utilization", "averageUtilization": 80}
+AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": TARGET}}]}
 
 
 class Autoscaler:

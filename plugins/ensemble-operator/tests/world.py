@@ -24,6 +24,7 @@ from ensemble_operator.changes import (
     Observed,
     Patch,
     Plan,
+    Try,
 )
 from ensemble_operator.holders import FILES, RENEW, VIEWER, holders, lines_of, value
 from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
@@ -32,6 +33,7 @@ from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
+from ensemble_operator.times import said
 
 Object = dict[str, Any]
 FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
@@ -72,6 +74,10 @@ class World:
         self.more = observed
         self.gone = False
         self.written = 0.0
+        self.tried: dict[tuple[str, str], str] = {}
+        #: What the API server has against objects, by kind and name.
+        self.refuses: dict[tuple[str, str], str] = {}
+        self.refused: dict[tuple[str, str], tuple[str, str]] = {}
         self._count = 0
 
     @property
@@ -103,6 +109,8 @@ class World:
                 "secrets": dict(self.secrets),
                 "figures": dict(self.figures),
                 "written": self.written,
+                "tried": dict(self.tried),
+                "refused": dict(self.refused),
                 **self.more,
             }
         )
@@ -135,7 +143,15 @@ class World:
         self.done.append(change)
         if change.note:
             self.events.append(change.note)
-        if isinstance(change, Create):
+        if isinstance(change, Try):
+            for body in change.bodies:
+                key = (body["kind"], body["metadata"]["name"])
+                digest = body["metadata"]["annotations"][HASH]
+                if key in self.refuses:
+                    self.refused[key] = (digest, self.refuses[key])
+                else:
+                    self.tried[key] = digest
+        elif isinstance(change, Create):
             body = without_nothing(copy.deepcopy(change.body))
             key = (body["kind"], body["metadata"]["name"])
             assert key not in self.children, f"{key} is there"
@@ -198,7 +214,21 @@ class World:
             ):
                 self.pod(name, {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
 
-    def pod(self, job: str, state: Object, phase: str = "Running", container: str = "") -> None:
+    def job_made_of(self, name: str, status: Object) -> None:
+        """The Job of a MiniCluster, as the Flux Operator makes it, with this status."""
+        owner = self.children[("MiniCluster", name)]["metadata"]["uid"]
+        found = self.children.setdefault(("Job", name), {"metadata": {"uid": self.uid()}})
+        found["kind"], found["status"] = "Job", status
+        found["metadata"] |= {"name": name, "ownerReferences": [{"uid": owner, "controller": True}]}
+
+    def pod(
+        self,
+        job: str,
+        state: Object,
+        phase: str = "Running",
+        container: str = "",
+        began: float = 1_800_000_000.0,
+    ) -> None:
         """Pod 0 of a MiniCluster, with its container in this state."""
         named = container or ("run" if ("MiniCluster", job) not in self.children else job)
         owner = self.children.get(("Job", job), {"metadata": {"uid": "unknown"}})["metadata"]["uid"]
@@ -211,7 +241,7 @@ class World:
             },
             "status": {
                 "phase": phase,
-                "startTime": "2027-01-15T08:00:00Z",
+                "startTime": said(began),
                 "containerStatuses": [{"name": named, "state": state}],
             },
         }

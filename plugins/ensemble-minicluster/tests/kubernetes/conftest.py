@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for looks and talk
 
-from ensemble_minicluster.testing import Cluster, Operator, definition
+from kubernetes_stand_in import Cluster, Operator, definition
 from talk import Place, Talk
 
 from ensemble_core import Resizer

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ensemble_minicluster.testing import Cluster
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster
+from kubernetes_stand_in.kinds import FLUX
 
 from ensemble_core import Resized, Resizer
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_minicluster.testing import Cluster, definition
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster, definition
+from kubernetes_stand_in.kinds import FLUX
 from looks import MEMBER
 
 from ensemble_core import EnsembleError, UsageError

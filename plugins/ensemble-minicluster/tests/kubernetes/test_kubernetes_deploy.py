@@ -15,10 +15,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from ensemble_minicluster.kubernetes_plugin import OPTIONS
-from ensemble_minicluster.testing import Cluster, Operator, definition, job_of
-from ensemble_minicluster.testing.kinds import FLUX, RBAC, of_definition
-from ensemble_minicluster.testing.schema import complete, errors
 from ensemble_service.commands.server import main as ensemble_server
+from kubernetes_stand_in import Cluster, Operator, definition, job_of
+from kubernetes_stand_in.kinds import FLUX, RBAC, of_definition
+from kubernetes_stand_in.schema import complete, errors
 from looks import Build, on_record, seen, touch
 
 from ensemble_core.cli.main import main as ensemble

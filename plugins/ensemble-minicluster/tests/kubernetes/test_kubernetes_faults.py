@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from ensemble_minicluster.testing import Cluster, Operator
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster, Operator
+from kubernetes_stand_in.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ensemble_minicluster.testing import Cluster
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster
+from kubernetes_stand_in.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")

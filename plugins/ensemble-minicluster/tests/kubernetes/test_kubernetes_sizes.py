@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from ensemble_minicluster.testing import Cluster, Operator
-from ensemble_minicluster.testing.kinds import FLUX
+from kubernetes_stand_in import Cluster, Operator
+from kubernetes_stand_in.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
 
 from ensemble_core import UsageError

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .entrypoint import runs_flux
+
 __all__ = ["job_of", "pod_errors"]
 
 Object = dict[str, Any]
@@ -39,7 +41,10 @@ def job_of(minicluster: Mapping[str, Any]) -> Object:
         "restartPolicy": pod.get("restartPolicy") or "OnFailure",
         "volumes": [
             *({"name": each["name"], "emptyDir": {}} for each in (_SOFTWARE, _HOME, view)),
-            {"name": f"{name}-entrypoint", "configMap": {"name": f"{name}-entrypoint"}},
+            {
+                "name": f"{name}-entrypoint",
+                "configMap": {"name": f"{name}-entrypoint", "items": _scripts(spec, view["name"])},
+            },
             *_volumes(spec["containers"]),
         ],
         "initContainers": [
@@ -53,7 +58,7 @@ def job_of(minicluster: Mapping[str, Any]) -> Object:
                 "securityContext": view.get("securityContext", {}),
             }
         ],
-        "containers": list(_containers(spec["containers"], name, [*own, _SOFTWARE])),
+        "containers": list(_containers(spec, name, [*own, _SOFTWARE])),
     }
     if pod.get("securityContext"):
         group = pod["securityContext"].get("fsGroup")
@@ -82,9 +87,19 @@ def job_of(minicluster: Mapping[str, Any]) -> Object:
     }
 
 
-def _containers(
-    given: Sequence[Mapping[str, Any]], name: str, mounts: list[Object]
-) -> Iterator[Object]:
+def _scripts(spec: Mapping[str, Any], view: str) -> list[Object]:
+    """Keys of the ConfigMap of scripts, and what each is called in ``/flux_operator``."""
+    found = [("curve.cert", "curve.cert"), (view, "flux-init.sh")]
+    for index, container in enumerate(spec["containers"]):
+        if runs_flux(spec, index):
+            found.append((f"wait-{index}", f"wait-{index}.sh"))
+        elif not container.get("noWrapEntrypoint"):
+            found.append((f"start-{index}", f"start-{index}.sh"))
+    return [{"key": key, "path": path} for key, path in found]
+
+
+def _containers(spec: Mapping[str, Any], name: str, mounts: list[Object]) -> Iterator[Object]:
+    given: Sequence[Mapping[str, Any]] = spec["containers"]
     seen: set[str] = set()
     for index, container in enumerate(given):
         # One list for all: a later container has the mounts of those before it too.
@@ -108,9 +123,19 @@ def _containers(
                 for key, value in container.get("environment", {}).items()
             ],
             "securityContext": container.get("securityContext", {}),
+            "resources": container.get("resources", {}),
         }
-        if container.get("runFlux") or len(given) == 1:
+        if runs_flux(spec, index):
             found |= {"name": name, "command": ["/bin/bash", f"/flux_operator/wait-{index}.sh"]}
+        elif not container.get("noWrapEntrypoint"):
+            found["command"] = ["/bin/bash", f"/flux_operator/start-{index}.sh"]
+        hooks = container.get("lifeCycle", {})
+        lifecycle = {
+            hook: {"exec": {"command": ["/bin/sh", "-c", hooks[key]]}}
+            for hook, key in (("postStart", "postStartExec"), ("preStop", "preStopExec"))
+            if hooks.get(key)
+        }
+        found |= {"lifecycle": lifecycle} if lifecycle else {}
         yield found
 
 

@@ -1,12 +1,12 @@
-"""Kubernetes for tests, without a cluster: a stand-in for the API server over real sockets, and the
-Flux Operator with its habits. Public: for tests of this plugin and of others.
+"""Kubernetes for tests, without a cluster: a stand-in for the API server over real sockets, its
+controllers, nodes, and the Flux Operator with its habits. For the tests of all plugins.
 
     cluster = Cluster(definition())
     operator = Operator(cluster)
     file = cluster.kubeconfig(tmp_path / "config")
 
 A list of tests that runs unchanged against real clusters says how far it is faithful
-(``tests/kubernetes/test_conformance.py`` in the project's repository).
+(``plugins/ensemble-minicluster/tests/kubernetes/test_conformance.py``).
 """
 
 from __future__ import annotations

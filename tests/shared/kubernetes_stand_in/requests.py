@@ -157,6 +157,12 @@ class Requests:
             self._store.get(at.kind, at.namespace, at.name)
             token = self._access.token(f"system:serviceaccount:{at.namespace}:{at.name}")
             return {**body, "status": {"token": token, "expirationTimestamp": now()}}
+        if at.subresource == "binding":
+            with self._store.changed:
+                pod = self._store.get(at.kind, at.namespace, at.name)
+                pod["spec"]["nodeName"] = body["target"]["name"]
+                self._store.write(at.kind, at.namespace, pod)
+            return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if at.name:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         if isinstance(body.get("metadata"), dict):
@@ -174,7 +180,13 @@ class Requests:
             said = body.get("propagationPolicy") if isinstance(body, dict) else None
             if (said or query.get("propagationPolicy")) == "Orphan":
                 self._store.orphan(metadata["uid"])
-            found = self._store.delete(at.kind, at.namespace, at.name)
+            seconds = body.get("gracePeriodSeconds") if isinstance(body, dict) else None
+            seconds = query.get("gracePeriodSeconds", seconds)
+            if at.kind.plural == "pods" and seconds is not None and int(seconds) == 0:
+                self._store.delete_now(at.kind, at.namespace, at.name)
+                found: Object = {"metadata": {}}
+            else:
+                found = self._store.delete(at.kind, at.namespace, at.name)
         if "deletionTimestamp" in found["metadata"]:
             return found
         details = {"name": at.name, "kind": at.kind.plural, "uid": metadata["uid"]}

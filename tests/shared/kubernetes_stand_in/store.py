@@ -13,12 +13,13 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from . import schema
+from . import builtin, schema
 from .kinds import BUILT_IN, EXTENSIONS, Kind, of_definition
 from .refusals import Refusal, conflict, invalid, not_found
+from .rules import broken_rules
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
@@ -30,9 +31,10 @@ _ANNOTATIONS = 256 * 1024
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
-def now() -> str:
-    """The time as Kubernetes writes it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(later: int = 0) -> str:
+    """The time as Kubernetes writes it, so many seconds later."""
+    when = datetime.now(timezone.utc) + timedelta(seconds=later)
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _check_event(kind: Kind, namespace: str, found: Object) -> None:
@@ -144,12 +146,13 @@ class Store:
                 found.pop("status", None)
                 if "status" in old:
                     found["status"] = old["status"]
-            found = self._checked(kind, found)
+            found = self._checked(kind, found, None if part == "status" else old)
             if self._wanted(found) != self._wanted(old):
                 found["metadata"]["generation"] = old["metadata"]["generation"] + 1
-            if found["metadata"].get("deletionTimestamp") and not found["metadata"].get(
-                "finalizers"
-            ):
+            left = found["metadata"].get("finalizers") or found["metadata"].get(
+                "deletionGracePeriodSeconds"
+            )
+            if found["metadata"].get("deletionTimestamp") and not left:
                 return self._remove(kind, found)
             if found == old:
                 return old
@@ -160,10 +163,13 @@ class Store:
         with self.changed:
             found = self.get(kind, namespace, name)
             metadata = found["metadata"]
+            if kind.plural == "pods" and found.get("spec", {}).get("nodeName"):
+                # Its node ends it, and only then it goes.
+                grace = found["spec"].get("terminationGracePeriodSeconds", 30)
             if metadata.get("finalizers") or grace:
                 if "deletionTimestamp" in metadata:
                     return found
-                metadata["deletionTimestamp"] = now()
+                metadata["deletionTimestamp"] = now(int(grace))
                 metadata["deletionGracePeriodSeconds"] = int(grace)
                 metadata["generation"] += 1
                 return self._keep(kind, "MODIFIED", found)
@@ -211,9 +217,10 @@ class Store:
         marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
         return {key: was[key] for key in (*fixed, *marks) if key in was}
 
-    def _checked(self, kind: Kind, found: Object) -> Object:
+    def _checked(self, kind: Kind, found: Object, old: Object | None = None) -> Object:
         found["apiVersion"], found["kind"] = kind.api_version, kind.kind
         if kind.schema is None:
+            builtin.check(kind, found)
             return found
         metadata = found["metadata"]
         whole = dict(kind.schema)
@@ -225,6 +232,7 @@ class Store:
             replicas = replicas.get(key) if isinstance(replicas, dict) else None
         if path and isinstance(replicas, int) and replicas < 0:
             wrong.append(f"{path}: Invalid value: {replicas}: should be a non-negative integer")
+        wrong = wrong or broken_rules(found, old, whole)
         if wrong:
             raise invalid(kind.kind, kind.group, metadata["name"], wrong)
         return found

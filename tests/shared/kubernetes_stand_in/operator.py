@@ -1,24 +1,26 @@
 """The Flux Operator's habits, as seen in real clusters: what it does, and what it does silently.
 
-It watches the store and acts a little later than it is asked: a pod for each index, and the status.
+It watches the store and acts a little later than it is asked: scripts, a Service, a Job, and the
+status. What a Job makes of itself is the controller's, which is at work here too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from .endpoints import EndpointController
+from .entrypoint import entrypoints
 from .flux_job import job_of, pod_errors
+from .jobs import INDEX, JobController
 from .kinds import BATCH, FLUX
 from .refusals import Refusal, invalid
 from .server import Cluster
 from .store import Object
 
-#: How an indexed Job's pods say which they are.
-INDEX = "batch.kubernetes.io/job-completion-index"
+__all__ = ["INDEX", "Operator"]
 
 
 class Operator:
@@ -36,16 +38,17 @@ class Operator:
     def __init__(self, cluster: Cluster, delay: float = 0.05, grace: float = 0.5) -> None:
         self._store = cluster.store
         self._miniclusters = cluster.store.kinds[(FLUX, "miniclusters")]
-        self._pods = cluster.store.kinds[("", "pods")]
+        self._services = cluster.store.kinds[("", "services")]
+        self._config_maps = cluster.store.kinds[("", "configmaps")]
         self._delay = delay
-        self._grace = grace
+        self._controller = JobController(cluster.store, grace)
+        self._endpoints = EndpointController(cluster.store)
         #: How many pods each MiniCluster really has is what its Job says.
         self._jobs = cluster.store.kinds[(BATCH, "jobs")]
         #: What it says, and tells nobody else.
         self.log: list[str] = []
         #: Called when it is about to tell the new size: a change by others just then loses it.
         self.before_status: Callable[[], None] = lambda: None
-        self._terminating: dict[tuple[str, str], float] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="operator", daemon=True)
         self._thread.start()
@@ -59,7 +62,9 @@ class Operator:
             for found in self._store.all(self._miniclusters):
                 with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
                     self._reconcile(found)
-            self._end_pods()
+            jobs = self._store.all(self._jobs)
+            self._controller.look(each for each in jobs if _is_minicluster(each))
+            self._endpoints.look()
 
     def _reconcile(self, found: Object) -> None:
         spec, status = found["spec"], found.get("status", {})
@@ -92,16 +97,32 @@ class Operator:
         elif not status.get("selector"):
             # The size of the status stays at 0 until the first resize.
             self._set_status(found, size=status.get("size", 0), maximum=maximum)
-        self._scale(found, job)
 
     def _begin(self, found: Object) -> Object:
-        """The Job; what the API server has against it is only in the operator's own log."""
+        """The Job, its scripts and its Service; what the API server has against it is only in the
+        operator's own log."""
+        name = found["metadata"]["name"]
         job = job_of(found)
+        owners = job["metadata"]["ownerReferences"]
+        files = {"name": f"{name}-entrypoint", "ownerReferences": owners}
+        self._have(self._config_maps, found, {"metadata": files, "data": entrypoints(found)})
+        service = {"name": job["spec"]["template"]["spec"]["subdomain"], "ownerReferences": owners}
+        # One that is there is kept as it is. Its addresses are those of pods that are ready.
+        selects = {"clusterIP": "None", "selector": {"job-name": name}}
+        self._have(self._services, found, {"metadata": service, "spec": selects})
         wrong = pod_errors(job["spec"]["template"]["spec"])
         if wrong:
             self.log.append(f'Job.batch "{job["metadata"]["name"]}" is invalid: {"; ".join(wrong)}')
             raise invalid("Job", "batch", job["metadata"]["name"], wrong)
         return self._store.create(self._jobs, found["metadata"]["namespace"], job)
+
+    def _have(self, kind: Any, found: Object, body: Object) -> None:
+        """Make an object unless there is one of its name."""
+        namespace = found["metadata"]["namespace"]
+        try:
+            self._store.get(kind, namespace, body["metadata"]["name"])
+        except Refusal:
+            self._store.create(kind, namespace, body)
 
     def _set_status(self, found: Object, *, size: int, maximum: int) -> None:
         name = found["metadata"]["name"]
@@ -118,45 +139,7 @@ class Operator:
             part="status",
         )
 
-    def _scale(self, found: Object, job: Object) -> None:
-        """A pod for each index; those of the highest go first, and take their time to."""
-        namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
-        size = job["spec"]["parallelism"]
-        if any(each["type"] == "Failed" for each in job.get("status", {}).get("conditions", ())):
-            return
-        mine = {
-            pod["metadata"]["name"]: int(pod["metadata"]["labels"][INDEX])
-            for pod in self._store.all(self._pods, namespace)
-            if pod["metadata"].get("labels", {}).get("job-name") == name
-            and "deletionTimestamp" not in pod["metadata"]
-            # A pod that has failed is begun again, as another.
-            and pod.get("status", {}).get("phase") != "Failed"
-        }
-        for pod, index in mine.items():
-            if index >= size:
-                self._store.delete(self._pods, namespace, pod, grace=max(self._grace, 0.01))
-                self._terminating[(namespace, pod)] = time.monotonic() + self._grace
-        template = job["spec"]["template"]
-        owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name}
-        owner["uid"] = job["metadata"]["uid"]
-        for index in set(range(size)) - set(mine.values()):
-            labels = {**template["metadata"]["labels"], "job-name": name, INDEX: str(index)}
-            self._store.create(
-                self._pods,
-                namespace,
-                {
-                    "metadata": {
-                        "generateName": f"{name}-{index}-",
-                        "labels": labels,
-                        "ownerReferences": [owner],
-                    },
-                    "spec": template["spec"],
-                },
-            )
 
-    def _end_pods(self) -> None:
-        for (namespace, pod), end in list(self._terminating.items()):
-            if time.monotonic() >= end:
-                del self._terminating[(namespace, pod)]
-                with contextlib.suppress(Refusal):
-                    self._store.delete_now(self._pods, namespace, pod)
+def _is_minicluster(job: Object) -> bool:
+    owners = job["metadata"].get("ownerReferences", ())
+    return any(each["kind"] == "MiniCluster" for each in owners)

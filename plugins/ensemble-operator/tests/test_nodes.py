@@ -1,0 +1,145 @@
+"""Pods on a node, in processes: what the Flux Operator's scripts make of members, of several nodes and
+of a first pod that is drained or killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for kills
+
+pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+
+from kills import JOB, Scene, free_ports
+
+from ensemble_core.testing import wait_until
+
+# The service needs the Kubernetes client, which the operator does not.
+pytestmark = pytest.mark.checkout
+
+Make = Callable[..., Scene]
+FILE = """\
+name: drained
+jobs: [{{name: sim, command: '/bin/sh {folder}/job.sh sim {{replica}}', replicas: 6, at_once: 2}}]
+rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Make an Ensemble of one member on a node."""
+    made: list[Scene] = []
+
+    def make(seconds: float = 0.5, **spec: Any) -> Scene:
+        job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
+        scene = Scene(tmp_path / "scene", job, outlived=False)
+        made.append(scene)
+        ports = free_ports(2)
+        cluster = {"size": 1, "containers": [{"image": "any"}], **spec.pop("cluster", {})}
+        member = {"minicluster": {"spec": cluster}, "options": {"compose": "local"}}
+        member["ensemble"] = FILE.format(folder=tmp_path / "scene")
+        found = {
+            "apiVersion": "ensemble.flux-framework.org/v1alpha1",
+            "kind": "Ensemble",
+            "metadata": {"name": "study"},
+            "spec": {
+                "members": [member],
+                "sidecar": {"port": ports[0], "metricsPort": ports[1]},
+                "state": {"claim": "journals"},
+                **spec,
+            },
+        }
+        scene.stand.apply(found)
+        return scene
+
+    yield make
+    for each in made:
+        print((tmp_path / "scene" / "operator").read_text()[-3000:], each.node.problems[-5:])
+        each.close()
+
+
+def lines(tmp_path: Path, name: str) -> list[str]:
+    file = tmp_path / "scene" / name
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def pods(scene: Scene) -> dict[str, dict[str, Any]]:
+    """The pods of the member that are not being deleted, by index."""
+    found = [each for each in scene.stand.all("Pod") if "job-name" in each["metadata"]["labels"]]
+    return {
+        each["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: each
+        for each in found
+        if "deletionTimestamp" not in each["metadata"]
+    }
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def over(scene: Scene) -> bool:
+    return scene.stand.condition("study", "Finished")[0] == "True"
+
+
+def every_job_once(tmp_path: Path) -> bool:
+    return Counter(lines(tmp_path, "ended")) == Counter({f"sim {index}": 1 for index in range(6)})
+
+
+def test_workers_of_a_member_find_its_lead_broker(make: Make, tmp_path: Path) -> None:
+    scene = make(seconds=3, cluster={"size": 3})
+    wait_until(lambda: set(scene.node.joined("study-0")) == {"study-0-1", "study-0-2"})
+    wait_until(lambda: over(scene))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
+
+
+def test_workers_find_their_broker_by_a_service_of_the_users_too(
+    make: Make, tmp_path: Path
+) -> None:
+    """Which has no addresses of pods that are not ready: so the pod of the broker is."""
+    scene = make(seconds=3, cluster={"size": 2, "network": {"headlessName": "mine"}})
+    wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
+    assert not (scene.stand.get("Service", "mine") or {})["spec"].get("publishNotReadyAddresses")
+
+
+def test_a_pod_with_a_copied_program_is_ready_while_it_runs_and_ends_with_its_run(
+    make: Make, tmp_path: Path
+) -> None:
+    scene = make(seconds=3)
+    wait_until(lambda: "0" in pods(scene) and is_ready(pods(scene)["0"]))
+    wait_until(lambda: over(scene))
+    wait_until(lambda: pods(scene)["0"]["status"]["phase"] == "Succeeded")
+    assert every_job_once(tmp_path)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_run_whose_first_pod_is_drained_goes_on_and_doubles_no_job(
+    make: Make, tmp_path: Path, size: int
+) -> None:
+    scene = make(seconds=1.5 * size, cluster={"size": size})
+    wait_until(lambda: len(scene.node.joined("study-0")) == size - 1)
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
+    assert scene.node.drain("study-0")
+    wait_until(lambda: over(scene))
+    said = json.dumps(scene.stand.status("study"))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
+    assert every_job_once(tmp_path)
+    assert len(scene.node.joined("study-0")) >= 2 * (size - 1), "its workers came again as well"
+
+
+def test_a_run_that_was_killed_in_its_container_goes_on_in_another(
+    make: Make, tmp_path: Path
+) -> None:
+    scene = make(seconds=1.5)
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
+    assert scene.node.kill_pod("study-0")
+    wait_until(lambda: over(scene))
+    assert len([each for each in scene.stand.all("Pod") if each["spec"].get("subdomain")]) == 2
+    assert set(lines(tmp_path, "ended")) >= {f"sim {index}" for index in range(2, 6)}

@@ -1,0 +1,149 @@
+"""Controller of Jobs (batch/v1): makes their pods, counts how these end, and says when all is over.
+
+An index of an indexed Job that has succeeded is never begun again; a pod that has failed, or was
+deleted, is, as often as ``backoffLimit`` allows. A pod that is deleted and ends well has succeeded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from .kinds import BATCH
+from .refusals import Refusal
+from .store import Object, Store
+
+__all__ = ["INDEX", "JobController", "as_ranges"]
+
+#: How an indexed Job's pods say which they are.
+INDEX = "batch.kubernetes.io/job-completion-index"
+_OVER = ("Succeeded", "Failed")
+
+
+class JobController:
+    """One round of it is :meth:`look`. ``grace`` is in seconds: how long pods go on that are
+    deleted and run on no node."""
+
+    def __init__(self, store: Store, grace: float = 0.5) -> None:
+        self._store, self._grace = store, grace
+        self._jobs, self._pods = store.kinds[(BATCH, "jobs")], store.kinds[("", "pods")]
+        self._seen = store.version
+        #: By the uid of a Job: the uids of its pods that failed, and its indices that succeeded.
+        self._failed: dict[str, set[str]] = {}
+        self._done: dict[str, dict[str, int]] = {}
+        self._terminating: dict[tuple[str, str], float] = {}
+
+    def look(self, jobs: Iterable[Object]) -> None:
+        """Bring these Jobs on."""
+        self._count()
+        for job in jobs:
+            with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
+                self._bring_on(job)
+        for (namespace, pod), end in list(self._terminating.items()):
+            if time.monotonic() >= end:
+                del self._terminating[(namespace, pod)]
+                with contextlib.suppress(Refusal):
+                    self._store.delete_now(self._pods, namespace, pod)
+
+    def _count(self) -> None:
+        """How pods ended, each once, as what became of them tells."""
+        with self._store.changed:
+            news = list(self._store.since(self._seen, self._pods, ""))
+            self._seen = self._store.version
+        for _, what, pod, _ in news:
+            metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
+            job = _owner(pod)
+            if not job or (phase not in _OVER and what != "DELETED"):
+                continue
+            index = int(metadata.get("labels", {}).get(INDEX, 0))
+            if phase == "Succeeded":
+                self._done.setdefault(job, {})[metadata["uid"]] = index
+            elif metadata["uid"] not in self._done.get(job, {}):
+                self._failed.setdefault(job, set()).add(metadata["uid"])
+
+    def _bring_on(self, job: Object) -> None:
+        uid, spec = job["metadata"]["uid"], job["spec"]
+        indexed = spec.get("completionMode") == "Indexed"
+        size = spec.get("completions", 1) if indexed else 1
+        done = set(self._done.get(uid, {}).values()) & set(range(size))
+        failed = len(self._failed.get(uid, ()))
+        status = job.get("status", {})
+        if status.get("conditions"):
+            return
+        new: Object = {"succeeded": len(done), "failed": failed} if done or failed else {}
+        if indexed and done:
+            new["completedIndexes"] = as_ranges(done)
+        limit = spec.get("backoffLimit", 6)
+        if len(done) == size:
+            new["conditions"] = [{"type": "Complete", "status": "True"}]
+        elif failed > limit:
+            why = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified"}
+            new["conditions"] = [{"type": "Failed", "status": "True", **why}]
+        if new and {key: status.get(key) for key in new} != new:
+            job = self._store.write(
+                self._jobs, job["metadata"]["namespace"], {**job, "status": {**status, **new}},
+                part="status",
+            )  # fmt: skip
+        self._pods_of(job, size, done, over=bool(new.get("conditions")))
+
+    def _pods_of(self, job: Object, size: int, done: set[int], *, over: bool) -> None:
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        active = {
+            pod["metadata"]["name"]: int(pod["metadata"].get("labels", {}).get(INDEX, 0))
+            for pod in self._store.all(self._pods, namespace)
+            if _owner(pod) == job["metadata"]["uid"]
+            and "deletionTimestamp" not in pod["metadata"]
+            and pod.get("status", {}).get("phase") not in _OVER
+        }
+        for pod, index in active.items():
+            if over or index >= size:
+                self._store.delete(self._pods, namespace, pod, grace=max(self._grace, 0.01))
+                if not self._on_a_node(namespace, pod):
+                    self._terminating[(namespace, pod)] = time.monotonic() + self._grace
+        if over:
+            return
+        for index in sorted(set(range(size)) - done - set(active.values())):
+            self._store.create(self._pods, namespace, _pod(job, name, index))
+
+    def _on_a_node(self, namespace: str, pod: str) -> bool:
+        return bool(self._store.get(self._pods, namespace, pod)["spec"].get("nodeName"))
+
+
+def _owner(pod: Object) -> str:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return next((each["uid"] for each in owners if each["kind"] == "Job"), "")
+
+
+def _pod(job: Object, name: str, index: int) -> Object:
+    template = job["spec"]["template"]
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name}
+    owner |= {"uid": job["metadata"]["uid"], "controller": True}
+    labels = {**template.get("metadata", {}).get("labels", {}), "job-name": name}
+    spec = dict(template["spec"])
+    generated = f"{name}-"
+    if job["spec"].get("completionMode") == "Indexed":
+        labels[INDEX] = str(index)
+        generated = f"{name}-{index}-"
+        spec["hostname"] = f"{name}-{index}"
+        field: Any = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+        told = [{"name": "JOB_COMPLETION_INDEX", "valueFrom": field}]
+        for part in ("initContainers", "containers"):
+            if part in spec:
+                spec[part] = [{**c, "env": [*c.get("env", ()), *told]} for c in spec[part]]
+    metadata = {"generateName": generated, "labels": labels, "ownerReferences": [owner]}
+    notes = template.get("metadata", {}).get("annotations")
+    metadata |= {"annotations": notes} if notes else {}
+    return {"metadata": metadata, "spec": spec}
+
+
+def as_ranges(numbers: Iterable[int]) -> str:
+    """Numbers as a Job's status has them: ``0,2-4``."""
+    found: list[list[int]] = []
+    for each in sorted(numbers):
+        if found and found[-1][1] == each - 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
