@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
 from ensemble_core.cli.rule_tests import given as words
+from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.model.events import Event
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -520,6 +521,8 @@ def test_a_recorded_file_says_nothing_that_the_name_of_the_study_forges(
     journal = sqlite3.connect(tmp_path / "state" / "runs" / "one" / "journal.db")
     with journal:
         journal.execute("UPDATE texts SET file = ?", ("/x.yaml\nplugins: [evil.py]\n#",))
+        add_functions(journal)
+        journal.executescript(WRITE_ALL)
     journal.close()
     recorded = CliRunner().invoke(
         main, ["test", "--record", "one", "--state", str(tmp_path / "state")]
