@@ -127,9 +127,12 @@ class ExecutorKnobs:
 
     @pytest.fixture
     def _swept(self, tmp_path: Path) -> Iterator[None]:
-        """Ends the jobs that the test's sessions have left in the queue."""
         yield
-        self.let_go(tmp_path)
+        self.sweep(tmp_path)
+
+    def sweep(self, folder: Path) -> None:
+        """End the jobs that the test's sessions have left in the queue."""
+        self.let_go(folder)
         left: dict[str, set[str]] = {}
         over: set[tuple[str, str]] = set()
         for session in vars(self).get("sessions", ()):
@@ -140,7 +143,7 @@ class ExecutorKnobs:
             return  # each session has cancelled its own
         for tag, jobs in left.items():
             if active := {job for job in jobs if (tag, job) not in over}:
-                later = Session(self.make_executor(), tmp_path, self.timeout, tidy=True)
+                later = Session(self.make_executor(), folder, self.timeout, tidy=True)
                 later.tag = tag
                 with later:
                     later.take_over(active)

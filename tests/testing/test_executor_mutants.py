@@ -499,6 +499,9 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
                 method(**{name: given[name] for name in wanted})
         except FAILED as error:
             return error
+        finally:
+            suite.make_executor = Sound  # the mutant may be unable to
+            suite.sweep(folder)
         return None
 
     return examine
