@@ -240,6 +240,8 @@ def _waiting(rule: BoundRule, story: Story) -> str:
         return ", and ".join(parts)
     if "fired" in times:
         return f"nothing that it waits for ({_waits_for(rule)}) happened after that"
+    if "disabled" in times:
+        return f"it was disabled {times['disabled']} when it would have been considered"
     return f"it was never woken: {_nothing(rule, story.tracer)}"
 
 

@@ -106,8 +106,6 @@ def new_folder(state: Path, tag: str) -> Path:
             "--no-journal",
             code="no-state",
         ) from error
-    with contextlib.suppress(OSError):  # the journal, which comes next, reports a full disk
-        (folder / BEGAN).write_text(repr(time.time()), encoding="ascii")
     return folder
 
 
