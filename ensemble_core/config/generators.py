@@ -252,9 +252,8 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
             hint = "a logarithm needs a range above 0, without a step"
             _wrong(context, place, f"{name!r} is logarithmic and {why}", hint)
         elif not math.isfinite(float(high) - float(low)):
-            _wrong(
-                context, place, f"{name!r} is too wide: {low:g} to {high:g}", "take a smaller range"
-            )
+            what = f"{name!r} is too wide: {low:g} to {high:g}"
+            _wrong(context, place, what, "take a smaller range")
         elif step is None:
             low, high = float(low), float(high)
         elif (high - low) / step > MOST_COUNTED:

@@ -51,6 +51,8 @@ __all__ = ["VirtualRuntime"]
 OVERRUN = 6
 #: Events between ticks of watchers, at least.
 _TICK_EVERY = 2000
+#: Times that the queue may be looked at without time going on; more are rules that go round.
+_MOST_AT_ONCE = 500_000
 
 
 class VirtualRuntime:
@@ -120,6 +122,8 @@ class VirtualRuntime:
         self._calls = 0
         self._asked: StopRequested | None = None
         self._leave = False
+        #: How often the queue was looked at since time went on, or a timer elapsed.
+        self._at_once = 0
         self._caller = Caller(
             ensemble,
             actions,
@@ -208,6 +212,10 @@ class VirtualRuntime:
                 if due > self._until or due == math.inf:
                     reason = "it had not ended" if due < math.inf else "nothing more would happen"
                     break
+                self._at_once = self._at_once + 1 if due <= self._now else 0
+                if self._at_once > _MOST_AT_ONCE:
+                    reason = f"the virtual time stood still at {self._now - self._began:g} s"
+                    break
                 self._advance(due)
         finally:
             self._tell()
@@ -251,6 +259,7 @@ class VirtualRuntime:
         if not self._inbox:
             timer = self.engine.next_timer()
             if timer is not None and timer.when <= self._now:
+                self._at_once = 0
                 self._inbox.append(TimerElapsed(self._now, timer.kind, timer.key))
         if self._stop_at <= self._now and self.engine.state.ended is None:
             self._stop_at = math.inf

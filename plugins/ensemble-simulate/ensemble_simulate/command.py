@@ -45,6 +45,12 @@ from ensemble_simulate.report import compared, figures_of, forecast_lines, once_
 
 __all__ = ["simulate"]
 
+#: Options that need memory, or processes, for each of so many.
+_MOST_NODES, _MOST_CORES, _MOST_RUNS, _MOST_WORKERS = 1_000_000, 100_000, 100_000, 1_024
+#: Times that one heartbeat or interval may come round in a run, and seconds of the shortest: times
+#: of today are no more exact.
+_MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
+
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
@@ -148,16 +154,17 @@ def simulate(
     is 1 where a run had not ended in time.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
-    for name, number, least in (
-        ("--nodes", nodes, 1),
-        ("--cores-per-node", cores, 1),
-        ("--gpus-per-node", gpus_per_node, 0),
-        ("--runs", runs, 1),
-        ("--workers", 1 if workers is None else workers, 1),
-        ("--max-nodes", nodes if max_nodes is None else max_nodes, nodes),
+    for name, number, least, most in (
+        ("--nodes", nodes, 1, _MOST_NODES),
+        ("--cores-per-node", cores, 1, _MOST_CORES),
+        ("--gpus-per-node", gpus_per_node, 0, _MOST_CORES),
+        ("--runs", runs, 1, _MOST_RUNS),
+        ("--workers", 1 if workers is None else workers, 1, _MOST_WORKERS),
+        ("--max-nodes", nodes if max_nodes is None else max_nodes, nodes, _MOST_NODES),
     ):
-        if number < least:
-            raise UsageError(f"{name} is {number}, it must be {least} at least", code="bad-option")
+        if not least <= number <= most:
+            bound = f"{least} at least" if number < least else f"{most} at most"
+            raise UsageError(f"{name} is {number}, it must be {bound}", code="bad-option")
     held = None
     if wait is not None:
         try:
@@ -224,6 +231,7 @@ class _Files:
         text = read_file(file)
         ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
         self.text = self.text or text
+        _check_ticks(ensemble, text, file, until)
         if ensemble.custom:
             called = ", ".join(sorted(ensemble.functions))
             if self._no_custom:
@@ -235,7 +243,7 @@ class _Files:
         if ensemble.custom:
             how = "return what they did in the run" if self._recorded else "are called as they are"
             print_warning(f"{file}: its functions {how}: {called}")
-        model = self._model(file, text, ensemble)
+        model = self._model(file, text, ensemble, until)
         missing = without_model(ensemble, model)
         if missing:
             raise UsageError(
@@ -252,7 +260,7 @@ class _Files:
             return f"run {self._model_from} has no job of theirs that ran"
         return f"looked for under 'simulate: jobs:' of {self._model_file or file}"
 
-    def _model(self, file: str, text: str, ensemble: Ensemble) -> Model:
+    def _model(self, file: str, text: str, ensemble: Ensemble, until: float) -> Model:
         if self._model_from is not None:
             with KeptRun(self._state, self._model_from) as kept:
                 _check_same(kept, file, ensemble)
@@ -261,8 +269,32 @@ class _Files:
             document = read_document(read_file(self._model_file), self._model_file)
             inside = isinstance(document.data, dict) and "simulate" in document.data
             path = ("simulate",) if inside else ()
-            return read(document, ensemble, self.registry, path)
-        return read(read_document(text, file), ensemble, self.registry, ("simulate",))
+            return read(document, ensemble, self.registry, path, until)
+        return read(read_document(text, file), ensemble, self.registry, ("simulate",), until)
+
+
+def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None:
+    """Raise :class:`UsageError` if a heartbeat or an interval comes round too often in the time
+    that a run is given."""
+    length = min(until, ensemble.limits.wall or until)
+    periods = [
+        (rule.trigger.every, rule.repetitions, f"rule {rule.id!r}", rule.location)
+        for rule in ensemble.rules
+        if rule.trigger.every
+    ]
+    if ensemble.heartbeat:
+        where = read_document(text, file).at(("logging", "heartbeat"))
+        periods.append((ensemble.heartbeat, _MOST_TICKS + 1, "the heartbeat", where))
+    for period, repetitions, what, where in periods:
+        if period < _SHORTEST or min(length / period, repetitions) > _MOST_TICKS:
+            raise UsageError(
+                f"{what} would come round {length / period:.3g} times",
+                cause=f"it does every {period:g} s, and a run may take {length:g} s; at most "
+                f"{_MOST_TICKS} times, and not more often than every {_SHORTEST:g} s",
+                where=where,
+                hint="give runs less time (--for 1d), or have it come round less often",
+                code="out-of-range",
+            )
 
 
 def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
@@ -298,7 +330,7 @@ def _once(
     keep: bool,
     plugins: Sequence[str],
 ) -> int:
-    model = replace(study.model, seed=seed)
+    model = replace(study.model, seed=seed, until=study.until)
     simulator = Simulator(study.machine, model)
     calls, stubbed = model.calls(), set[str]()
 

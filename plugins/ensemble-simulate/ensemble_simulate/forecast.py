@@ -141,7 +141,7 @@ class _Heard(Watcher):
 
 def play(study: Study, seed: int) -> Figures:
     """One run of this seed. Raises :class:`EnsembleError` where the model makes no sense."""
-    model = replace(study.model, seed=seed)
+    model = replace(study.model, seed=seed, until=study.until)
     simulator, calls = Simulator(study.machine, model), model.calls()
     runtime = VirtualRuntime(
         study.ensemble,

@@ -27,7 +27,7 @@ from ensemble_core import (
 )
 from ensemble_core.cli.toolkit import Document, Ensemble, Registry, read_file
 from ensemble_simulate.draws import Draw, formula, parse
-from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows
+from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows, too_many_rows
 
 __all__ = ["read"]
 
@@ -43,13 +43,19 @@ _STATUSES = {"exit": 1 << 8, "signal": 9, "timeout": 15, "memory": 9, "preempted
 _Path = tuple[str | int, ...]
 
 
-def read(document: Document, ensemble: Ensemble, registry: Registry, path: _Path) -> Model:
-    """The model at this path of a file. Raises :class:`FileErrors` with all that is wrong."""
-    return _Reader(document, ensemble, registry).model(document.get(path), path)
+def read(
+    document: Document, ensemble: Ensemble, registry: Registry, path: _Path, until: float = math.inf
+) -> Model:
+    """The model at this path of a file, of runs that are given up after ``until`` seconds. Raises
+    :class:`FileErrors` with all that is wrong."""
+    return _Reader(document, ensemble, registry, until).model(document.get(path), path)
 
 
 class _Reader:
-    def __init__(self, document: Document, ensemble: Ensemble, registry: Registry) -> None:
+    def __init__(
+        self, document: Document, ensemble: Ensemble, registry: Registry, until: float
+    ) -> None:
+        self._until = until
         self._document = document
         self._ensemble = ensemble
         self._registry = registry
@@ -88,7 +94,7 @@ class _Reader:
     def _group(self, group: JobGroup, spec: Any, path: _Path) -> GroupModel:
         if not isinstance(spec, Mapping):  # nothing but how long they take
             draw = self._draw(spec, self._names(group), path)
-            return GroupModel(draw)
+            return GroupModel(draw, where=self._document.at(path))
         spec = self._mapping(spec, path, ("duration", "fail", "rows"))
         names = self._names(group)
         duration = None
@@ -96,7 +102,20 @@ class _Reader:
             duration = self._draw(spec["duration"], names, (*path, "duration"))
         fails, statuses = self._fails(spec.get("fail"), names, (*path, "fail"))
         rows = self._rows(group, spec.get("rows"), names, (*path, "rows"))
-        return GroupModel(duration, fails, statuses, rows)
+        if isinstance(rows, Rows) and duration is not None:
+            self._check_number(group, duration.constant, rows.every.constant, (*path, "rows"))
+        return GroupModel(duration, fails, statuses, rows, where=self._document.at(path))
+
+    def _check_number(
+        self, group: JobGroup, duration: float | None, period: float | None, path: _Path
+    ) -> None:
+        """Report more rows than a job may print, where that is known before any is drawn."""
+        if duration is not None and period:
+            seconds = min(duration, group.duration or duration, self._until)
+            many = too_many_rows(period, seconds)
+            if many is not None:
+                what = f"each job of {group.name!r} would print {many}"
+                self._report((*path, "every"), what, "write a longer time, such as every: 10s")
 
     @staticmethod
     def _names(group: JobGroup) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ensemble_core import Expression, Job, UsageError
+from ensemble_core import Expression, Job, Location, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
 from ensemble_simulate.calls import Called, Calls
 from ensemble_simulate.chance import Randomness, Stream
@@ -31,11 +31,12 @@ __all__ = [
     "Rows",
     "keys_of",
     "names_of",
+    "too_many_rows",
     "without_model",
 ]
 
 #: Rows that one job may print.
-_MOST_ROWS = 1_000_000
+_MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
@@ -110,8 +111,7 @@ class Rows:
     ) -> Iterator[tuple[float, Mapping[str, float]]]:
         """The rows of one job, with their times since its begin."""
         known = dict(names)
-        count = min(int(seconds / period + 1e-9), _MOST_ROWS)
-        for row in range(1, count + 1):
+        for row in range(1, int(seconds / period + 1e-9) + 1):
             t = row * period
             known["t"], known["row"] = t, row - 1
             for name, deviation in self.noises.items():
@@ -165,7 +165,8 @@ class ReplayedRows:
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
     ``recorded`` lives of jobs by their keys (:func:`keys_of`), which come before all else;
-    ``source`` says for people where it is from; ``delays`` are those of each life.
+    ``source`` says for people where it is from, ``where`` its place in the file; ``delays`` are
+    those of each life.
     """
 
     duration: Number | None = None
@@ -175,6 +176,7 @@ class GroupModel:
     recorded: Mapping[tuple[str, str], Recorded] = field(default_factory=dict)
     source: str = "the file"
     delays: Delays = NONE
+    where: Location | None = None
     #: Whether any of it speaks of the job's names.
     speaks: bool = field(init=False)
 
@@ -189,6 +191,7 @@ class Model:
     """The model of an ensemble's jobs. ``functions`` are the seconds that calls take, by name, and
     ``called`` what calls took and returned in a kept run, by name and job, in order. With
     ``functions_recorded`` functions of the file return that too, and not only plugins' actions.
+    Nobody asks what is more than ``until`` seconds after the begin.
     """
 
     groups: Mapping[str, GroupModel]
@@ -196,6 +199,7 @@ class Model:
     called: Mapping[tuple[str, str], Sequence[Called]] = field(default_factory=dict)
     functions_recorded: bool = False
     seed: int = 0
+    until: float = math.inf
 
     def chance(self, *about: object) -> Stream:
         """The source of chance of one thing: the same for the same seed, whatever else happens."""
@@ -206,7 +210,15 @@ class Model:
 
         def drawn(call: Call) -> float:
             draw = self.functions.get(call.name)
-            return 0.0 if draw is None else draw.number({}, self.chance(call.call))
+            taken = 0.0 if draw is None else draw.number({}, self.chance(call.call))
+            if not 0 <= taken < math.inf:
+                raise UsageError(
+                    f"the model has a call of {call.name!r} take {taken:g} s",
+                    cause=f"it takes {'' if draw is None else draw.text}",
+                    hint="lognormal(…) is never negative",
+                    code="bad-draw",
+                )
+            return taken
 
         return Calls(self.called, drawn, functions=self.functions_recorded)
 
@@ -229,6 +241,7 @@ class Model:
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
                 cause=f"its duration is {model.duration.text}",
                 hint="lognormal(…) is never negative; max(…, 1) keeps arithmetic above something",
+                where=model.where,
                 code="bad-draw",
             )
         if not model.fails and model.rows is None:
@@ -248,11 +261,26 @@ class Model:
                 raise UsageError(
                     f"the model of {job.group!r} has {job.id} print a row every {period:g} s",
                     hint="'every' must be more than 0",
+                    where=model.where,
                     code="bad-draw",
                 )
+            many = too_many_rows(period, min(seconds, job.duration or seconds, self.until))
+            if many is not None:
+                hint = "have its jobs print less often"
+                what = f"{job.id} would print {many}"
+                raise UsageError(what, hint=hint, where=model.where, code="bad-draw")
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
         status = model.statuses.get(cause or "", 0)
         return Life(seconds, cause, status, rows, observer, model.delays)
+
+
+def too_many_rows(period: float, seconds: float) -> str | None:
+    """Return how many rows a job would print that prints one every ``period`` seconds; ``None`` if
+    it may."""
+    rows = seconds / period
+    if rows <= _MOST_ROWS:
+        return None
+    return f"{rows:.3g} rows, one every {period:g} s for {seconds:g} s; at most {_MOST_ROWS}"
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:

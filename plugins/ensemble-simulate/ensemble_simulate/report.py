@@ -191,11 +191,11 @@ def _cancelled(found: Sequence[Figures]) -> list[str]:
 
 def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
     lines = []
-    count = sum(not each.over for each in found)
-    if count:
-        lines.append(
-            f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"
-        )
+    running = [each for each in found if not each.over]
+    if running:
+        after = format_duration(study.until)
+        lines.append(f"  {len(running)} of {len(found)} runs had not ended after {after}")
+        lines += [f"    {each.reason}" for each in running[:1] if each.seconds < study.until]
     all_of_it = used_up(study, found)
     for name, share in reached(study, found).items():
         most = study.limits[name]

@@ -174,3 +174,111 @@ simulate: {jobs: {a: 1m}}
         result = _simulate(tmp_path, "", "--plugin", str(plugin), *more, text=text)
         assert result.exit_code == 0, result.output
         assert "actions that were not carried out: outside" in result.stdout
+
+
+BIG = """
+logging: {heartbeat: 1m}
+jobs: [{name: a, command: x, observe: {json-lines: {fields: [E]}}}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {id: now-and-then, trigger: interval, seconds: 60, repetitions: unlimited,
+     action: {name: log, message: hm}}
+simulate: {jobs: {a: {duration: 1h, rows: {every: 10s, columns: {E: 1}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--nodes 1000000000", "--nodes is 1000000000, it must be 1000000 at most"),
+        ("--max-nodes 1000000000", "--max-nodes is 1000000000, it must be 1000000 at most"),
+        ("--cores-per-node 1000000000", "--cores-per-node is 1000000000, it must be 100000 at most"),
+        ("--gpus-per-node 1000000000", "--gpus-per-node is 1000000000, it must be 100000 at most"),
+        ("--runs 1000000000", "--runs is 1000000000, it must be 100000 at most"),
+        ("--workers 1000000000", "--workers is 1000000000, it must be 1024 at most"),
+        ("--workers 0", "--workers is 0, it must be 1 at least"),
+    ],
+)  # fmt: skip
+def test_an_option_that_no_machine_has_the_memory_for_is_refused(
+    tmp_path: Path, option: str, said: str
+) -> None:
+    result = _simulate(tmp_path, "", *option.split(), text=BIG)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place", "said"),
+    [
+        ("heartbeat: 1m", "heartbeat: 1ms", "2:22", "the heartbeat would come round 1e+11 times"),
+        (
+            "seconds: 60",
+            "seconds: 0.001",
+            "6:5",
+            "rule 'now-and-then' would come round 1e+11 times",
+        ),
+        ("every: 10s", "every: 1e-12", "8:51", "each job of 'a' would print 3.6e+15 rows"),
+        ("every: 10s", "every: 'index / 1e12 + 1e-12'", "8:22", "a.0 would print 3.6e+15 rows"),
+    ],
+)
+def test_a_simulation_that_would_not_be_over_for_years_is_refused_with_its_place(
+    tmp_path: Path, before: str, after: str, place: str, said: str
+) -> None:
+    text = BIG.replace(before, after)
+    for more in ((), ("--runs", "2", "--workers", "1")):
+        result = _simulate(tmp_path, "", "--for", "100000000", *more, text=text)
+        assert result.exit_code == 2, result.output
+        assert f"study.yaml:{place}: {said}" in result.output
+        assert "hint: " in result.output
+
+
+def test_a_short_heartbeat_is_simulated_if_a_run_is_given_little_time(tmp_path: Path) -> None:
+    text = BIG.replace("heartbeat: 1m", "heartbeat: 1ms").replace("1h", "1s")
+    result = _simulate(tmp_path, "", "--for", "2", text=text)
+    assert result.exit_code == 6, result.output
+    result = _simulate(tmp_path, "", "--quiet", text=text + "limits: {wall: 2}\n")
+    assert result.exit_code == 5, result.output
+
+
+def test_rows_of_a_job_that_is_cancelled_long_before_its_end_are_not_counted(
+    tmp_path: Path,
+) -> None:
+    """A server that would run for a century: its rows are told as far as the run is given time."""
+    text = BIG.replace("duration: 1h", "duration: 3e9")
+    result = _simulate(tmp_path, "", "--for", "10m", text=text)
+    assert result.exit_code == 6, result.output
+
+
+def test_rules_that_go_round_without_time_going_on_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.runtime.virtual._MOST_AT_ONCE", 1000)
+    text = """
+jobs: [{name: a, command: x}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {id: again, trigger: job-finish, name: a, repetitions: unlimited,
+     action: {name: submit, label: a}}
+simulate: {jobs: {a: 0}}
+"""
+    result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", text=text)
+    assert result.exit_code == 1, result.output
+    assert "the virtual time stood still at 0 s" in result.stdout
+    assert "rules that go round: again" in result.stdout
+    result = _simulate(tmp_path, "", text=text)
+    assert result.exit_code == 6, result.output
+
+
+def test_a_call_of_a_function_that_takes_less_than_no_time_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("def train(group, index, metrics, results): return []\n")
+    text = """
+custom: functions.py
+jobs: [{name: a, command: x}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-finish, name: a, action: {name: custom, label: train}}
+simulate: {jobs: {a: 1m}, functions: {train: 'normal(-10, 1)'}}
+"""
+    result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", text=text)
+    assert result.exit_code == 2, result.output
+    assert "the model has a call of 'train' take -" in result.output
