@@ -207,7 +207,10 @@ class Executor(ABC):
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
-        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …). May raise."""
+        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …). May raise.
+
+        ``nodes.up``, ``cores.up`` and ``gpus.up`` each come with ``.free``, or not at all.
+        """
         return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:

@@ -33,7 +33,7 @@ def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) 
         file.write_text(_NOTHING)
         words = ["run", str(file), "--json", "--no-journal", "--executor", executor, *options]
         while True:
-            done = _ensemble(words, timeout)
+            done = _ensemble(words)
             gauges: dict[str, float] = {}
             for line in map(json.loads, done.stdout.splitlines()):
                 gauges = line.get("resources") or gauges
@@ -53,7 +53,7 @@ def held_jobs(state: Path) -> str:
     """How many jobs the runs below a state folder still have in their queue, in words."""
     count = 0
     for run in (state / "runs").glob("*"):
-        told = _ensemble(["status", run.name, "--state", str(state), "--json"], 60).stdout
+        told = _ensemble(["status", run.name, "--state", str(state), "--json"]).stdout
         with contextlib.suppress(ValueError, KeyError):
             count += json.loads(told)["active"]
     return f"the queue still holds {count} job{'s' * (count != 1)} of it"
@@ -63,16 +63,16 @@ def cancel_runs(state: Path) -> None:
     """Cancel the jobs of all runs below a state folder, after a test that failed."""
     for run in (state / "runs").glob("*"):
         with contextlib.suppress(subprocess.TimeoutExpired):
-            _ensemble(["cancel", run.name, "--state", str(state)], 60)
+            _ensemble(["cancel", run.name, "--state", str(state)])
 
 
-def _ensemble(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+def _ensemble(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ensemble_core.cli", *words]
     return subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=120,
         check=False,
         stdin=subprocess.DEVNULL,
     )

@@ -13,6 +13,7 @@ import pytest
 
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.testing import Session
+from ensemble_core.testing.running import slots_at_once
 
 SUITE = """
 import os
@@ -127,3 +128,31 @@ def test_timeout_says_whose_jobs_the_queue_holds(tmp_path: Path) -> None:
     assert "the queue still holds 4 jobs of test_first (t.0, t.1, t.2, t.3)" in output
     assert outcomes(output) == {"first": "FAILED"}
     check_free(tmp_path)
+
+
+FULL = """
+from ensemble_core import ExecutorPlugin, hookimpl
+from ensemble_core.testing import FakeExecutor
+
+
+class Full(FakeExecutor):
+    def resources(self):
+        return {"cores.up": 4.0, "cores.free": 0.0}
+
+
+@hookimpl
+def ensemble_executors():
+    return [ExecutorPlugin(name="full", summary="x", build=lambda options: Full())]
+"""
+
+
+def test_queue_without_a_free_slot_is_said_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "full.py"
+    file.write_text(FULL)
+    options = ("--plugin", str(file))
+    with pytest.raises(pytest.fail.Exception, match="needs a free slot; the queue has 4, and none"):
+        slots_at_once("full", options, timeout=0.0)
+    file.write_text(FULL.replace("0.0}", "1.0}"))
+    assert slots_at_once("full", options) == 4
+    with pytest.raises(pytest.fail.Exception, match="no run can begin on nowhere"):
+        slots_at_once("nowhere", ())

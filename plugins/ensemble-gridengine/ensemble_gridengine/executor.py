@@ -173,7 +173,7 @@ class GridEngineExecutor(PolledExecutor):
         up = free = 0
         for line in self._run_command(words).splitlines()[2:]:
             fields = line.split()
-            if len(fields) >= 8 and all(field.isdigit() for field in fields[-7:]):
+            if len(fields) >= 8 and all(field.isdigit() for field in fields[-6:]):
                 total, _, lost = (int(field) for field in fields[-3:])
                 up += max(0, total - lost)
                 free += int(fields[-4])

@@ -38,6 +38,9 @@ class TestGridEngine(ExecutorContract):
     def make_executor(self) -> Executor:
         return GridEngineExecutor(poll=1.0, environment="smp")
 
+    def test_gauges_are_the_slots_of_the_queues(self, session: Session) -> None:
+        assert session.executor.resources()["cores.up"] == 8.0
+
     def end_by_submit(self, session: Session) -> Cause:
         """Also of a job that the queue refuses: there is no such queue."""
         job = session.job(*self.succeeding, options={"gridengine": {"queue": "none.q"}})

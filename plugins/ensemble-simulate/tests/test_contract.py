@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from ensemble_simulate.executor import Machine, Simulator
@@ -44,8 +45,11 @@ class _OnItsClock(Executor):
         self._simulator = Simulator(Machine(nodes=2, cores=4, most=3), model)
         self._now = 1e9
 
+    def now(self) -> float:
+        return self._now
+
     def open(self, run: Run, emit: Emit) -> None:
-        self._simulator.open(Run(run.tag, run.folder, lambda: self._now), emit)
+        self._simulator.open(Run(run.tag, run.folder, self.now), emit)
 
     def _go_on(self) -> None:
         end = self._now + _SOON
@@ -72,6 +76,14 @@ class _OnItsClock(Executor):
         self._simulator.close()
 
 
+class _VirtualSession(Session):
+    """The run's clock is the executor's."""
+
+    def now(self) -> float:
+        assert isinstance(self.executor, _OnItsClock)
+        return self.executor.now()
+
+
 class TestVirtualExecutor(ExecutorContract):
     """What looks at processes and files of jobs is left out: there are none."""
 
@@ -81,6 +93,9 @@ class TestVirtualExecutor(ExecutorContract):
 
     def make_executor(self) -> Executor:
         return _OnItsClock()
+
+    def new_session(self, folder: Path, *, tidy: bool = False, kept: bool = True) -> Session:
+        return _VirtualSession(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
 
     def _end_by(self, session: Session, command: str) -> object:
         job = session.job(command)
