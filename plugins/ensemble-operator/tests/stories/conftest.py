@@ -31,6 +31,10 @@ _SOURCE = "from ensemble_operator.main import main; main()"
 def pytest_addoption(parser: pytest.Parser) -> None:
     with suppress(ValueError):  # the conformance list has it too
         parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
+    parser.addoption(
+        "--play-node", action="store_true",
+        help="play the scheduler and the kubelet of a control plane that has neither",
+    )  # fmt: skip
     parser.addoption("--images", metavar="SERVICE,VIEW", help="images that its nodes can pull")
 
 
@@ -46,6 +50,22 @@ def _defined(place: Place) -> bool:
         return False
     place("PATCH", path, {"spec": definition()["spec"]}, content_type=MERGE)
     return bool(before)
+
+
+@pytest.fixture
+def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
+    """A namespace of the cluster of ``--kubeconfig``, on which a node is played; else none."""
+    given = request.config.getoption("--kubeconfig", default=None)
+    if not given:
+        yield None
+        return
+    if not request.config.getoption("--play-node"):
+        pytest.skip("needs --play-node: processes of this machine are the containers")
+    place = Place(Path(given).absolute(), None, ())
+    _defined(place)
+    place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})
+    yield place
+    place("DELETE", f"/api/v1/namespaces/{place.namespace}")
 
 
 @pytest.fixture(scope="module")
