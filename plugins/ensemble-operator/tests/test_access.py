@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ensemble_operator.main
 import pytest
 import yaml
 
@@ -205,7 +206,18 @@ def test_secrets_cannot_be_listed_and_nothing_is_executed_in_pods() -> None:
 
 
 def test_the_definition_that_is_deployed_is_the_current_one() -> None:
-    assert (DEPLOY / "one-namespace" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
+    assert (DEPLOY / "definition" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
+
+
+def test_the_definition_is_applied_in_one_way_everywhere() -> None:
+    """In another the fields belong to another manager, and the next apply is a conflict."""
+    plugin = DEPLOY.parent
+    texts = [plugin / "README.md", *sorted(DEPLOY.rglob("*.yaml")), *sorted(DEPLOY.rglob("*file"))]
+    texts.append(Path(ensemble_operator.main.__file__))
+    lines = [line for text in texts for line in text.read_text().splitlines()]
+    applied = [line for line in lines if "kubectl apply" in line and "flux-operator" not in line]
+    assert len(applied) >= 5
+    assert [line for line in applied if "--server-side" not in line] == []
 
 
 def test_the_operator_takes_the_words_that_it_is_started_with() -> None:
@@ -237,7 +249,7 @@ def test_kustomize_takes_the_manifests(folder: str) -> None:
     objects = list(yaml.safe_load_all(done.stdout))
     kinds = [each["kind"] for each in objects]
     assert ("ClusterRole" in kinds) == (folder == "all-namespaces")
-    assert "CustomResourceDefinition" in kinds
+    assert "CustomResourceDefinition" not in kinds, "its deletion deletes every Ensemble there is"
     # The same rights, whether of one namespace or of all.
     (rights,) = [each["rules"] for each in objects if each["kind"] in ("Role", "ClusterRole")]
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
