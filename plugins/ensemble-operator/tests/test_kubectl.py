@@ -149,3 +149,12 @@ def test_the_manifests_apply_again_and_go(stand: Stand, kubectl: Kubectl, folder
     kubectl.says("delete", "--ignore-not-found", "-k", manifests, "--timeout=100s")
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is None
     assert stand.get("Ensemble", "kept") is not None, "the definition stays"
+
+
+def test_what_was_made_in_another_way_is_a_conflict(stand: Stand, kubectl: Kubectl) -> None:
+    """So the README, the manifests and the command all have one way."""
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
+    kubectl.says("create", "--field-manager=another-way", "-f", "-", given=found)
+    done = kubectl("apply", "--server-side", "-f", "-", given={**found, "data": {"a": "2"}})
+    assert done.returncode == 1
+    assert 'conflict with "another-way"' in done.stderr
