@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for scene
 
 from ensemble_operator.api import MERGE, ApiError
 from ensemble_operator.schema import GROUP, PLURAL, definition
+from kubernetes_stand_in.node import Node, python
 from scene import Place
 from stand import Stand
 
@@ -50,6 +51,18 @@ def _defined(place: Place) -> bool:
         return False
     place("PATCH", path, {"spec": definition()["spec"]}, content_type=MERGE)
     return bool(before)
+
+
+def _node(config: Path, folder: Path, namespace: str) -> Node:
+    """A node for the pods of a namespace, with an ``ensemble`` in every image."""
+    program = folder / "view" / "bin" / "ensemble"
+    program.parent.mkdir(parents=True)
+    begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
+    program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
+    program.chmod(0o755)
+    images = {"/opt/ensemble": folder / "view"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ENSEMBLE_")}
+    return Node(config, folder / "node", environment, namespace=namespace, images=images)
 
 
 @pytest.fixture
@@ -93,12 +106,17 @@ def place(
     operator = subprocess.Popen(
         [sys.executable, "-c", _SOURCE, *words], env=environment, stderr=(folder / "log").open("w")
     )
+    node = None
+    if request.config.getoption("--play-node") and stand is None:
+        node = _node(config, folder, place.namespace)
     try:
         yield place
         assert operator.poll() is None, (folder / "log").read_text()
     finally:
         operator.terminate()
         ended = operator.wait(60)
+        if node is not None:
+            node.close()
         place("DELETE", f"/api/v1/namespaces/{place.namespace}")
         if not was_there:
             place("DELETE", f"{_DEFINITIONS}/{PLURAL}.{GROUP}")
