@@ -42,7 +42,7 @@ def main() -> None:
 
 @main.command()
 def crd() -> int:
-    """Print the definition of the custom resource, for 'kubectl apply -f -'."""
+    """Print the definition of the custom resource, for 'kubectl apply --server-side -f -'."""
     print_line(crd_text().rstrip("\n"))
     return 0
 
@@ -202,6 +202,14 @@ def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
     metavar="IMAGE",
     help="The image that has 'ensemble' as a tree to be copied.  [env: ENSEMBLE_VIEW_IMAGE]",
 )
+@click.option(
+    "--restrict-members",
+    is_flag=True,
+    help="Refuse a MiniCluster that reaches for Secrets, paths of nodes, or privileges.",
+)
+@click.option(
+    "--any-user", is_flag=True, help="Leave the uid of pods to the cluster, as OpenShift wants it."
+)
 @click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster from outside.")
 @click.option(
     "--health",
@@ -221,6 +229,8 @@ def run(
     lease_namespace: str | None,
     image: str | None,
     view_image: str | None,
+    restrict_members: bool,
+    any_user: bool,
     kubeconfig: str | None,
     health: str,
     metrics_port: int | None,
@@ -240,7 +250,7 @@ def run(
     from ensemble_operator.watch import Operator
 
     own = _own_namespace()
-    settings = Settings()
+    settings = Settings(restricted=restrict_members, user=None if any_user else Settings.user)
     if image:
         settings = replace(settings, image=image)
     if view_image:

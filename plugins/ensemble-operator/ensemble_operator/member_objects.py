@@ -16,7 +16,7 @@ from typing import Any
 
 from .names import FILE, RUN, TEMPLATE, Object, child, content, member_object, mine, run_tag
 from .resource import Ensemble, Member
-from .service_objects import RESTRICTED, address
+from .service_objects import RESTRICTED, address, pod_security
 from .settings import Settings
 
 __all__ = [
@@ -367,13 +367,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(settings),
         "nodeSelector": ensemble.sidecar.node_selector,
         "tolerations": list(ensemble.sidecar.tolerations) or None,
         "imagePullSecrets": list(ensemble.sidecar.pull_secrets) or None,

@@ -30,7 +30,7 @@ from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
 from .part import BEAT, Part, PartPlan, members_leave, plan_part
-from .resource import Ensemble, Reference, problems, read
+from .resource import Ensemble, Reference, overreaching, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
@@ -53,7 +53,7 @@ _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Servic
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
     """The plan for an Ensemble; ``now`` is in seconds since the epoch."""
-    wrong = problems(found)
+    wrong = problems(found) or (overreaching(found["spec"]) if settings.restricted else [])
     if wrong:
         verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
         return _refused(_blank(found), verdict, now)

@@ -14,12 +14,24 @@ from typing import Any
 from .rules import RULES, Rule
 from .schema import GROUP, KIND, SPEC, VERSION
 
-__all__ = ["Ensemble", "Member", "Problem", "Reference", "Sidecar", "problems", "read"]
+__all__ = [
+    "Ensemble",
+    "Member",
+    "Problem",
+    "Reference",
+    "Sidecar",
+    "overreaching",
+    "problems",
+    "read",
+]
 
 Object = Mapping[str, Any]
 
 #: Images of upstream's: they have no service that this operator's members could speak with.
 _UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
+
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -236,6 +248,14 @@ def _unfit(spec: Object) -> Iterator[Problem]:
                 f"{', '.join(filter(None, names)) or 'none with a name'}",
             )
             continue
+        for at, each in enumerate(containers):
+            for volume in each.get("volumes") or {}:
+                if not _LABEL.fullmatch(volume):
+                    yield Problem(
+                        f"{path}.minicluster.spec.containers[{at}].volumes",
+                        f"{volume!r} cannot be the name of a volume: it has at most 63 lower-case "
+                        "letters, digits and dashes, none of these at its ends",
+                    )
         chosen = _container(member)
         if containers[chosen].get("command"):
             yield Problem(
@@ -253,6 +273,45 @@ def _unfit(spec: Object) -> Iterator[Problem]:
     install = spec.get("install", {})
     if (install.get("method") == "Pip") != ("requirements" in install):
         yield Problem("spec.install.requirements", "goes with 'method: Pip', which needs it")
+
+
+#: Fields of a MiniCluster by which it has more than its Ensemble gives it, and what for.
+_REACHES = {
+    "hostPath": "a path of the node",
+    "hostPID": "processes of the node",
+    "hostIPC": "the memory that processes of the node share",
+    "privileged": "the privileges of the node",
+    "allowPrivilegeEscalation": "further privileges",
+    "secretName": "a Secret",
+    "secrets": "a Secret",
+    "serviceAccountName": "the rights of another service account",
+}
+
+
+def overreaching(spec: Object) -> list[Problem]:
+    """The places where MiniClusters reach for Secrets, nodes and privileges, for an operator that
+    refuses that."""
+    return [
+        Problem(path, f"asks for {what}, which the operator refuses ('--restrict-members')")
+        for index, member in enumerate(spec["members"])
+        for path, what in _reaches(
+            member["minicluster"]["spec"], f"spec.members[{index}].minicluster.spec"
+        )
+    ]
+
+
+def _reaches(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _reaches(each, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key in _REACHES and each:
+                yield f"{path}.{key}", _REACHES[key]
+            elif path.endswith(".capabilities") and key == "add" and each:
+                yield f"{path}.{key}", "further privileges"
+            else:
+                yield from _reaches(each, f"{path}.{key}")
 
 
 def _container(member: Object) -> int:

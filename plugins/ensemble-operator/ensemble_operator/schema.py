@@ -19,6 +19,8 @@ GROUP, VERSION, KIND, PLURAL = "ensemble.flux-framework.org", "v1alpha1", "Ensem
 
 Schema = dict[str, Any]
 
+#: A quantity of bytes, as Kubernetes writes it.
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i|e[0-9]+)?$"
 _KEEP = {"x-kubernetes-preserve-unknown-fields": True}
 #: Characters of an ensemble file: those that a ConfigMap holds.
 _FILE = 1 << 20
@@ -154,7 +156,10 @@ _SIDECAR = _object(
         ),
         "storage": _object(
             "A claim for what it remembers; without one that lives as long as its pod.",
-            {"size": _text("How large.", default="1Gi"), "storageClassName": _text("Of which.")},
+            {
+                "size": _text("How large.", default="1Gi", pattern=_QUANTITY),
+                "storageClassName": _text("Of which."),
+            },
         ),
         "tls": _object(
             "Its certificates; default: made and renewed by the operator.",
@@ -220,7 +225,7 @@ SPEC: Schema = _object(
             {
                 "emptyDir": _kept("As long as the pod lives."),
                 "claim": _text("In this PersistentVolumeClaim, a folder for each member."),
-                "size": _text("In a claim for each member, that large."),
+                "size": _text("In a claim for each member, that large.", pattern=_QUANTITY),
                 "storageClassName": _text("The class of these claims."),
             },
             **of_place("state"),

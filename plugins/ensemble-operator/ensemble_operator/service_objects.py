@@ -9,10 +9,8 @@ from .names import Object, child, member_object, mine
 from .resource import Ensemble
 from .settings import Settings
 
-__all__ = ["address", "service_objects", "tls_secret", "tokens_secret"]
+__all__ = ["address", "pod_security", "service_objects", "tls_secret", "tokens_secret"]
 
-#: Who the service's process is.
-_USER = 65532
 _STATE, _TLS, _TOKENS = "/var/lib/ensemble", "/etc/ensemble/tls", "/etc/ensemble/tokens"
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -20,6 +18,16 @@ RESTRICTED = {
     "runAsNonRoot": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def pod_security(settings: Settings) -> Object:
+    """The security context of a pod of ours, which Pod Security ``restricted`` takes."""
+    ids = ("runAsUser", "runAsGroup", "fsGroup")
+    return {
+        "runAsNonRoot": True,
+        **dict.fromkeys(ids, settings.user),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def address(ensemble: Ensemble) -> str:
@@ -124,12 +132,8 @@ def _deployment(ensemble: Ensemble, settings: Settings, replicas: int) -> Object
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
+            **pod_security(settings),
             "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
         },
         "nodeSelector": sidecar.node_selector,
         "tolerations": list(sidecar.tolerations) or None,

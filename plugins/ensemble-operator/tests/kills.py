@@ -60,8 +60,10 @@ echo "$*" >> {folder}/ended
 class OperatorProcess:
     """The operator's process, which is begun anew when it is gone."""
 
-    def __init__(self, folder: Path, config: Path, environment: dict[str, str]) -> None:
-        self._words = [*python("ensemble_operator.main"), "run", "--namespace", "default"]
+    def __init__(
+        self, folder: Path, config: Path, environment: dict[str, str], namespace: str = "default"
+    ) -> None:
+        self._words = [*python("ensemble_operator.main"), "run", "--namespace", namespace]
         self._words += ["--kubeconfig", str(config), "--health", ""]
         self._environment, self._said = environment, folder / "operator"
         self.begin()
@@ -88,7 +90,7 @@ class Scene:
     """The processes of a round: ``operator`` and ``node`` with what runs on it, around the stand-in.
     ``job`` is what jobs do; ``outlived`` says that a queue outlives the container that it is in."""
 
-    def __init__(self, folder: Path, job: str, *, outlived: bool = True) -> None:
+    def __init__(self, folder: Path, job: str, *, outlived: bool = True, place: Any = None) -> None:
         folder.mkdir(parents=True)
         (folder / "job.sh").write_text(job)
         (folder / "bin").mkdir()
@@ -99,7 +101,8 @@ class Scene:
         tree = folder / "view" / "bin"  # what the image of the view has
         tree.mkdir(parents=True)
         shutil.copy(program, tree)
-        self.stand, self._proxy = Stand(plays_pods=False), Proxy()
+        self.stand: Any = place or Stand(plays_pods=False)
+        self._proxy = Proxy()
         environment = {
             key: each
             for key, each in os.environ.items()
@@ -107,12 +110,14 @@ class Scene:
         }
         environment |= {"HOME": str(folder), "PATH": f"{folder / 'bin'}:{environment['PATH']}"}
         environment |= {"grpc_proxy": self._proxy.url}
-        config = self.stand.cluster.kubeconfig(folder / "config")
-        self.operator = OperatorProcess(folder, config, environment)
+        namespace = "default" if place is None else place.namespace
+        config = place.config if place else self.stand.cluster.kubeconfig(folder / "config")
+        self.operator = OperatorProcess(folder, config, environment, namespace)
         self.node = Node(
             config,
             folder / "node",
             environment,
+            namespace=namespace,
             outlived=outlived,
             images={"/opt/ensemble": tree.parent},
         )

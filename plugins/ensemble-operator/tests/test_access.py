@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ensemble_operator.main
 import pytest
 import yaml
 
@@ -39,7 +40,9 @@ def stand() -> Iterator[Stand]:
     stand.close()
 
 
-def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
+def test_the_role_allows_a_whole_life_and_nothing_more(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = stand.cluster.store
     for each in documents("access.yaml"):
         plural = {"ServiceAccount": "", "Role": "roles", "RoleBinding": "rolebindings"}[
@@ -73,15 +76,17 @@ def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
     life("kept", onDelete="Orphan", **more)
     # What there is of its names already is looked at.
     for kind in KINDS:
-        taken = "four" if kind in ("MiniCluster", "HorizontalPodAutoscaler") else "two"
+        taken = {"MiniCluster": "four", "HorizontalPodAutoscaler": "five"}.get(kind, "two")
         if KINDS[kind].watched and kind not in ("Ensemble", "Pod", "Job", "ConfigMap"):
             for found in stand.all(kind):
                 if found["metadata"]["name"].startswith("one"):
                     copy = {k: v for k, v in found.items() if k not in ("metadata", "status")}
                     name = taken + found["metadata"]["name"].removeprefix("one")
                     store.create(stand.kind(kind), "default", {**copy, "metadata": {"name": name}})
-    stand.apply(ensemble(member(name="a", resize="HPA", autoscaling={"metrics": []}), name="four"))
+    stand.apply(ensemble(member(name="a"), name="four"))
     stand.until(lambda: "MiniCluster four-a" in str(stand.status("four")))
+    stand.apply(ensemble(member(name="a", resize="HPA", autoscaling={"metrics": []}), name="five"))
+    stand.until(lambda: "HorizontalPodAutoscaler five-a" in str(stand.status("five")))
     shared = ensemble(
         member(name="a", resize="HPA", autoscaling={"metrics": []}),
         name="two",
@@ -133,6 +138,12 @@ def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
         allowed = stand.cluster.access.allowed
         return {(verb, what) for who, verb, what, _ in allowed if who == USER}
 
+    # Why a pod waits is asked after a minute.
+    monkeypatch.setattr("ensemble_operator.loop._STUCK", 1.0)
+    monkeypatch.setattr("ensemble_operator.plan._STUCK", 1.0)
+    stand.player.stuck["late-0"] = {"waiting": {"reason": "ContainerCreating"}}
+    stand.apply(ensemble(name="late"))
+    stand.until(lambda: ("list", "events") in requests())
     # A quick machine has come here before the Lease was renewed for the first time.
     stand.until(lambda: ("patch", "leases") in requests())
     asked = requests()
@@ -205,7 +216,22 @@ def test_secrets_cannot_be_listed_and_nothing_is_executed_in_pods() -> None:
 
 
 def test_the_definition_that_is_deployed_is_the_current_one() -> None:
-    assert (DEPLOY / "one-namespace" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
+    assert (DEPLOY / "definition" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
+
+
+def test_the_definition_is_applied_in_one_way_everywhere() -> None:
+    """In another the fields belong to another manager, and the next apply is a conflict."""
+    plugin = DEPLOY.parent
+    texts = [plugin / "README.md", *sorted(DEPLOY.rglob("*.yaml")), *sorted(DEPLOY.rglob("*file"))]
+    texts.append(Path(ensemble_operator.main.__file__))
+    lines = [line for text in texts for line in text.read_text().splitlines()]
+    applied = [
+        line
+        for line in lines
+        if "kubectl apply" in line and "flux-operator" not in line and not line.startswith("|")
+    ]
+    assert len(applied) >= 5
+    assert [line for line in applied if "--server-side" not in line] == []
 
 
 def test_the_operator_takes_the_words_that_it_is_started_with() -> None:
@@ -237,7 +263,7 @@ def test_kustomize_takes_the_manifests(folder: str) -> None:
     objects = list(yaml.safe_load_all(done.stdout))
     kinds = [each["kind"] for each in objects]
     assert ("ClusterRole" in kinds) == (folder == "all-namespaces")
-    assert "CustomResourceDefinition" in kinds
+    assert "CustomResourceDefinition" not in kinds, "its deletion deletes every Ensemble there is"
     # The same rights, whether of one namespace or of all.
     (rights,) = [each["rules"] for each in objects if each["kind"] in ("Role", "ClusterRole")]
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]

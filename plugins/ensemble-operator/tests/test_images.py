@@ -35,9 +35,19 @@ def version(program: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", done.stdout)[:3]))
 
 
+OWN = {"grpcio", "ply", "cryptography"}
+
+
 @pytest.mark.checkout
-def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(tmp_path: Path) -> None:
-    (line,) = [each for each in steps() if each.startswith("RUN uv export")]
+@pytest.mark.parametrize(
+    ("image", "has", "lacks"),
+    [(0, {"kopf", "kubernetes", "scipy", *OWN}, set()), (1, {"grpcio", "ply"}, {"kopf", "kubernetes", "aiohttp"})],
+    ids=["operator", "view"],
+)  # fmt: skip
+def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(
+    tmp_path: Path, image: int, has: set[str], lacks: set[str]
+) -> None:
+    line = [each for each in steps() if each.startswith("RUN uv export")][image]
     (pinned,) = re.findall(r"uv==([0-9.]+)", FILE.read_text(encoding="utf-8"))
     program = uv()
     if program is None or version(program) < tuple(map(int, pinned.split("."))):
@@ -50,7 +60,8 @@ def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(tmp_path
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "requirements.txt").read_text(encoding="utf-8")
     named = set(re.findall(r"^([a-z0-9._-]+)==", text, re.MULTILINE))
-    assert {"kopf", "kubernetes", "grpcio", "cryptography", "ply", "scipy"} <= named
+    assert has <= named
+    assert not lacks & named, "members need none of it, and each would have a copy"
     assert not [each for each in named if each.startswith("ensemble-")], "those are built"
 
 

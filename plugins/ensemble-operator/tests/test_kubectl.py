@@ -138,10 +138,23 @@ def test_a_large_file_goes_with_server_side_apply(stand: Stand, kubectl: Kubectl
 def test_the_manifests_apply_again_and_go(stand: Stand, kubectl: Kubectl, folder: str) -> None:
     """As the README has it. The definition is there already, with the stand-in."""
     manifests = str(Path(__file__).parents[1] / "deploy" / folder)
+    definition = str(Path(__file__).parents[1] / "deploy" / "definition")
+    stand.apply(ensemble(name="kept"))
     for _ in range(2):
+        kubectl.says("apply", "--server-side", "--force-conflicts", "-k", definition)
         said = kubectl.says("apply", "--server-side", "--force-conflicts", "-k", manifests)
         assert "deployment.apps/ensemble-operator serverside-applied" in said
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is not None
     # With the namespace goes what is in it, maybe before it is asked for.
     kubectl.says("delete", "--ignore-not-found", "-k", manifests, "--timeout=100s")
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is None
+    assert stand.get("Ensemble", "kept") is not None, "the definition stays"
+
+
+def test_what_was_made_in_another_way_is_a_conflict(stand: Stand, kubectl: Kubectl) -> None:
+    """So the README, the manifests and the command all have one way."""
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
+    kubectl.says("create", "--field-manager=another-way", "-f", "-", given=found)
+    done = kubectl("apply", "--server-side", "-f", "-", given={**found, "data": {"a": "2"}})
+    assert done.returncode == 1
+    assert 'conflict with "another-way"' in done.stderr

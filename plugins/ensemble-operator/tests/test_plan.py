@@ -11,9 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for world
 
-from ensemble_operator.changes import Delete, Figures, Keys
+from ensemble_operator.changes import Create, Delete, Figures, Keys, Observed
 from ensemble_operator.names import content
-from ensemble_operator.resource import Reference
+from ensemble_operator.plan import plan
+from ensemble_operator.resource import Reference, problems
+from ensemble_operator.settings import Settings
 from world import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
@@ -809,3 +811,68 @@ def test_the_finalizer_goes_when_it_is_not_asked_for_any_more() -> None:
     world.edit(lambda spec: spec.update(onDelete="Cancel"))
     world.settle()
     assert world.found["metadata"]["finalizers"] == []
+
+
+# -- what administrators refuse ------------------------------------------------------------------------
+
+REACHES = {
+    "a path of the node": {"volumes": {"data": {"hostPath": "/etc", "path": "/data"}}},
+    "a Secret as files": {"volumes": {"data": {"secretName": "others", "path": "/data"}}},
+    "a Secret as a variable": {"secrets": {"KEY": {"name": "others", "key": "key"}}},
+    "privileges": {"securityContext": {"privileged": True}},
+    "capabilities": {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}},
+}
+
+
+@pytest.mark.parametrize("given", list(REACHES.values()), ids=list(REACHES))
+def test_a_restricted_operator_refuses_what_reaches_out_of_the_pod(given: Any) -> None:
+    found = ensemble(member(spec={"containers": [{"image": "a", **given}]}))
+    made = plan(found, Observed(), Settings(restricted=True), 0.0)
+    assert made.changes == ()
+    (valid, _) = made.status["conditions"]
+    assert (valid["status"], valid["reason"]) == ("False", "InvalidMember")
+    assert "spec.members[0].minicluster.spec.containers[0]." in valid["message"]
+    assert "--restrict-members" in valid["message"]
+    assert plan(found, Observed(), Settings(), 0.0).changes
+
+
+def test_a_restricted_operator_refuses_another_service_account_and_the_nodes_processes() -> None:
+    for pod in ({"serviceAccountName": "admin"}, {"hostPID": True}, {"hostIPC": True}):
+        found = ensemble(member(spec={"pod": pod}))
+        assert plan(found, Observed(), Settings(restricted=True), 0.0).changes == ()
+
+
+def test_a_restricted_operator_takes_what_its_own_members_mount() -> None:
+    made = plan(ensemble(state={"claim": "c"}), Observed(), Settings(restricted=True), 0.0)
+    assert made.changes
+
+
+def test_uids_are_left_to_the_cluster_where_that_is_asked_for() -> None:
+    for user in (65532, None):
+        made = plan(ensemble(), Observed(), Settings(user=user), 0.0).changes
+        (body,) = [c.body for c in made if isinstance(c, Create) and c.body["kind"] == "Deployment"]
+        context = body["spec"]["template"]["spec"]["securityContext"]
+        assert [context[k] for k in ("runAsUser", "runAsGroup", "fsGroup")] == [user] * 3
+        assert context["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"state": {"size": "1GB"}}, "spec.state.size"),
+        ({"sidecar": {"storage": {"size": "one"}}}, "spec.sidecar.storage.size"),
+        (
+            {
+                "members": [
+                    member(spec={"containers": [{"image": "a", "volumes": {"My_data": {}}}]})
+                ]
+            },
+            "'My_data' cannot be the name of a volume",
+        ),
+    ],
+    ids=["a claim", "a claim of the service", "a volume"],
+)
+def test_what_kubernetes_would_never_take_is_refused_with_its_place(spec: Any, words: str) -> None:
+    found = ensemble()
+    found["spec"] |= spec
+    assert words in str([str(each) for each in problems(found)])

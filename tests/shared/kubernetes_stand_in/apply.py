@@ -1,8 +1,8 @@
 """Server-side apply: an object as one manager wants it, merged with what others want.
 
-Fields belong to the managers that applied them. Not as in clusters: what was written in other ways
-belongs to nobody, lists are replaced as a whole, and who applies what is not there needs no right
-to create it.
+Fields belong to the managers that applied them, or that made the object in another way and said who
+they are, as kubectl does. Not as in clusters: what others wrote belongs to nobody, lists are replaced
+as a whole, and who applies what is not there needs no right to create it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .patches import merged
 from .refusals import Refusal, invalid
 
-__all__ = ["APPLY", "applied"]
+__all__ = ["APPLY", "applied", "owned_by"]
 
 APPLY = "application/apply-patch+yaml"
 
@@ -72,6 +72,20 @@ def applied(old: Object, given: Any, manager: str, *, force: bool) -> Object:
         if paths
     ]
     return result
+
+
+def owned_by(manager: str, given: Object) -> list[Object]:
+    """What is on record of an object that a manager made without applying it."""
+    config = {key: given[key] for key in given if key in ("spec", "data")}
+    return [
+        {
+            "manager": manager,
+            "operation": "Update",
+            "apiVersion": given.get("apiVersion", ""),
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _fields({path for path, _ in _leaves(config)}),
+        }
+    ]
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

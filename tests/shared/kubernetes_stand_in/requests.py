@@ -9,7 +9,7 @@ from typing import Any
 
 from . import patches, schema
 from .access import Access
-from .apply import APPLY, applied
+from .apply import APPLY, applied, owned_by
 from .kinds import Kind, selected
 from .refusals import Refusal, conflict, invalid
 from .store import Object, Store, now
@@ -92,7 +92,7 @@ class Requests:
         if method == "POST":
             if strict and not at.subresource:
                 _check_fields(at.kind, body)
-            return 201, self._create(at, body)
+            return 201, self._create(at, body, query.get("fieldManager", ""))
         if not at.name:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         if at.subresource == "scale":
@@ -150,7 +150,7 @@ class Requests:
             raise Refusal(410, "The provided continue parameter is too old")
         return version, found
 
-    def _create(self, at: Target, body: Body) -> Object:
+    def _create(self, at: Target, body: Body, manager: str = "") -> Object:
         if not isinstance(body, dict):
             raise Refusal(400, "the object provided is unrecognized")
         if at.subresource == "token":
@@ -167,6 +167,8 @@ class Requests:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         if isinstance(body.get("metadata"), dict):
             body["metadata"].pop("managedFields", None)
+            if manager:
+                body["metadata"]["managedFields"] = owned_by(manager, body)
         return self._store.create(at.kind, at.namespace, body)
 
     def _delete(self, at: Target, query: dict[str, str], body: Body) -> Object:

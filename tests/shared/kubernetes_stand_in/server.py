@@ -48,7 +48,8 @@ class Cluster:
         self.access = Access(self.store)
         self.requests = Requests(self.store, self.access)
         self.trouble: Trouble = lambda method, path: None
-        #: Called after a request was let in and before it is carried out: for conflicts.
+        #: Called after a request was let in and before it is carried out: for conflicts. Not of
+        #: dry runs, which change nothing.
         self.meanwhile: Callable[[str, str], None] = lambda method, path: None
         #: Called after a request was carried out and before it is answered: for answers that are
         #: late.
@@ -206,7 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         if allowed == "watch":
             self._watch(at, query)
             return None
-        cluster.meanwhile(self.command, path)
+        if query.get("dryRun") != "All":
+            cluster.meanwhile(self.command, path)
         answer = cluster.requests.answer(self.command, at, query, body, content_type)
         cluster.afterwards(self.command, path)
         if self.command == "GET" and wants_table(self.headers.get("Accept") or ""):

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for scene
 
 from ensemble_operator.api import MERGE, ApiError
 from ensemble_operator.schema import GROUP, PLURAL, definition
+from kubernetes_stand_in.node import Node, python
 from scene import Place
 from stand import Stand
 
@@ -31,6 +32,10 @@ _SOURCE = "from ensemble_operator.main import main; main()"
 def pytest_addoption(parser: pytest.Parser) -> None:
     with suppress(ValueError):  # the conformance list has it too
         parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
+    parser.addoption(
+        "--play-node", action="store_true",
+        help="play the scheduler and the kubelet of a control plane that has neither",
+    )  # fmt: skip
     parser.addoption("--images", metavar="SERVICE,VIEW", help="images that its nodes can pull")
 
 
@@ -46,6 +51,34 @@ def _defined(place: Place) -> bool:
         return False
     place("PATCH", path, {"spec": definition()["spec"]}, content_type=MERGE)
     return bool(before)
+
+
+def _node(config: Path, folder: Path, namespace: str) -> Node:
+    """A node for the pods of a namespace, with an ``ensemble`` in every image."""
+    program = folder / "view" / "bin" / "ensemble"
+    program.parent.mkdir(parents=True)
+    begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
+    program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
+    program.chmod(0o755)
+    images = {"/opt/ensemble": folder / "view"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ENSEMBLE_")}
+    return Node(config, folder / "node", environment, namespace=namespace, images=images)
+
+
+@pytest.fixture
+def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
+    """A namespace of the cluster of ``--kubeconfig``, on which a node is played; else none."""
+    given = request.config.getoption("--kubeconfig", default=None)
+    if not given:
+        yield None
+        return
+    if not request.config.getoption("--play-node"):
+        pytest.skip("needs --play-node: processes of this machine are the containers")
+    place = Place(Path(given).absolute(), None, ())
+    _defined(place)
+    place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})
+    yield place
+    place("DELETE", f"/api/v1/namespaces/{place.namespace}")
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +106,17 @@ def place(
     operator = subprocess.Popen(
         [sys.executable, "-c", _SOURCE, *words], env=environment, stderr=(folder / "log").open("w")
     )
+    node = None
+    if request.config.getoption("--play-node") and stand is None:
+        node = _node(config, folder, place.namespace)
     try:
         yield place
         assert operator.poll() is None, (folder / "log").read_text()
     finally:
         operator.terminate()
         ended = operator.wait(60)
+        if node is not None:
+            node.close()
         place("DELETE", f"/api/v1/namespaces/{place.namespace}")
         if not was_there:
             place("DELETE", f"{_DEFINITIONS}/{PLURAL}.{GROUP}")

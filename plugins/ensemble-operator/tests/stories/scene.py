@@ -28,7 +28,7 @@ class Place:
         self.stand, self.images = stand, images
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"
         self.patience = 60.0 if stand is not None else 300.0
-        self._config = config
+        self.config = self._config = config
 
     def __call__(self, method: str, path: str, body: object = None, **more: Any) -> Any:
         """The answer. Raises :class:`ApiError`."""
@@ -78,6 +78,20 @@ class Place:
             if each["type"] == kind:
                 return each["status"], each["reason"]
         return "", ""
+
+    # -- as the stand-in is asked ------------------------------------------------------------------
+
+    def apply(self, found: Mapping[str, Any]) -> Object:
+        return self.make(found)
+
+    def all(self, kind: str) -> list[Object]:
+        items: list[Object] = self("GET", self.path(kind))["items"]
+        return items
+
+    def status(self, name: str) -> Object:
+        return (self.get("Ensemble", name) or {}).get("status", {})
+
+    def close(self) -> None: ...
 
     def end(self, job: str) -> None:
         """In the stand-in a run ends when that is said; elsewhere by itself."""

@@ -1,5 +1,8 @@
 """Pods on a node, in processes: what the Flux Operator's scripts make of members, of several nodes and
 of a first pod that is drained or killed.
+
+On the stand-in, or with ``--kubeconfig FILE --play-node`` on a control plane that has no scheduler
+and no kubelet, but the Flux Operator.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for kills
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills
+sys.path.insert(0, str(Path(__file__).parent))  # for scene
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
 from kills import JOB, Scene, free_ports
+from scene import Place
 
 from ensemble_core.testing import wait_until
 
@@ -33,13 +38,13 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
+def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
     """Make an Ensemble of one member on a node."""
     made: list[Scene] = []
 
     def make(seconds: float = 0.5, **spec: Any) -> Scene:
         job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
-        scene = Scene(tmp_path / "scene", job, outlived=False)
+        scene = Scene(tmp_path / "scene", job, outlived=False, place=real_place)
         made.append(scene)
         ports = free_ports(2)
         cluster = {"size": 1, "containers": [{"image": "any"}], **spec.pop("cluster", {})}
@@ -72,7 +77,7 @@ def lines(tmp_path: Path, name: str) -> list[str]:
 
 def pods(scene: Scene) -> dict[str, dict[str, Any]]:
     """The pods of the member that are not being deleted, by index."""
-    found = [each for each in scene.stand.all("Pod") if "job-name" in each["metadata"]["labels"]]
+    found = [each for each in scene.stand.all("Pod") if each["spec"].get("subdomain")]
     return {
         each["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: each
         for each in found
