@@ -171,8 +171,8 @@ def _headers(where: Any) -> Iterator[tuple[str, str]]:
 
 
 def _meets(version: str, required: str) -> bool:
-    """Whether a version is among those required. Only releases are compared: 2.0rc1 counts as 2.
-    What cannot be read is taken for met."""
+    """True if a version is among those required. Only releases are compared: 2.0rc1 counts as 2.
+    What cannot be read counts as met."""
     have = _release(version)
     for part in map(str.strip, required.split(",") if have else ()):
         text = part.lstrip(_SIGNS)

@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import sys
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,13 +71,15 @@ class ChainSuite:
         """Send an allocation what the queue sends before it ends it."""
 
     @pytest.fixture(autouse=True)
-    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The folder that a user submits from."""
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """The folder that a user submits from. Allocations of a failed test end by themselves."""
         self.folder = tmp_path / "chain"
         shutil.copytree(self.example, self.folder)
         (self.folder / "step.sh").write_text(GATED)
         monkeypatch.chdir(self.folder)
         monkeypatch.setenv("GATES", str(self.folder))
+        yield
+        self.open(*range(1, 9))
 
     def output_of(self, *words: str) -> str:
         """The output of a command that must succeed, with ``ensemble`` on the PATH as after
