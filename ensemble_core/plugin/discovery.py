@@ -131,7 +131,18 @@ class _Loader:
                 code="plugin-file",
             )
         if not path.exists():
-            raise PluginError(f"plugin file {file!r} does not exist", code="plugin-file")
+            raise PluginError(
+                f"plugin file {file!r} does not exist",
+                hint="put it there, or check its path: a run is resumed with the plugin files that "
+                "it was started with",
+                code="plugin-file",
+            )
+        if not path.is_file():
+            raise PluginError(
+                f"plugin {file!r} is not a regular file",
+                hint="write the plugin to a file first",
+                code="plugin-file",
+            )
         if _real(path) in self._files:
             return None
         shown = f"plugin {file!r}"

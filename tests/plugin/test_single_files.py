@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -98,10 +99,17 @@ def test_missing_file(tmp_path: Path) -> None:
     error = refused(tmp_path / "nowhere.py")
     assert "nowhere.py" in error.what
     assert "does not exist" in error.what
+    assert "resumed with the plugin files that it was started with" in (error.hint or "")
 
 
 def test_folder(tmp_path: Path) -> None:
     assert "is a folder" in refused(tmp_path).what
+
+
+def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "is not a regular file" in refused(tmp_path / "pipe.py").what
+    assert "is not a regular file" in refused(Path("/dev/zero")).what
 
 
 def test_syntax_error_has_its_place(tmp_path: Path) -> None:
