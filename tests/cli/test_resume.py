@@ -342,7 +342,7 @@ def test_a_run_whose_newest_events_are_missing_says_so_and_goes_on_without_them(
     with pytest.raises(EnsembleError, match="newest part"):
         open_run("last", state=place.state)
     result = place.ensemble("resume", "last")
-    assert f"the run goes on after event {last}" in result.output
+    assert f"the run continues after event {last}" in result.output
     check_right(place, result)
     assert place.ensemble("status", "last").exit_code == 0
 

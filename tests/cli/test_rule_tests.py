@@ -463,7 +463,7 @@ def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
     test.write_text(changed)
     result = CliRunner().invoke(main, ["test", str(test)])
     assert result.exit_code == 2
-    assert "this is no point of 's'" in result.output
+    assert "not a point of 's'" in result.output
 
 
 def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refused(
@@ -476,7 +476,7 @@ def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refus
     many = "suggested: {generator: s, points: [{x: 0.5}, {x: 0.7}]}"
     result = _one(tmp_path, many, "ended: false", study)
     assert result.exit_code == 1
-    assert "2 points are suggested, and 1 were asked for" in result.output
+    assert "2 points are suggested, but only 1 were requested" in result.output
 
 
 @pytest.mark.parametrize("foreign", [True, False])

@@ -141,7 +141,7 @@ def test_a_resume_submits_cancelled_jobs_again_that_the_queue_does_not_have() ->
 def test_a_run_that_is_not_kept_ends_as_well() -> None:
     done = stop_a_run("--no-journal")
     assert done.returncode == 143
-    assert "look for them in the queue" in done.stderr
+    assert "check the queue yourself" in done.stderr
 
 
 def test_a_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:

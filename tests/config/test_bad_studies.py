@@ -193,7 +193,7 @@ def test_the_study_without_what_is_wrong_is_right(
 @pytest.mark.parametrize(
     ("table", "line", "words"),
     [
-        ("T,T\n1,2\n", 1, "columns 1 and 2 have one name"),
+        ("T,T\n1,2\n", 1, "columns 1 and 2 have the same name"),
         ("T,e\n1,2\n3\n", 3, "the row has 1 cells, the header 2 columns"),
         ("", 1, "no points"),
     ],

@@ -680,7 +680,10 @@ def test_plugin_that_needs_another_version_of_the_core_says_so(
         assert plugin.error is None
         return
     needs = f"ensemble-core{required.strip(' ()')}"
-    assert plugin.error == f"ensemble-late 1.2 needs {needs}, this is {ensemble_core.__version__}"
+    assert (
+        plugin.error
+        == f"ensemble-late 1.2 needs {needs}, but {ensemble_core.__version__} is installed"
+    )
     with pytest.raises(PluginError) as caught:
         registry.lookup("action", "late")
     assert plugin.error in str(caught.value.hint)

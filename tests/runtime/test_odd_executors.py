@@ -439,7 +439,10 @@ def test_events_of_the_future_count_as_of_now_and_name_the_executor_once(tmp_pat
     assert told.times[-1] < before + 1800
     (problem,) = told.problems
     assert problem.level == "warning"
-    assert "executor local does not keep its contract: submit of a.0 came 3600 s" in problem.message
+    assert (
+        "executor local violates its contract: submit of a.0 is 3600 s in the future"
+        in problem.message
+    )
     assert "this is your plugin: " in problem.message
     assert "test_odd_executors.py:" in problem.message
     (group,) = outcome.report.groups
@@ -507,7 +510,7 @@ def test_events_of_jobs_that_were_never_submitted_are_dropped(job: str, tmp_path
     assert outcome.exit_code == 0
     assert {event.job for event in told.events} == {"a.0"}
     (problem,) = told.problems
-    assert "is of no job that this run has submitted" in problem.message
+    assert "concerns a job that this run never submitted" in problem.message
 
 
 def test_a_job_whose_end_is_told_twice_is_no_breach(tmp_path: Path) -> None:

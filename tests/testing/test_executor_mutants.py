@@ -552,7 +552,7 @@ def test_gauge_of_what_is_up_without_what_is_free_is_said_in_words(
     examine: Callable[..., BaseException | None],
 ) -> None:
     found = examine(TellsNothingFree, "gauges_are_numbers_by_metric_path")
-    assert "there is a gauge nodes.up and no nodes.free: tell both, or neither" in str(found)
+    assert "gauge nodes.up without nodes.free: report both or neither" in str(found)
 
 
 @pytest.mark.parametrize("test", MUTANTS)

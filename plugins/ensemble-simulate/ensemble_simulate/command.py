@@ -87,8 +87,8 @@ __all__ = ["simulate"]
 @click.option(
     "--run-code",
     is_flag=True,
-    help="Run the code that FILE names: its functions and classes of generators. Without it, a "
-    "file that needs them is refused.",
+    help="Run the code that FILE names: functions and generator classes. Without this option, a "
+    "file that needs its code is refused.",
 )
 @click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
 @click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
