@@ -86,7 +86,7 @@ def test_another_ensemble_than_the_run_s_is_refused(
     assert got.value.code == "bad-option"
 
 
-def test_a_run_that_others_may_write_is_not_gone_on_with(
+def test_a_run_that_others_can_write_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its journal has of the file's functions would be executed."""

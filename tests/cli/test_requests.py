@@ -58,7 +58,7 @@ def under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Under]:
     found.go()
 
 
-def test_a_named_pipe_or_a_folder_among_the_requests_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_named_pipe_or_a_folder_among_the_requests_blocks_nothing(tmp_path: Path) -> None:
     from ensemble_core.journal.requests import Desk
 
     requests = tmp_path / "requests"

@@ -176,7 +176,7 @@ rules:
         ("at_once: 15", "held by at_once (15)"),
     ],
 )
-def test_jobs_that_a_limit_holds_are_submitted_and_their_limit_is_named(
+def test_jobs_held_by_a_limit_count_as_submitted_and_the_limit_is_named(
     tmp_path: Path, limits: str, held: str
 ) -> None:
     study = LIMITED.replace("limits: {LIMITS}", limits)
@@ -510,7 +510,7 @@ def test_recording_a_run_executes_none_of_its_code(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_recorded_file_says_nothing_that_the_name_of_the_study_forges(
+def test_the_name_of_a_study_cannot_forge_lines_of_a_recorded_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -108,7 +108,7 @@ def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
     assert load_text(grid, REGISTRY).generators["search"].until is None
 
 
-def test_a_variable_with_very_many_steps_takes_no_memory_for_them() -> None:
+def test_a_variable_with_very_many_steps_needs_no_memory() -> None:
     """A billion values, each worked out when it is asked for."""
     text = STUDY.replace(X, "x: {from: 0, to: 1000000000, step: 1}")
     (x, _) = load_text(text, REGISTRY).generators["search"].vocs.variables

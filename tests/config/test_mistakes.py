@@ -249,7 +249,7 @@ def test_a_file_whose_rule_can_fire_before_any_job_is_right(rule: str) -> None:
         "trigger: start, enabled: false",
     ],
 )
-def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
+def test_a_file_without_a_rule_that_can_fire_first_is_an_error_unless_allowed(
     rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +269,7 @@ def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
             shutil.rmtree("state")
 
 
-def test_a_program_says_that_nothing_need_begin() -> None:
+def test_allow_idle_works_from_python() -> None:
     rules = [{"trigger": "job-fail", "action": {"name": "terminate"}}]
     source = {"jobs": [{"name": "sim", "command": "true"}], "rules": rules}
     with pytest.raises(FileErrors) as caught:
@@ -321,7 +321,7 @@ WAY_OUT = "add a condition ('when') or repetitions, or set limits.jobs"
     ],
     ids=["one rule", "two rules", "any group", "each job", "a count"],
 )
-def test_a_loop_that_never_ends_is_warned_of_with_its_rules(rules: str, said: str) -> None:
+def test_an_endless_loop_is_warned_about_with_its_rules(rules: str, said: str) -> None:
     told = load_text(LOOP + rules, REGISTRY).warnings
     assert [each for each in told if "endless" in each] == [said + WAY_OUT]
 
@@ -343,7 +343,7 @@ def test_a_loop_that_never_ends_is_warned_of_with_its_rules(rules: str, said: st
         AGAIN.replace("label: a}", "label: a, rows: t}") + "results: {t: {of: a}}\n",
     ],
 )
-def test_rules_that_may_come_to_an_end_are_not_called_a_loop(rules: str) -> None:
+def test_rules_that_can_end_are_not_called_a_loop(rules: str) -> None:
     assert not [each for each in load_text(LOOP + rules, REGISTRY).warnings if "endless" in each]
 
 
@@ -359,7 +359,7 @@ def test_rules_that_may_come_to_an_end_are_not_called_a_loop(rules: str) -> None
         ("./prog.py", "prog.py", "did you mean {here}/prog.py?"),
     ],
 )
-def test_a_program_that_lies_beside_the_file_is_told_with_its_folder(
+def test_a_program_next_to_the_file_is_suggested_with_its_folder(
     command: str, file: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "study" / file

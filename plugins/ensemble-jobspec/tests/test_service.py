@@ -306,9 +306,7 @@ def test_a_folder_has_one_server() -> None:
 
 @pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
-def test_a_folder_into_which_others_may_put_files_is_not_served(
-    folder: str, how: tuple[str, ...]
-) -> None:
+def test_a_folder_that_others_can_write_is_not_served(folder: str, how: tuple[str, ...]) -> None:
     """What they put there would run as the user who serves it, be it root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
@@ -324,9 +322,7 @@ def test_a_folder_into_which_others_may_put_files_is_not_served(
 
 @pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("place", ["new", "running"])
-def test_a_jobspec_that_another_user_may_have_written_is_not_run(
-    place: str, how: tuple[str, ...]
-) -> None:
+def test_a_jobspec_that_others_can_write_is_not_run(place: str, how: tuple[str, ...]) -> None:
     move_in("theirs", task("theirs"))
     move_in("good", task("good"))
     Path("served", place).mkdir(mode=0o700, exist_ok=True)
