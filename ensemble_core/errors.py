@@ -29,7 +29,7 @@ __all__ = [
 
 class Location(NamedTuple):
     """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. The line
-    itself is not ``quoted`` where the file may be one that nobody meant to show."""
+    itself is not ``quoted`` if the file may be confidential."""
 
     file: str
     line: int = 0
@@ -153,7 +153,7 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Where in a plugin's code an error was raised: ``ensemble_anneal/actions.py:17``.
 
-    The path begins at the package, so that it says the same wherever that is installed; it is empty
+    The path begins at the package, so it does not depend on where that is installed. It is empty
     for an error that was never raised.
     """
     file, module, line = _culprit(error)
@@ -168,8 +168,8 @@ def written_at(function: object) -> str:
 
 
 def to_author(culprit: object) -> str:
-    """Hint at whoever can mend a plugin, of which this is an error, a function or a class: its
-    author, or the user where the plugin is a file or a checkout of theirs."""
+    """Return the hint whom to tell about a faulty plugin, given its error, function or class: its
+    author, or the user if the plugin is the user's own file or checkout."""
     file, module, line = _culprit(culprit)
     theirs = module.partition(".")[0] != "ensemble_core" and "-packages/" not in file
     if theirs and file[:1] not in ("", "<"):
@@ -178,7 +178,7 @@ def to_author(culprit: object) -> str:
 
 
 def plugin_raised(what: str, error: BaseException) -> PluginError:
-    """The error for what a plugin's function has raised by mistake."""
+    """Return the error for an unexpected exception in a plugin's function."""
     place = raised_at(error)
     cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
     return PluginError(what, cause=cause, hint=to_author(error), code="plugin-failed")
@@ -187,8 +187,8 @@ def plugin_raised(what: str, error: BaseException) -> PluginError:
 def returned_wrong(
     whose: str, method: str, given: object, expected: str, function: object
 ) -> PluginError:
-    """The error for what a plugin's function must not return; ``whose`` is empty where that is
-    said elsewhere."""
+    """Return the error for a wrong return value of a plugin's function. ``whose`` is empty if the
+    surrounding message names the plugin."""
     begin = f"{whose}: its" if whose else "its"
     return PluginError(
         f"{begin} {method} returned {kind_of(given)}, expected {expected} ({written_at(function)})",
@@ -198,7 +198,7 @@ def returned_wrong(
 
 
 def kind_of(value: object) -> str:
-    """What kind of thing a value is, in words.
+    """Return the type of a value in words, for messages.
 
     >>> kind_of(None), kind_of(3), kind_of("x")
     ('None', 'an int', 'a str')
@@ -210,10 +210,10 @@ def kind_of(value: object) -> str:
 
 
 def _culprit(culprit: object) -> tuple[str, str, int]:
-    """The file, the module and the line of an error, a function or a class.
+    """Return the file, the module and the line of an error, a function or a class.
 
-    Of the frames that led to an error, it is the last one of the first package that is not ours:
-    what the plugin called may lie below.
+    Of an error's frames, use the last one of the first package that is not ours: the frames below
+    it may belong to libraries that the plugin called.
     """
     if isinstance(culprit, BaseException):
         frames = []

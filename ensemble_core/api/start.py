@@ -92,8 +92,8 @@ def run(
     (``{"jobs.sim.count": 3}``). The run is kept below ``state`` (default: ``$ENSEMBLE_STATE``, or
     the user's own folder) under ``tag``; where there is such a run already, ``or_resume`` goes on
     with it, or returns it if it is over. ``keep=False`` keeps nothing. Jobs' output goes below
-    ``output``. ``allow_idle`` accepts an ensemble in which no rule can begin, for a run that steers
-    jobs of others.
+    ``output``. ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that
+    only steers other jobs.
 
     Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
     notebook its progress is shown, unless ``show`` is false.

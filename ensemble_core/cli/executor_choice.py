@@ -150,7 +150,7 @@ def _options_of(
         raise
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"{kind} {record.name!r} does not take these options",
+            f"{kind} {record.name!r} rejects these options",
             cause=str(error),
             hint=f"'ensemble plugins show {kind} {record.name}' describes them",
             code="bad-option",

@@ -41,12 +41,11 @@ def versions(registry: Registry) -> dict[str, str]:
 class KeptRun:
     """One kept run, opened for reading. Use it with ``with``.
 
-    Raises :class:`EnsembleError` where there is no such run, or its journal cannot be read;
-    ``salvage`` opens a damaged one as well, as far as that can be done. At the end of ``with`` what
-    is damaged or missing is raised, although what was asked for could be read; not with
-    ``salvage``, where the caller asks for :meth:`damage`. With ``whole`` every record of a small
-    journal is checked for that. ``program`` is what a Python program gave the run; of others its
-    names are known.
+    Raises :class:`EnsembleError` if there is no such run, or its journal cannot be read;
+    ``salvage`` also opens a damaged one, as far as possible. At the end of ``with``, any damage is
+    raised, even if the requested part could be read. With ``salvage`` nothing is raised; call
+    :meth:`damage` instead. ``whole`` checks every record of a small journal. ``program`` is what a
+    Python program gave the run; of others its names are known.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class KeptRun:
             raise damage
 
     def damage(self) -> JournalError | None:
-        """The error to show for what is damaged or missing, although the run can be read."""
+        """Return the error to show for damaged or missing records of a run that can be read."""
         from ensemble_core.journal.reader import JournalError
 
         self._told = True
@@ -93,16 +92,16 @@ class KeptRun:
             return error
 
     def warn_of_damage(self) -> bool:
-        """Say on stderr what is missing or damaged of a run that goes on all the same; true if
-        that is a snapshot."""
+        """Warn on stderr about missing or damaged records of a run that continues all the same.
+        Return True if a snapshot is damaged."""
         from ensemble_core.cli.error_format import print_warning
 
         self._told = True
         missing, damage = self.journal.missing_tail(), self.journal.damage
         if missing is not None:
             print_warning(
-                f"{missing.what}\n  because: {missing.cause}\n  the run goes on after event "
-                f"{self.journal.last()}: the executor is asked about the jobs known there"
+                f"{missing.what}\n  because: {missing.cause}\n  the run continues after event "
+                f"{self.journal.last()} and asks the executor about the jobs known there"
             )
         if damage is not None:
             print_warning(f"{damage.what}\n  because: {damage.cause}")

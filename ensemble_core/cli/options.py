@@ -117,7 +117,8 @@ def allow_idle_option(function: _F) -> _F:
     return click.option(
         "--allow-idle",
         is_flag=True,
-        help="Accept a file in which no rule can begin, for a run that steers jobs of others.",
+        help="Accept a file in which no rule can fire first, for a run that only steers "
+        "other jobs.",
     )(function)
 
 

@@ -30,8 +30,8 @@ _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def check_tag(tag: str, state: str | None, *, new: bool) -> None:
-    """Raise :class:`UsageError` for a tag that no run may have, or that a ``new`` run may not have
-    because there is a run with it."""
+    """Raise :class:`UsageError` if a tag is invalid, or if a ``new`` run's tag is already in
+    use."""
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",

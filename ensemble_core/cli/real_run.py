@@ -70,7 +70,7 @@ def run_text(
     ``file`` is where the text is from: its folder is ``{here}``. ``folder`` is where jobs' output
     goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
     says that the text was made of that file: whoever resumes the run goes by the text and does not
-    compare. ``allow_idle`` accepts a file in which no rule can begin. Raises
+    compare. ``allow_idle`` accepts a file in which no rule can fire first. Raises
     :class:`EnsembleError` for all that is wrong before the run begins.
     """
     ensemble = config.load_text(

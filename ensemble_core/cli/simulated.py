@@ -49,8 +49,8 @@ def run_simulated(
     """Play an ensemble on this executor, and show it; the exit code.
 
     ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
-    seconds after the begin; ``takes``, ``answers`` and ``purpose`` are as ``VirtualRuntime`` has
-    them.
+    seconds after the begin; ``takes``, ``answers`` and ``purpose`` are those of
+    ``VirtualRuntime``.
     """
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession

@@ -262,7 +262,7 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
 
 
 def resume_command(tag: str, engine: Engine, *, limited: bool) -> str:
-    """Return the command that resumes a run; one that its limits ended needs them raised."""
+    """Return the command that resumes a run. If its limits ended it, the command raises them."""
     command = f"ensemble resume {in_one_line(tag)}"
     budget = engine.state.table.budget
     if limited and budget is not None:

@@ -39,7 +39,7 @@ FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 _SHOWN = 1000
 #: Rows of a batch.
 _BATCH = 20_000
-#: Texts that begin so are formulas to a spreadsheet, which may run programs (OWASP).
+#: A spreadsheet treats texts that begin like this as formulas, which may run programs (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -52,7 +52,7 @@ def output_options(function: _F) -> _F:
             "--csv-safe",
             "form",
             flag_value="csv-safe",
-            help="CSV for a spreadsheet: a ' before texts that it would take for formulas.",
+            help="CSV for a spreadsheet: puts ' before texts that would run as formulas.",
         ),
         click.option("--json", "form", flag_value="json", help="A list of JSON objects."),
         click.option("--markdown", "form", flag_value="markdown", help="A Markdown table."),
@@ -179,8 +179,8 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
 
 
 class _Lines:
-    """A stream for ``csv``, which quotes what may end a line: a carriage return too, for a reader
-    that takes it for one. Our own lines end with a newline alone."""
+    """A stream for ``csv`` that also quotes a carriage return, because some readers end a line
+    there. Our own lines end with a newline alone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -192,8 +192,8 @@ class _Lines:
 def _write_csv(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
 ) -> None:
-    """Write CSV: as it is; for a terminal without control characters, and ``safe`` without what a
-    spreadsheet takes for a formula too."""
+    """Write CSV. For a terminal, control characters are escaped; if ``safe``, also what a
+    spreadsheet treats as a formula."""
     cleaned = safe or is_terminal(stream)
 
     def cell(value: Any) -> Any:

@@ -15,14 +15,14 @@ function needs beyond that, it imports when it is called.
   ``JournalError``.
 - **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
   error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
-  files of a plugin's own. ``parse_duration`` reads a length of time. ``is_private`` tells whether
-  nobody but the user may write a file.
+  files of a plugin's own. ``parse_duration`` reads a length of time. ``is_private`` says whether
+  only the user can write to a file.
 - **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
   ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
-  the file names is loaded for the ``Purpose`` 'rehearse' only: give it where the user allowed
-  that (``--run-code``). ``require_code`` refuses a file that needs it.
+  the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the user allowed
+  it (``--run-code``). ``require_code`` refuses a file that needs its code.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
   whether a stream shows colors, ``terminal_width`` how wide it is.

@@ -160,9 +160,9 @@ def _check_job(
     if occasion.slices and _merges(record.options, spec):
         return  # jobs like those of the slice
     without = f" without {other!r}" if other else ""
-    hint = "let a trigger wake the rule that is about a job, such as job-clean or observed"
+    hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
-        hint = f"add {other}: with the job group that is meant"
+        hint = f"add {other}: and the job group that you mean"
     elif occasion.trigger == "idle" and _merges(record.options, spec):
         varied = spec.get("parameters") or ()
         swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]

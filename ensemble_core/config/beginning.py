@@ -1,6 +1,6 @@
-"""Beginning of a run: whether some rule can be the first to fire.
+"""Check that some rule can fire first.
 
-Called by the loader once all rules are bound. A run in which nothing can begin ends at once.
+Called by the loader once all rules are bound. Without such a rule, a run ends at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ensemble_core.plugin.validation import OCCASIONS
 
 __all__ = ["check_beginning"]
 
-#: Occasions that come without any job of this run.
+#: Occasions that do not need a job of this run.
 _FIRST = {"start", "heartbeat"}
 #: Gauges of this run's own jobs, rules and generators.
 _OWN = (
@@ -32,9 +32,9 @@ _OWN = (
 
 
 def check_beginning(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
-    """Report a file in which no rule can fire before a job of this run was submitted, and no
-    generator suggests one. With a ``heartbeat`` a run that looks at gauges stays, for jobs that are
-    submitted from outside."""
+    """Report an error if no rule can fire before this run has submitted a job, and no generator
+    suggests a point. With a ``heartbeat``, rules on gauges of this run's own jobs can fire first
+    too: the run stays active, and jobs may be submitted from outside."""
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return
     able = [
@@ -45,10 +45,10 @@ def check_beginning(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
         return
     hint = "begin with 'trigger: start'"
     if off:
-        hint = f"rule {off[0].id!r} could, and is switched off ('enabled: false')"
+        hint = f"rule {off[0].id!r} could, but is disabled ('enabled: false')"
     context.report(
         ("rules",),
-        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
+        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
         hint=f"{hint}; for a run that steers jobs of others write 'scope: queue' on its rules, or "
         "say --allow-idle (in Python allow_idle=True)",
         code="nothing-begins",
@@ -61,7 +61,7 @@ def _is_off(context: Context, rule: BoundRule) -> bool:
 
 
 def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
-    """True if the trigger can wake a rule before any job of this run was submitted."""
+    """Return whether the trigger can wake a rule before this run has submitted a job."""
     if trigger.metric is None:
         ours = trigger.every is None and OCCASIONS.issuperset(trigger.wakes)
         return not ours or not _FIRST.isdisjoint(trigger.wakes)

@@ -93,7 +93,7 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
             f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
         )
     found = plugin_raised(f"{what} cannot be built", error)
-    found.hint = f"the file may be right: {found.hint}"
+    found.hint = f"your file may be correct; {found.hint}"
     return found
 
 

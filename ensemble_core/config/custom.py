@@ -53,7 +53,7 @@ def functions_of(context: Context, source: str, file: str | None = None) -> froz
         context.report(
             _PATH,
             f"'custom' is not Python: {error.msg}",
-            # Of another file not its words: it may be none of Python, and not meant to be shown.
+            # Don't quote another file: it may not be Python, and may be confidential.
             hint=f"look at: {error.text.strip()[:80]}" if error.text and file is None else None,
             code="bad-python",
             where=_place(context, source, error.lineno or 1, error.offset or 1)

@@ -169,8 +169,8 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """The fragment that ``build`` made, as plain data. Raises
-    :class:`EnsembleError` for what is none."""
+    """Return the fragment that ``build`` made, as plain data. Raises :class:`EnsembleError` if it
+    is not a fragment."""
     if not isinstance(made, Fragment):
         raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
     data: dict[str, Any] = {}
@@ -179,11 +179,11 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
         wanted = str if part == "warnings" else dict
         if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
             noun = "texts" if wanted is str else "mappings"
-            raise _bad(f"{whose} made {part} that are no list of {noun}", build)
+            raise _bad(f"{whose} made {part} that are not a list of {noun}", build)
         data[part] = items
     data["statistics"] = plain(made.statistics)
     if not isinstance(data["statistics"], dict):
-        raise _bad(f"{whose} made statistics that are no mapping", build)
+        raise _bad(f"{whose} made statistics that are not a mapping", build)
     beat = made.heartbeat
     if beat is not None and (isinstance(beat, bool) or not isinstance(beat, (int, float))):
         raise _bad(f"{whose} made the heartbeat {shown(beat)}, expected seconds", build)

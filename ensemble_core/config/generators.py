@@ -273,7 +273,7 @@ def _wrong(context: Context, path: Path, what: str, hint: str, *, code: str = "b
 
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report more jobs at once than one submit may have."""
+    """Report an error if there are more jobs at once than one submit can have."""
     replicas = spec.get("replicas", group.count)
     jobs = spec.get("at_once", 1) * replicas
     if jobs > MOST_JOBS:
@@ -281,7 +281,7 @@ def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
         _wrong(
             context,
             (*path, key),
-            f"{spec['name']!r} would have {jobs} jobs under way at once; at most {MOST_JOBS}",
+            f"{spec['name']!r} would have {jobs} jobs at once, at most {MOST_JOBS} are allowed",
             "take fewer points at once, or fewer replicas",
             code="out-of-range",
         )

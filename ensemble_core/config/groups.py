@@ -91,9 +91,8 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
 
 
 def _check_program(context: Context, group: JobGroup) -> None:
-    """Warn of a program, or of one that another is to run, that is not there; where jobs run
-    elsewhere, only if it seems to be meant that lies beside the file or in the folder where the
-    run is started."""
+    """Warn about a missing program or script. If jobs run elsewhere, warn only if a file of that
+    name is next to the ensemble file or in the folder where the run is started."""
     if not context.known.reads:
         return
     here = context.executor is not None and context.executor.name == "local"
@@ -120,15 +119,15 @@ def _check_program(context: Context, group: JobGroup) -> None:
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:
-    """True if no folder that the group's jobs may start in has this file."""
+    """Return whether this file is missing in every folder in which the group's jobs may start."""
     folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
     found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
     return next(found, None) is None
 
 
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
-    """The path of a program beside the ensemble file, or in the folder where the run is started,
-    as the command should have it. Unless it ``runs`` anyway it must be executable."""
+    """Return the path to write in the command for a program next to the ensemble file, or in the
+    folder where the run is started. It must be executable, unless it ``runs`` anyway."""
     for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
         path = os.path.join(folder, name)
         if os.path.isfile(path) and (runs or os.access(path, os.X_OK)):

@@ -45,7 +45,7 @@ def bind_limits(
             context, given, "wall", "the run would be stopped at once", 'it may go on: "3h50m"'
         ),
         stop=_duration(
-            context, given, "stop", "a stop would wait for no job", 'a stop may wait: "10m"'
+            context, given, "stop", "a stop would not wait for any job", 'a stop may wait: "10m"'
         )
         or Limits().stop,
     )

@@ -83,8 +83,8 @@ def load(
 
     ``executor`` is the one that will run it; without it, what executors can do is not checked.
     ``overrides`` are ``KEY=VALUE`` changes, as ``--set`` has them. With ``must_begin`` a file in
-    which no rule can begin is an error. Raises :class:`FileErrors` with every error of the file, or
-    :class:`UsageError` where it cannot be read at all.
+    which no rule can fire first is an error. Raises :class:`FileErrors` with every error of the
+    file, or :class:`UsageError` where it cannot be read at all.
     """
     return load_text(
         read(path),
@@ -114,9 +114,9 @@ def load_text(
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
-    that stands for the file's. ``functions`` are there beside those of ``custom:``. ``kept`` says
-    that a run which is kept began with this text: what only new runs are refused is accepted. With
-    the ``purpose`` to run it, classes that it names are loaded and tried; else nothing is.
+    that stands for the file's. ``functions`` are available besides those of ``custom:``. ``kept``:
+    a kept run began with this text, so what is refused only in new runs is accepted. Only if the
+    ``purpose`` is to run the file are the classes that it names loaded and tried.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -323,7 +323,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # A misspelt key was reported already: rules that name the group are right.
+                # The misspelt key is reported already: rules that name the group are right.
                 meant = spec.get(next(iter(get_close_matches("name", spec, 1)), ""))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)

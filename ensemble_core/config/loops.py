@@ -15,7 +15,7 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_loops"]
 
-#: Occasions that each job makes, if it is not cancelled, or if it ends so.
+#: Occasions that happen for each job: always unless it is cancelled, or if it ends that way.
 _EACH_JOB = frozenset(
     {
         *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
@@ -23,7 +23,7 @@ _EACH_JOB = frozenset(
         *("job-done", "job-lost"),
     }
 )
-#: Counts that only grow, and comparisons that hold from the first job on.
+#: Counts that never decrease, and comparisons that are true from the first job on.
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
 #: Limits that do not say how much a run may submit.
@@ -31,8 +31,8 @@ _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn of rules that submit jobs endlessly, or may do so on ``idle``, and of rules that retry
-    at one end."""
+    """Warn about rules that submit jobs endlessly, or may do so on ``idle``, and about several
+    rules that retry the same job."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
@@ -75,8 +75,8 @@ def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
 
 
 def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn of rules that submit jobs whose ends make them submit jobs again, without any condition
-    and as often as it comes."""
+    """Warn about cycles of rules in which the end of a submitted job always causes the next submit,
+    without a condition or a limit."""
     edges: dict[str, list[_Edge]] = {}
     for rule in rules:
         for edge in _edges(context, rule):
@@ -92,13 +92,13 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
             )
             context.warnings.append(
                 f"rule{'s' * several} {named} submit{'s' * (not several)} jobs endlessly: {steps}; "
-                "write a condition ('when') or repetitions, or set limits.jobs"
+                "add a condition ('when') or repetitions, or set limits.jobs"
             )
 
 
 def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
-    """The edges of a way that leads back to where it was, from this group on; empty where there
-    is none. Groups that were looked at are ``over``."""
+    """Return the edges of a cycle that can be reached from this group, or an empty list. ``over``
+    are the groups already visited."""
     way: list[_Edge] = []
     left = [(first, iter(edges.get(first, ())))]
     while left:

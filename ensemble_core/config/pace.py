@@ -44,7 +44,7 @@ def read_each(
         if idle:
             hint = "let job-done, or job-lost, wake the rule: that is one job that is over"
         else:
-            hint = "let a trigger wake the rule that is about a job, such as observed or job-done"
+            hint = "use a trigger that concerns a job, such as observed or job-done"
         what = f"'each: job' means the event's job, and the trigger {kind!r} has none"
         context.report(place, what, hint=hint, code="bad-each")
         return None

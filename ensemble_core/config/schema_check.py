@@ -56,7 +56,7 @@ _USUAL = {
 }  # fmt: skip
 
 
-#: What may be the number of values of a range, or the distance between them.
+#: Keys that may mean the number of values of a range, or the distance between them.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
 

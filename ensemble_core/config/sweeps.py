@@ -229,12 +229,12 @@ def read_points(
                 code="no-such-column",
             )
         elif not _NAME.fullmatch(name):
-            # Not with its name: the file may be none of points, and not meant to be shown.
+            # Don't quote the name: the file may not hold points, and may be confidential.
             context.report(
                 inner,
-                f"column {index + 1} of {file} cannot be a parameter: the name of a parameter has "
-                "letters, digits and _",
-                hint="name it otherwise, or leave it out: {file: …, columns: [NAME, …]}",
+                f"column {index + 1} of {file} cannot be a parameter: a parameter's name consists "
+                "of letters, digits and _",
+                hint="rename it, or leave it out: {file: …, columns: [NAME, …]}",
                 code="bad-name",
                 where=Location(file, line, 1, quoted=False),
             )
@@ -268,7 +268,7 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
                 if twice:
                     other, name = cells.index(cells[twice[0]]), cells[twice[0]]
                     wrong(
-                        f"columns {other + 1} and {twice[0] + 1} have one name"
+                        f"columns {other + 1} and {twice[0] + 1} have the same name"
                         if name
                         else "several columns have no name",
                         "give each column a name of its own",

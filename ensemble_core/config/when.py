@@ -95,7 +95,8 @@ def bind_condition(
 
 
 def _check_of_jobs(context: Context, text: str, unknown: Collection[str], woken: Woken) -> None:
-    """Refuse a value of jobs, or a table's column, where the trigger is about no single job."""
+    """Raise an error for a job's value or a table's column if the trigger concerns no single
+    job."""
     occasion, tables = woken.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):
@@ -109,8 +110,8 @@ def _check_of_jobs(context: Context, text: str, unknown: Collection[str], woken:
             ways += [f"mean.{table.name}.{column}, of a table" for column in columns[:1]]
         if ways:
             raise EnsembleError(
-                f"{name!r} in {text!r} is of one job or row, and the trigger "
-                f"{occasion.trigger!r} is about neither",
+                f"{name!r} in {text!r} belongs to one job or row, but the trigger "
+                f"{occasion.trigger!r} concerns neither",
                 hint=f"write {'; or '.join(ways[:2])}",
                 code="bad-condition",
             )

@@ -329,8 +329,8 @@ class Budget:
         return wanted
 
     def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
-        """Return the limits that hold these jobs, each with a value that lets them go on, in whole
-        hundredths: a job whose length is unknown needs more than what is taken."""
+        """Return the limits that hold these jobs, each with a value that releases them, in whole
+        hundredths. If a job's length is unknown, the value is just above what is taken."""
         return {
             name: math.ceil(least * 100) / 100 if known else (math.floor(least * 100) + 1) / 100
             for name, (least, known) in self.needed(held, now).items()

@@ -46,7 +46,7 @@ class EngineFiring:
 
     def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
         self._state = state
-        #: Whether a failure of what it calls is no failure of the run.
+        #: Whether a failed call of it is only a warning (``on_error: warn``).
         self._tolerated = tolerated
         self.origin = origin
         self.rule = origin.rule

@@ -118,11 +118,11 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 
 
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` for a change after which a parameter that the jobs use now is used
-    by none of them. A group in the file may have a parameter for its rules or tables alone; who
-    changes a command has most likely forgotten it.
+    """Raise :class:`UsageError` if a change drops a parameter that the jobs use now. In the file, a
+    group may have a parameter for its rules or tables alone; in a changed command, it was most
+    likely forgotten.
 
-    Not asked again in a replay: what a run has accepted, it has accepted.
+    Not checked again in a replay: the run has already accepted the change.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -134,8 +134,8 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
         for parameter in changed.names:
             if parameter in used and parameter not in left:
                 raise UsageError(
-                    f"the parameter {parameter!r} of {group.name!r} would be used nowhere, so all "
-                    "its jobs would be the same",
+                    f"the parameter {parameter!r} of {group.name!r} would no longer be used, so "
+                    "all its jobs would be the same",
                     hint=f"write {{{parameter}}} in the command, workdir, environment, stdout or "
                     "stderr",
                     code="unused-parameter",

@@ -464,8 +464,8 @@ class State:
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Tell of an error, which turns the exit code of a natural end to 1; a ``tolerated`` one is
-        a warning."""
+        """Report an error, which turns the exit code of a natural end to 1. If ``tolerated``,
+        report a warning."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))

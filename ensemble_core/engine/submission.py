@@ -209,7 +209,7 @@ class Submission:
             return decision
         self.state.look_for_end = True
         for record in records.values():
-            record.link = origin.link  # what follows is the cancel's doing
+            record.link = origin.link  # its consequences belong to the chain of the cancel
         self.state.withdrawn += records.values()
         known = {*records, *dropped}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))

@@ -145,8 +145,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return _chosen(table, list(_worked_out(table, rows, known)))
 
     def shown(self, name: str) -> list[TableRow]:
-        """Return the rows in the order in which people see them: as ``order`` says, or else by the
-        table's ``by``. Rules and functions see them in the order of their first indices."""
+        """Return the rows in display order: by ``order``, or else by the table's ``by``. Rules and
+        functions get them in the order of their first indices."""
         table, rows = self._tables[name], self[name]
         if table.order is None and table.by:
             rows.sort(key=lambda row: [_place(row.get(column)) for column in table.by])

@@ -61,8 +61,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
-    # Checksums. Job rows of before, which have none, are worked out of the events instead;
-    # snapshots of before are made again.
+    # Checksums. Older job rows have none and are computed from the events; older snapshots are
+    # made again.
     f"""
     DROP TABLE IF EXISTS job_rows;
     DROP TABLE IF EXISTS job_layouts;
@@ -75,7 +75,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-#: Versions that are read as they are: what they lack are checksums.
+#: Versions that can be read without a migration: they only lack checksums.
 _READABLE = (1,)
 
 #: The tables of job rows as version 1 had them.
@@ -107,20 +107,21 @@ class JournalError(EnsembleError):
 
 
 class Progress(NamedTuple):
-    """How far a run has come, as noted outside its journal: the newest event of which something was
-    performed, and the newest that was committed. The journal has both, unless it is cut short."""
+    """How far a run has come, recorded outside its journal: the newest event with a decision that
+    was carried out, and the newest that was committed. If the journal is cut short, it lacks
+    them."""
 
     performed: int = 0
     committed: int = 0
 
     def text(self) -> bytes:
-        """The note: always as long, so that it is overwritten as a whole."""
+        """Return it as text of a fixed length, so that a write replaces the whole."""
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return what the note in a run's folder says; zeros where it says nothing that is valid."""
+    """Return the progress recorded in a run's folder; zeros if the file is missing or invalid."""
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()

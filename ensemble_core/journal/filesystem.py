@@ -14,7 +14,7 @@ from pathlib import Path
 
 __all__ = ["filesystem", "read_note", "shared_storage"]
 
-#: Bytes that are read of a note.
+#: Most bytes read from a small file.
 _MOST = 65_536
 
 #: Types of file systems that several machines share.
@@ -55,9 +55,8 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_note(path: Path, most: int = _MOST) -> bytes:
-    """The content of a small file, of which ``most`` bytes are read. Raises :class:`OSError` where
-    it cannot be read, or is another thing than a file: a named pipe would be waited for, and a
-    device may never end."""
+    """Return up to ``most`` bytes of a small file. Raises :class:`OSError` if it cannot be read or
+    is not a regular file: reading a named pipe would block, and a device may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         found = os.fstat(descriptor)

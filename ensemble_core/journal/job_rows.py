@@ -208,8 +208,8 @@ class JobRowWriter:
 
 
 def read_layouts(connection: sqlite3.Connection) -> dict[int, Layout]:
-    """Return a journal's layouts by number, in order. Raises :class:`ValueError` for one that is
-    not what was written."""
+    """Return a journal's layouts by number, in order. Raises :class:`ValueError` for a damaged
+    one."""
     found = connection.execute("SELECT number, layout, crc FROM job_layouts ORDER BY 1").fetchall()
     for number, text, crc in found:
         if crc != row_checksum(number, text):

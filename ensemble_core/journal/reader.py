@@ -146,14 +146,14 @@ class Journal:
 
     Raises :class:`JournalError` where the file is missing, damaged or from a newer version. With
     ``salvage`` a damaged one is opened as long as SQLite can make anything of it; ``about`` may
-    then be incomplete. ``damage`` is the first damage that was passed over.
+    then be incomplete. ``damage`` is the first damage that was tolerated.
     """
 
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         self.damage: JournalError | None = None
         self._salvage = salvage
-        # First of all: what is noted later may not be in the journal as it is opened here.
+        # Read this first: later progress may not be in the journal as it is opened here.
         self._progress = read_progress(path.parent)
         if not path.is_file():
             raise JournalError(f"there is no journal {path}", hint=LISTED, code="no-journal")
@@ -202,12 +202,11 @@ class Journal:
         )
 
     def _pass_over(self, cause: str) -> None:
-        """Note a damage that does not keep anybody from reading on."""
+        """Remember damage that does not prevent further reading."""
         self.damage = self.damage or self._damaged(cause)
 
     def _table(self, name: str) -> list[Any]:
-        """The rows of a small table. Raises :class:`JournalError` if they are not what was
-        written."""
+        """Return the rows of a small table. Raises :class:`JournalError` if they are damaged."""
         columns = SUMMED[name]
         if not self._checked:
             return self._connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1").fetchall()
@@ -270,8 +269,8 @@ class Journal:
         return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
 
     def _verified(self, row: Sequence[Any]) -> tuple[int, int, str]:
-        """The first three values of a row of ``events``. Raises :class:`ValueError` if they are not
-        what was written."""
+        """Return the first three values of a row of ``events``. Raises :class:`ValueError` if the
+        row is damaged."""
         first, last, text = int(row[0]), int(row[1]), row[2]
         if not isinstance(text, str) or (
             self._checked and row[5] != list_checksum(first, last, int(row[3]), text)
@@ -336,7 +335,7 @@ class Journal:
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
-        """The same as text, with checksums that are right."""
+        """The same as text, after verifying the checksums."""
         after = -1
         while True:
             with self._reading():
@@ -362,7 +361,7 @@ class Journal:
                 " coalesce((SELECT jobs FROM events ORDER BY first DESC LIMIT 1), 0)"
             ).fetchone()
             if there != written:
-                raise ValueError("rows of jobs are missing, or are older ones")
+                raise ValueError("rows of jobs are missing or outdated")
 
     def texts(self) -> list[Text]:
         """The ensemble file of this run, in its versions, oldest first."""
@@ -388,7 +387,8 @@ class Journal:
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """The snapshots that are whole, newest first. The events have what another would have."""
+        """Yield the intact snapshots, newest first. A damaged one can be rebuilt from the
+        events."""
         if not self._checked:
             return
         with self._reading():
@@ -412,8 +412,8 @@ class Journal:
         self.check_records()
 
     def check_records(self) -> None:
-        """Raise :class:`JournalError` if any record is not what was written. What of a snapshot is
-        damaged is noted as :attr:`damage`."""
+        """Raise :class:`JournalError` if any record is damaged. Damage of a snapshot is only
+        remembered as :attr:`damage`."""
         self.sessions()
         self.texts()
         for _ in self._lists(0, self.last()):
@@ -428,21 +428,21 @@ class Journal:
             pass
 
     def missing_tail(self) -> JournalError | None:
-        """The error to show if events that were committed are not on record (any more)."""
+        """Return the error to show if committed events are missing at the end."""
         last, (performed, committed) = self.last(), self._progress
         if max(performed, committed) <= last:
             return None
         if performed > last:
-            which = f"what was decided at event {performed} was carried out already"
+            which = f"the decisions of event {performed} were already carried out"
             hint = (
-                "put that file back; without it a resume would submit jobs again that the queue "
-                "has. 'ensemble cancel' cancels those that are known here"
+                "put that file back; without it, a resume would submit jobs a second time. "
+                "'ensemble cancel' cancels the jobs that are known here"
             )
         else:
             which = f"event {committed} was written"
             hint = (
-                f"put that file back; or 'ensemble resume {self.path.parent.name}' goes on after "
-                f"event {last}: nothing that was decided later was carried out"
+                f"put that file back; or 'ensemble resume {self.path.parent.name}' continues after "
+                f"event {last}: no later decision was carried out"
             )
         return JournalError(
             f"the newest part of the journal is missing: {self.path}",
@@ -461,7 +461,7 @@ class Journal:
 
     @property
     def is_small(self) -> bool:
-        """True if it takes no time worth mentioning to check the whole of it."""
+        """Return whether checking the whole journal takes negligible time."""
         return self.path.stat().st_size <= _CHECKED_WHOLE
 
     def check_if_small(self) -> None:

@@ -79,7 +79,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file that is there as a whole or not at all."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    # A file of our own: who opens a named pipe waits for its reader.
+    # Use a new file: opening a named pipe would block until it has a reader.
     with open(part, "x", encoding="utf-8") as file:
         file.write(json.dumps(data))
     os.replace(part, path)
@@ -115,7 +115,7 @@ class Desk:
         """Take what is new, and answer what has been carried out."""
         with contextlib.suppress(OSError):  # mostly: there is no such folder
             for path in sorted(self._folder.glob("*.json")):
-                # One that cannot be removed keeps no other waiting.
+                # One that cannot be removed must not block the others.
                 with contextlib.suppress(OSError):
                     self._take(path)
         if self._open:  # mostly it takes no longer than that

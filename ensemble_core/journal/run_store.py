@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 #: The time at which a run began, as text, in its folder. It is read for each run of a list, and it
-#: still says when a run with a damaged journal began.
+#: is still known if the journal is damaged.
 BEGAN = "began"
 
 #: A file of this name in a run's folder asks its controller to stop.
@@ -117,19 +117,20 @@ def is_own(folder: Path) -> bool:
 
 
 def is_private(path: Path) -> bool:
-    """Return whether a file or folder is the caller's and nobody else may write it, the caller's
-    group included; a link must be the caller's too."""
+    """Return whether the caller owns a file or folder and nobody else can write to it, including
+    the caller's group. If it is a link, the caller must own that too."""
     status, me = path.stat(), os.geteuid()
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == path.lstat().st_uid == me and not loose
 
 
 def require_own(folder: Path) -> None:
-    """Raise :class:`UsageError` if somebody else may have written this run."""
+    """Raise :class:`UsageError` if somebody else owns this run or can write to it."""
     if not is_own(folder):
         raise UsageError(
-            f"run {folder.name} is another user's, or others may write in its folder: {folder}",
-            hint="the user who began it can go on with it",
+            f"run {folder.name} belongs to another user, or others can write in its folder: "
+            f"{folder}",
+            hint="the user who started it can resume it",
             code="not-yours",
         )
 
@@ -370,8 +371,8 @@ def has_performed(folder: Path) -> bool:
 def began(folder: Path) -> float | None:
     """Return when a run began, in seconds since the epoch: the order of runs, everywhere.
 
-    The run's own record says it, so copying or touching its folder changes nothing. If the record
-    is lost, the time in a tag that Ensemble made counts. ``None`` if nothing says when.
+    Read from the file ``began``, so copying or touching the folder changes nothing; if that is
+    missing, from the journal, or else from the time in a tag. ``None`` if unknown.
     """
     with contextlib.suppress(OSError, ValueError):
         return _finite(float(read_note(folder / BEGAN)))
@@ -393,8 +394,8 @@ def _finite(seconds: float) -> float:
 
 
 def folders(state: Path) -> list[Path]:
-    """Return the folders of runs in the order in which the runs began. One whose begin is unknown
-    comes first: it is never the newest, unless there is no other."""
+    """Return the folders of runs by start time. Runs without a known start time come first, so they
+    are never the newest while another run has one."""
     try:
         with os.scandir(state / "runs") as entries:
             found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]

@@ -100,7 +100,7 @@ class JournalWriter:
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
         #: The newest event that is on disk.
         self._written = self.seq
-        #: What is noted of that outside the journal.
+        #: The part of it that is recorded outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
         #: From the engine's thread to the writing thread: entries and snapshots, an event to set
@@ -161,7 +161,7 @@ class JournalWriter:
         )
 
     def forget_snapshots(self) -> None:
-        """Remove all snapshots, of which one is damaged: the events have what they have."""
+        """Remove all snapshots because one is damaged. They can be rebuilt from the events."""
         try:
             self._connection.execute("DELETE FROM snapshots")
         except sqlite3.Error as error:
@@ -178,8 +178,8 @@ class JournalWriter:
             ),
         )
         if self._progress.committed > self.seq:
-            # What is missing was told; from here on the record is whole. Of what was performed the
-            # note stays: that is never undone.
+            # The missing events were reported; from here on the journal is complete. The number of
+            # the newest performed event stays, because performed decisions cannot be undone.
             self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
@@ -308,7 +308,7 @@ class JournalWriter:
             return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Noted before anything is performed: up to there the journal must be whole.
+        # Recorded before anything is performed: up to here the journal must be complete.
         performed = max(self._progress.performed, *with_orders[-1:], 0)
         self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
@@ -317,7 +317,7 @@ class JournalWriter:
                 self.perform(order)
 
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
-        """Note outside the journal how far it has come."""
+        """Record outside the journal how far it has come."""
         self._progress = progress
         with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
             if self._marks is None:

@@ -156,8 +156,8 @@ def _needs_value(text: str, has_value: bool, key: str) -> None:
 
 
 def check_nan(condition: Condition, known: Collection[str]) -> None:
-    """Refuse a comparison with ``nan``, unless ``known`` has a field of that name: no number is
-    above, below or equal to it."""
+    """Raise an error for a comparison with ``nan``, which is never true, unless ``known`` has a
+    field of that name."""
     for node in ast.walk(condition.tree) if condition.tree is not None else ():
         if not isinstance(node, ast.Compare):
             continue
@@ -169,7 +169,8 @@ def check_nan(condition: Condition, known: Collection[str]) -> None:
         negated = "not " if isinstance(node.ops[0], ast.NotEq) else ""
         of_metric = compared == "value" or compared.startswith("metric(")
         raise refused(
-            f"{condition.text!r} compares with nan, and no number is above, below or equal to nan",
+            f"{condition.text!r} compares with nan, which is never above, below or equal to a "
+            "number",
             NAN_HINT if of_metric else f"write {negated}isnan({compared})",
         )
 

@@ -117,7 +117,7 @@ def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
     name, version, required = _metadata(name, where)
     unmet = None
     if not _meets(core, required):
-        unmet = f"{name} {version} needs {_CORE}{required}, this is {core}"
+        unmet = f"{name} {version} needs {_CORE}{required}, but {core} is installed"
     section = ""
     try:
         for line in data.decode().splitlines():

@@ -1,9 +1,9 @@
-"""Code that a file names: what of it is loaded, and for which purpose.
+"""Code that a file names: decides which of it is loaded, and for which purpose.
 
 An ensemble file has Python source (``custom:``) or the import path of a class (an option marked
 ``"x-ensemble": "class"``); a rule test and the journal of a run name files of plugins. A stranger
-may have written any of these files, so checking, rendering, replaying or recording one loads
-nothing of it: :func:`require` decides, and whatever loads such code asks it first.
+may have written any of these files, so checking, rendering, replaying or recording one loads none
+of that code. Everything that loads such code first asks :func:`require`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOADED: Mapping[Kind, frozenset[Purpose]] = {
     "class": frozenset({"rehearse", "run"}),
     "plugin": frozenset({"look", "rehearse", "run"}),
 }
-_PATH = "write the path that Python imports it by: libensemble.gen_classes.UniformSample"
+_PATH = "write its Python import path: libensemble.gen_classes.UniformSample"
 
 
 def is_loaded(kind: Kind, purpose: Purpose) -> bool:
@@ -64,13 +64,13 @@ def require(
 ) -> None:
     """Raise :class:`UsageError` if code of this kind is not loaded for this purpose.
 
-    ``what`` names the code in the message, ``instead`` is what can be done without it.
+    ``what`` names the code in the message, ``instead`` is a hint for doing without it.
     """
     if is_loaded(kind, purpose):
         return
     other = f"; or {instead}" if instead else ""
     raise UsageError(
-        f"{what} is code that the file names, and it is not run without your consent",
+        f"{what} is code that the file names; it does not run without --run-code",
         where=where,
         hint=f"if you trust the file, add --run-code{other}",
         code="code-not-run",
@@ -78,15 +78,15 @@ def require(
 
 
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
-    """Raise :class:`UsageError` if a file needs code to play its rules that is not loaded for this
-    purpose. ``recorded``: its functions return what they did in a kept run."""
+    """Raise :class:`UsageError` if simulating or testing a file needs code that is not loaded for
+    this purpose. ``recorded``: functions return what they did in a kept run, so they need none."""
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():
         for path in spec.classes:
             require("class", f"{path!r} of the generator {name!r}", purpose, where=where)
     if ensemble.custom and not recorded:
         called = ", ".join(sorted(ensemble.functions))
-        other = "have it return what it did in a run: --functions recorded --model-from RUN"
+        other = "replay what it returned in a run: --functions recorded --model-from RUN"
         require("source", f"'custom:' ({called})", purpose, where=where, instead=other)
 
 
@@ -121,15 +121,15 @@ def check_class(path: str) -> None:
 
 
 def _load_class(path: str, base: str, purpose: Purpose) -> type:
-    """Import a class that is derived from the class ``base``, also an import path. Raise
-    :class:`EnsembleError` if there is none."""
+    """Import a class and check that it is derived from ``base`` (both are import paths). Raise
+    :class:`EnsembleError` if it is not, or cannot be imported."""
     require("class", repr(path), purpose)
     check_class(path)
     found = _imported(path)
     if not (isinstance(found, type) and issubclass(found, _imported(base))):
         raise EnsembleError(
             f"{path!r} is not a subclass of {base}",
-            hint="name a class that is derived from it",
+            hint="name a class derived from it",
             code="wrong-class",
         )
     return found

@@ -35,8 +35,8 @@ __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
 #: What can be done without the code of a function or of a generator.
-_RETURN = "say what it returned: 'returned' in a rule test, --functions recorded in a simulation"
-_SUGGEST = "say what it suggested: 'suggested' in a rule test"
+_RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"
+_SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):

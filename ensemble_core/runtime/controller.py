@@ -71,8 +71,8 @@ _LOST_GRACE = 5.0
 #: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
 #: the queue has never said a word.
 _UNHEARD_GRACE = 10.0
-#: How often a run that waits for cancelled jobs looks whether they have been silent for too long,
-#: and how many of them it names.
+#: Seconds between checks whether cancelled jobs have been silent for too long, and how many such
+#: jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
 #: Seconds by which a clock may be behind without a word.
 _CLOCK_SLACK = 2.0
@@ -142,7 +142,7 @@ class Runtime:
         self._begun = False
         #: When jobs that an end or a stop cancelled were last heard of; ``None`` before that.
         self._heard: float | None = None
-        #: Whether nothing came of them for too long, so that they are left as they are.
+        #: Whether they were silent for too long, so that the run ends without them.
         self._gave_up = False
         #: Since when a run that was stopped cannot write its journal.
         self._stuck_since: float | None = None
@@ -357,8 +357,8 @@ class Runtime:
         self.emit((Problem(self.clock(), message),))
 
     def _wait_for_orders(self) -> None:
-        """Let the orders that were given be carried out, unless the user leaves or the queue is
-        gone or silent and a call to it may never return."""
+        """Wait until the given orders are carried out, unless the user leaves, or the queue is lost
+        or silent so that a call to it may never return."""
         deadline = time.monotonic() + _LOST_GRACE
         while not self._leave and not self._performer.join(_TICK):
             if (self.engine.state.lost or self._gave_up) and time.monotonic() > deadline:
@@ -419,8 +419,9 @@ class Runtime:
         return over or self._silent(ended)
 
     def _silent(self, ended: Terminate) -> bool:
-        """True if nothing was heard of the cancelled jobs for ``limits.stop``: they are reported,
-        and left for a resume to ask for. While the queue cannot be reached, the time stands."""
+        """Return True, and report the cancelled jobs, if nothing was heard of them for
+        ``limits.stop``: a resume asks for them. Time in which the queue is unreachable does not
+        count."""
         if not ended.cancel:
             return False
         now = time.monotonic()
@@ -433,7 +434,7 @@ class Runtime:
         shown = ", ".join(jobs[:_SHOWN]) + (" …" if len(jobs) > _SHOWN else "")
         count = f"{len(jobs)} cancelled job{'s' if len(jobs) != 1 else ''}"
         hint = (
-            "look for them in the queue: this run is not kept, and cannot ask for them again"
+            "check the queue yourself: this run has no journal, so it cannot be resumed"
             if self._journal is None
             else f"'ensemble resume {self.tag}' asks the queue for them"
         )
@@ -486,8 +487,8 @@ class Runtime:
         return False
 
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
-        """Hand an event to the engine and its decisions on; these. Unless it is ``checked``, it is
-        held to the executor's contract first."""
+        """Hand an event to the engine, carry out its decisions and return them. Unless it is
+        ``checked``, check it against the executor's contract first."""
         if not self.engine.concerns(event):
             return ()
         if type(event) is Observed and not usual(event):  # what a plugin's observer read
@@ -582,5 +583,5 @@ class Runtime:
 
 
 def _of_our_job(event: Event) -> bool:
-    """True if a job of the run is heard of."""
+    """Return whether the event concerns a job of this run."""
     return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -1,10 +1,10 @@
 """Check of job events against the executor's contract: known jobs, in order, in time.
 
-Most events keep the contract, which :meth:`OrderCheck.keeps` sees at a glance. Any other is
-reported once of each kind, as a defect of the executor, and corrected where that cannot change how
-the job ended. The engine and the journal get the corrected events, so a replay makes the same
-decisions. A corrected time stays in the event's context as ``told_at``: a resume asks the executor
-by it. Called by the controller, on the engine's thread.
+Most events keep the contract; :meth:`OrderCheck.keeps` is a fast check for that. Each kind of
+violation is reported once, as a defect of the executor, and corrected if that cannot change how the
+job ended. The engine and the journal get the corrected events, so a replay makes the same
+decisions. If a time was corrected, the executor's own time stays in the event's context as
+``told_at``; a resume uses it to ask the executor. Called by the controller, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _E = TypeVar("_E", bound=Event)
 #: Seconds by which the clock of a queue may be ahead of ours. Members' are corrected by whole
 #: seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
-#: Seconds before its submission at which nothing can have happened to a job, whatever the clocks.
+#: Nothing happens to a job this many seconds before its submission, even if clocks differ.
 _DAY = 86400.0
-#: What lies at least between two events of a job, in seconds.
+#: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6
 #: The order of a job's events; a fatal exception comes before what it ends.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
 _SUBMIT = STEPS["submit"].once
-#: Those whose times are counted with.
+#: Events whose times are used in calculations.
 TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """The check of one run's events; ``take`` works in at once what is to be reported.
+    """The check of one run's events; ``take`` handles the reported problems immediately.
 
-    No event after ``latest`` is taken before :meth:`in_time` has seen it.
+    Events later than ``latest`` must pass :meth:`in_time` before they are handled.
     """
 
     def __init__(
@@ -61,21 +61,22 @@ class OrderCheck:
         self._reported: set[str] = set()
 
     def in_time(self, event: _E) -> _E:
-        """The event, at the present if it lies in the future."""
+        """Return the event; if it lies in the future, with the current time instead."""
         now = self._clock()
         self.latest = now + _AHEAD
         if event.timestamp <= self.latest:
             return event
         self._report(
             "future",
-            f"{_named(event)} came {event.timestamp - now:.0f} s before its time",
-            "it counts as of now. If the queue is on another machine, let both keep time by NTP",
+            f"{_named(event)} is {event.timestamp - now:.0f} s in the future",
+            "the current time is used instead. If the queue is on another machine, synchronize "
+            "both clocks by NTP",
         )
         return _at(event, now)
 
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
-        """True if an event of this job needs no closer look; only the first and those in ``TIMED``
-        may."""
+        """Return whether an event of this job keeps the contract. Ask only about a job's first
+        event and those in ``TIMED``; all others do."""
         name = event.name
         if record.newest == 0.0 and name != "submit":
             return name == "exception"
@@ -93,30 +94,32 @@ class OrderCheck:
     def corrected(
         self, event: JobEvent, record: JobRecord | None, together: Sequence[Event]
     ) -> Iterator[Event]:
-        """The events to be worked in instead of one that does not keep the contract, each once the
-        one before is worked in. ``together`` are the events that came with it."""
+        """Yield the events to handle instead of one that violates the contract. Handle each before
+        asking for the next. ``together`` are the events that came in the same batch."""
         if record is None:
             if self._is_unknown(event.job):
                 self._report(
                     "unknown",
-                    f"{_named(event)} is of no job that this run has submitted",
+                    f"{_named(event)} concerns a job that this run never submitted",
                     "it is dropped",
                 )
             else:
                 yield event  # late news of a job that is over
             return
         if event.job in self._engine.state.table.groups[record.job.group].held:
-            return  # it is not in the queue, or not again: late news of what a stop cancelled
+            return  # not in the queue (any more): late news of a job that a stop cancelled
         if self._is_echo(event, record):
             yield event
             return
-        # While a stop is in force, records do not say what was heard.
+        # During a stop, records do not show which events came.
         if self._engine.state.stop is None:
             earlier = self._missing(event, record, together)
             if earlier:
                 names = ", ".join(each.name for each in earlier)
                 self._report(
-                    "order", f"{_named(event)} came before {names}", "they are put in order"
+                    "order",
+                    f"{_named(event)} came before {names}",
+                    "they are handled in the right order",
                 )
                 for each in earlier:
                     yield self._timed(self.in_time(each), record)
@@ -124,14 +127,14 @@ class OrderCheck:
         yield self._timed(event, record)
 
     def _left_out(self, event: JobEvent, record: JobRecord) -> Iterator[Event]:
-        """The submit that must have been; a word about an end that is not known."""
+        """Yield the missing submit; report a missing start or an unknown end."""
         name = event.name
         needs = name in _ORDER and name not in ("submit", "exception")
         if needs and not record.seen & _SUBMIT and record.exception is None:
             self._report(
                 "submit",
                 f"{_named(event)} came without a submit",
-                "it counts as submitted when this run decided it",
+                "the time at which this run decided to submit the job is used",
             )
             time, when = event.timestamp, record.submitted
             if when - _DAY < time < when:
@@ -140,20 +143,20 @@ class OrderCheck:
         ended = record.outcome is not None or record.exception is not None
         if name == "finish" and record.started is None and not ended:
             self._report(
-                "start", f"{_named(event)} came without a start", "its duration is not known"
+                "start", f"{_named(event)} came without a start", "the job's duration is unknown"
             )
         elif name == "clean" and not ended:
             self._report(
                 "finish",
                 f"{_named(event)} came without a finish or a fatal exception",
-                "how the job ended is not known, and it counts as failed (unknown)",
+                "how the job ended is unknown, so it counts as failed (unknown)",
                 level="error",
             )
 
     def _missing(
         self, event: JobEvent, record: JobRecord, together: Sequence[Event]
     ) -> list[JobEvent]:
-        """Events of the job that came with this one, and ought to have come before it."""
+        """Return the job's events of the same batch that should have come before this one."""
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
         found = [
             each
@@ -169,14 +172,14 @@ class OrderCheck:
 
     @staticmethod
     def _is_echo(event: JobEvent, record: JobRecord) -> bool:
-        """True if the job has had the event: it changes nothing."""
+        """Return whether the job already had this event, so that it changes nothing."""
         if event.name == "exception":
             return record.exception is not None
         step = STEPS.get(event.name)
         return step is not None and bool(step.once & record.seen)
 
     def _timed(self, event: JobEvent, record: JobRecord) -> Event:
-        """The event at a time that can be counted with."""
+        """Return the event with a plausible time."""
         time, name = event.timestamp, event.name
         if name not in TIMED or self._is_echo(event, record):
             return event
@@ -185,7 +188,8 @@ class OrderCheck:
             self._report(
                 "past",
                 f"{_named(event)} is dated {days:.0f} days before the job was submitted",
-                "it counts as of now; times are seconds since the epoch, as Run.clock has them",
+                "the current time is used instead; times are seconds since the epoch, as Run.clock "
+                "returns them",
             )
             return _at(event, self._clock())
         floor = record.submitted if record.seen & _SUBMIT else time
@@ -196,28 +200,28 @@ class OrderCheck:
         self._report(
             "backwards",
             f"{_named(event)} is {floor - time:.3g} s older than the event before it",
-            "it counts right after that",
+            "it is moved right after that event",
         )
         return _at(event, floor + _STEP)
 
     def _is_unknown(self, job: str) -> bool:
-        """True if the run has never had a job with this id."""
+        """Return whether the run has never had a job with this id."""
         group, _, rest = job.partition("~")[0].rpartition(".")
         index = rest.partition("-")[0]
         state = self._engine.state.table.groups.get(group)
-        # No index has more digits, and Python does not read any number of them.
+        # No index has more digits, and Python limits how many digits int() converts.
         known = index.isdecimal() and len(index) < 20
         return state is None or not known or int(index) >= state.next_index
 
     def _report(
         self, kind: str, what: str, done: str, *, level: Literal["warning", "error"] = "warning"
     ) -> None:
-        """Report a breach of the contract, once of each kind."""
+        """Report a violation of the contract, each kind once."""
         if kind in self._reported:
             return
         self._reported.add(kind)
         message = (
-            f"executor {self._name} does not keep its contract: {what}; {done}. This is said once"
+            f"executor {self._name} violates its contract: {what}; {done}. Reported once"
             f"\n  hint: {to_author(type(self._executor))}"
         )
         self._take(Problem(self._clock(), message, level))
@@ -228,8 +232,8 @@ def _named(event: Event) -> str:
 
 
 def _at(event: _E, time: float) -> _E:
-    """The event at another time. One of a job has the first one in its context; 0 would say that
-    nothing was heard of the job."""
+    """Return the event with another time. A job's event keeps the first one as ``told_at``. That is
+    never 0, which would mean that nothing was heard of the job."""
     if not isinstance(event, JobEvent):
         return replace(event, timestamp=time)
     told = {"told_at": float(max(event.timestamp, _STEP)), **event.context}

@@ -360,7 +360,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         for what in ("nodes", "cores", "gpus"):
             if f"{what}.up" in gauges:
                 assert f"{what}.free" in gauges, (
-                    f"there is a gauge {what}.up and no {what}.free: tell both, or neither"
+                    f"gauge {what}.up without {what}.free: report both or neither"
                 )
                 assert 0 <= gauges[f"{what}.free"] <= gauges[f"{what}.up"]
 

@@ -86,7 +86,7 @@ def test_another_ensemble_than_the_run_s_is_refused(
     assert got.value.code == "bad-option"
 
 
-def test_a_run_that_others_may_write_is_not_gone_on_with(
+def test_a_run_that_others_can_write_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its journal has of the file's functions would be executed."""
@@ -96,6 +96,6 @@ def test_a_run_that_others_may_write_is_not_gone_on_with(
     folder.chmod(0o777)
     refused = program(tmp_path)
     assert refused.returncode == 1
-    assert "run t is another user's, or others may write in its folder" in refused.stderr
+    assert "run t belongs to another user, or others can write in its folder" in refused.stderr
     folder.chmod(0o700)
     assert program(tmp_path).returncode == 0

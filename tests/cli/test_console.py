@@ -655,7 +655,7 @@ def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> Non
         (("exception", {"type": "timeout", "severity": 0}), "timeout"),
     ],
 )
-def test_a_retry_is_told_as_one_with_its_attempt_and_why_the_last_one_failed(
+def test_a_retry_is_shown_with_its_attempt_and_why_the_last_one_failed(
     end: tuple[str, dict[str, Any]], why: str
 ) -> None:
     group = JobGroup(name="ising", command=("ising", "{T}"), text="ising {T}", parameters={"T": 2})

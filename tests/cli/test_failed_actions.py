@@ -78,7 +78,7 @@ def test_debug_and_events_show_the_traceback_of_a_failed_action() -> None:
     assert "Traceback (most recent call last)" in events.output
 
 
-def test_an_action_may_say_that_its_failure_is_no_failure_of_the_run() -> None:
+def test_a_tolerated_failure_of_an_action_does_not_fail_the_run() -> None:
     done = run(STUDY % ", on_error: warn")
     assert done.exit_code == 0, done.output
     assert "warning: tell: tell raised URLError" in done.stderr
@@ -102,7 +102,7 @@ def test_an_action_may_say_that_its_failure_is_no_failure_of_the_run() -> None:
         ("{name: returns, then: {name: hook}}", 1),
     ],
 )
-def test_on_error_holds_for_the_action_that_it_stands_on(action: str, exit_code: int) -> None:
+def test_on_error_applies_to_its_action_only(action: str, exit_code: int) -> None:
     Path("nested.py").write_text(NESTED)
     text = (STUDY % "").replace("{name: custom, label: tell}", action)
     done = run(text, "--plugin", "nested.py")
@@ -110,14 +110,14 @@ def test_on_error_holds_for_the_action_that_it_stands_on(action: str, exit_code:
     assert CliRunner().invoke(main, ["replay", "last"]).exit_code == 0
 
 
-def test_an_unknown_answer_to_an_error_is_refused_with_its_place() -> None:
+def test_an_unknown_value_of_on_error_is_rejected_with_its_place() -> None:
     done = run(STUDY % ", on_error: ignore")
     assert done.exit_code == 2
     assert "study.yaml:5:" in done.stderr
     assert "expected one of fail, warn" in done.stderr
 
 
-def test_a_mapping_in_python_may_say_it_too() -> None:
+def test_on_error_works_in_a_mapping_from_python() -> None:
     ensemble = load(
         {
             "jobs": [{"name": "sim", "command": "true"}],

@@ -63,7 +63,7 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
         ("jobs: 2, core_hours: 0.00001", "--set limits.jobs=4 --set limits.core_hours=0.01"),
     ],
 )
-def test_the_command_that_is_shown_after_a_limit_raises_it_and_goes_on(
+def test_the_resume_command_shown_after_a_limit_raises_that_limit(
     limit: str, raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -58,7 +58,7 @@ def under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Under]:
     found.go()
 
 
-def test_a_named_pipe_or_a_folder_among_the_requests_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_named_pipe_or_a_folder_among_the_requests_blocks_nothing(tmp_path: Path) -> None:
     from ensemble_core.journal.requests import Desk
 
     requests = tmp_path / "requests"
@@ -124,8 +124,8 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
         (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
         (["set", "b", "nodes"], "write for example nodes=4"),
-        (["set", "b", "command=x"], "the parameter 'T' of 'b' would be used nowhere, so all its"),
-        (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would be used nowhere"),
+        (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so all its"),
+        (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),
     ],
 )
 def test_a_slip_is_told_with_the_nearest_word_and_nothing_is_done(

@@ -84,7 +84,7 @@ def test_a_table_of_the_file_is_shown_and_written_in_each_format(
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
 
 
-def test_rows_come_by_their_parameters_and_a_column_without_values_stays(tmp_path: Path) -> None:
+def test_rows_are_sorted_by_their_parameters_and_an_empty_column_is_kept(tmp_path: Path) -> None:
     """Numbers are sorted as numbers; texts come after them."""
     study = """
 jobs:
@@ -115,7 +115,7 @@ results:
     assert [row["T"] for row in ran.results("listed")] == ["b", "a", 10, 9, 2.5]
 
 
-def test_each_attempt_of_a_job_that_was_retried_has_a_row_where_that_is_asked_for(
+def test_jobs_with_attempts_has_a_row_for_each_attempt(
     tmp_path: Path,
 ) -> None:
     study = """
@@ -185,7 +185,7 @@ def test_csv_for_a_spreadsheet_has_no_formulas(hostile: Path) -> None:
     assert {row["\\x1b[2Jy"] for row in rows} == {"-2"}
 
 
-def test_csv_has_the_values_as_they_are_and_no_forged_row(hostile: Path, tmp_path: Path) -> None:
+def test_csv_has_unchanged_values_and_no_forged_row(hostile: Path, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     assert _said(hostile, "jobs", "-o", str(file)).exit_code == 0
     with file.open(newline="") as stream:
@@ -194,7 +194,7 @@ def test_csv_has_the_values_as_they_are_and_no_forged_row(hostile: Path, tmp_pat
 
 
 @pytest.mark.parametrize("form", ["--csv", "--csv-safe", "--json", "--markdown", None])
-def test_no_table_steers_the_terminal_on_which_it_is_shown(
+def test_no_table_controls_the_terminal_that_shows_it(
     hostile: Path, form: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_output, "is_terminal", lambda stream: True)
@@ -203,7 +203,7 @@ def test_no_table_steers_the_terminal_on_which_it_is_shown(
     assert not set(shown) & {"\x1b", "\x9b", "\r"}
 
 
-def test_times_are_dates_in_a_notebook_too(tmp_path: Path) -> None:
+def test_a_notebook_shows_times_as_dates(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(_STUDY)
     ran = run(tmp_path / "study.yaml", executor="local", state=tmp_path / "state")
     rows = ran.jobs()

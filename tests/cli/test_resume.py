@@ -316,7 +316,7 @@ def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -
     assert place.submitted() == before
 
 
-def test_a_run_whose_newest_events_are_missing_says_so_and_goes_on_without_them(
+def test_a_resume_reports_missing_newest_events_and_continues_without_them(
     place: Place,
 ) -> None:
     """Nothing had been performed of them: the executor is asked what became of the jobs."""
@@ -342,12 +342,12 @@ def test_a_run_whose_newest_events_are_missing_says_so_and_goes_on_without_them(
     with pytest.raises(EnsembleError, match="newest part"):
         open_run("last", state=place.state)
     result = place.ensemble("resume", "last")
-    assert f"the run goes on after event {last}" in result.output
+    assert f"the run continues after event {last}" in result.output
     check_right(place, result)
     assert place.ensemble("status", "last").exit_code == 0
 
 
-def test_a_flipped_bit_of_any_record_is_told_by_every_command_that_reads(
+def test_every_command_that_reads_a_record_reports_its_flipped_bit(
     cut_off: Place, place: Place
 ) -> None:
     shutil.copytree(cut_off.state, place.state)
@@ -378,7 +378,7 @@ def test_a_flipped_bit_of_any_record_is_told_by_every_command_that_reads(
     assert place.ensemble("status", "last").exit_code == 0
 
 
-def test_a_run_whose_snapshot_is_damaged_goes_on_from_its_events(place: Place) -> None:
+def test_a_run_with_a_damaged_snapshot_resumes_from_its_events(place: Place) -> None:
     place.killed("told", 12)
     assert flipped(place.journal, "snapshots", "state"), "no snapshot was made"
     result = place.ensemble("resume", "last")

@@ -176,7 +176,7 @@ rules:
         ("at_once: 15", "held by at_once (15)"),
     ],
 )
-def test_jobs_that_a_limit_holds_are_submitted_and_their_limit_is_named(
+def test_jobs_held_by_a_limit_count_as_submitted_and_the_limit_is_named(
     tmp_path: Path, limits: str, held: str
 ) -> None:
     study = LIMITED.replace("limits: {LIMITS}", limits)
@@ -463,7 +463,7 @@ def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
     test.write_text(changed)
     result = CliRunner().invoke(main, ["test", str(test)])
     assert result.exit_code == 2
-    assert "this is no point of 's'" in result.output
+    assert "not a point of 's'" in result.output
 
 
 def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refused(
@@ -476,7 +476,7 @@ def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refus
     many = "suggested: {generator: s, points: [{x: 0.5}, {x: 0.7}]}"
     result = _one(tmp_path, many, "ended: false", study)
     assert result.exit_code == 1
-    assert "2 points are suggested, and 1 were asked for" in result.output
+    assert "2 points are suggested, but only 1 were requested" in result.output
 
 
 @pytest.mark.parametrize("foreign", [True, False])
@@ -510,7 +510,7 @@ def test_recording_a_run_executes_none_of_its_code(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_recorded_file_says_nothing_that_the_name_of_the_study_forges(
+def test_the_name_of_a_study_cannot_forge_lines_of_a_recorded_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -192,7 +192,7 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
     assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
 
 
-def test_last_is_the_run_that_began_last_whatever_the_tags_are(tmp_path: Path) -> None:
+def test_last_is_the_run_with_the_latest_start_whatever_the_tags_are(tmp_path: Path) -> None:
     """Also of runs that began in one second."""
     for place, tag in enumerate(("zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb")):
         (played(tmp_path, tag).keep().folder / BEGAN).write_text(str(1.7e9 + place / 100))
@@ -209,7 +209,7 @@ def test_last_is_the_run_that_began_last_whatever_the_tags_are(tmp_path: Path) -
     assert "bbb" in ensemble(tmp_path, "clean", "last", "--yes").stdout
 
 
-def test_last_is_the_run_that_began_last_of_runs_that_were_begun_in_turn(tmp_path: Path) -> None:
+def test_last_is_the_newest_of_runs_started_one_after_another(tmp_path: Path) -> None:
     study = {"jobs": [{"name": "sim", "command": "sim"}], "rules": []}
     study["rules"] = [{"trigger": "start", "action": {"name": "log", "message": "here"}}]
     tags = []
@@ -219,7 +219,7 @@ def test_last_is_the_run_that_began_last_of_runs_that_were_begun_in_turn(tmp_pat
     assert [one["tag"] for one in rows(ensemble(tmp_path, "runs", "--json").stdout)] == tags
 
 
-def test_a_run_that_was_copied_or_touched_is_not_newer_for_that(tmp_path: Path) -> None:
+def test_copying_or_touching_a_run_does_not_make_it_newer(tmp_path: Path) -> None:
     old = played(tmp_path, "old", began=1000.0).keep()
     played(tmp_path, "new", began=2000.0).keep()
     shutil.copytree(old.folder, tmp_path / "runs" / "zzz")
@@ -230,7 +230,7 @@ def test_a_run_that_was_copied_or_touched_is_not_newer_for_that(tmp_path: Path) 
     assert json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)["tag"] == "new"
 
 
-def test_a_damaged_run_keeps_its_place_and_one_whose_begin_is_lost_is_never_the_last(
+def test_a_damaged_run_keeps_its_place_and_one_without_a_start_time_is_never_last(
     tmp_path: Path,
 ) -> None:
     for tag, began in (("first", 1000.0), ("damaged", 2000.0), ("third", 3000.0)):
@@ -516,7 +516,7 @@ def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
     assert "it wrote nothing, or somebody removed it" in result.stderr
 
 
-def test_a_job_that_wrote_to_one_stream_only_is_shown_without_a_word_on_the_other(
+def test_logs_do_not_mention_the_empty_stream_of_a_job(
     tmp_path: Path,
 ) -> None:
     told = Kept(tmp_path)

@@ -138,10 +138,10 @@ def test_a_resume_submits_cancelled_jobs_again_that_the_queue_does_not_have() ->
     assert state() == "ended"
 
 
-def test_a_run_that_is_not_kept_ends_as_well() -> None:
+def test_a_run_without_a_journal_does_not_wait_for_a_silent_queue_either() -> None:
     done = stop_a_run("--no-journal")
     assert done.returncode == 143
-    assert "look for them in the queue" in done.stderr
+    assert "check the queue yourself" in done.stderr
 
 
 def test_a_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:
@@ -163,6 +163,6 @@ def test_a_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:
 
 
 @pytest.mark.parametrize("stop", ["0", "soon"])
-def test_a_wrong_time_to_wait_is_an_error_with_its_place(stop: str) -> None:
+def test_an_invalid_stop_limit_is_an_error_with_its_place(stop: str) -> None:
     Path("e.yaml").write_text(STUDY.replace("stop: 0.5", f"stop: {stop}"))
     assert "e.yaml:4:16" in ensemble("validate", "e.yaml", code=2).output

@@ -97,7 +97,7 @@ def test_a_signal_stops_a_run_and_resume_goes_on_with_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "told"), [(signal.SIGINT, "130: Ctrl-C"), (signal.SIGTERM, "143: SIGTERM")]
 )
-def test_a_run_that_a_signal_stopped_is_called_stopped_and_nothing_else(
+def test_a_run_stopped_by_a_signal_is_called_stopped_everywhere(
     number: signal.Signals, told: str, folder: Path
 ) -> None:
     process = begun()

@@ -185,9 +185,7 @@ def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["name: ising, ", "name: [ising, amg], ", ""])
-def test_a_rule_that_waits_for_all_jobs_is_told_of_those_that_are_open(
-    tmp_path: Path, name: str
-) -> None:
+def test_why_names_the_open_jobs_that_a_rule_waits_for(tmp_path: Path, name: str) -> None:
     """Another rule has fired for each T whose jobs are over: that is no other group's doing."""
     told = Kept(
         tmp_path,

@@ -57,8 +57,8 @@ WRONG = [
     wrong(X, "x: {from: 0, to: 1.0e300, step: «1}", "'x' would have more than 1e+15 values"),
     wrong(X, "x: {from: 0, to: 1, step: «1.0e-320}", "'x' would have more than 1e+15 values"),
     wrong(X, "x: «[-1.0e308, 1.0e308]", "'x' is too wide"),
-    wrong("at_once: 4", "at_once: «1000001", "1000001 jobs under way at once; at most 1000000"),
-    wrong("at_once: 4", "replicas: «1000001", "1000001 jobs under way at once; at most 1000000"),
+    wrong("at_once: 4", "at_once: «1000001", "1000001 jobs at once, at most 1000000 are allowed"),
+    wrong("at_once: 4", "replicas: «1000001", "1000001 jobs at once, at most 1000000 are allowed"),
     wrong(X, "x: {from: 1, to: 2, stepp«: 1}".replace("stepp«", "«stepp"), "'stepp'", "'step'"),
     wrong(N, "n: {values: «[]}", "'values' is empty"),
     wrong(N, "n: «{values: [8, 8]}", "'n' has a value twice"),
@@ -108,7 +108,7 @@ def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
     assert load_text(grid, REGISTRY).generators["search"].until is None
 
 
-def test_a_variable_with_very_many_steps_takes_no_memory_for_them() -> None:
+def test_a_variable_with_very_many_steps_needs_no_memory() -> None:
     """A billion values, each worked out when it is asked for."""
     text = STUDY.replace(X, "x: {from: 0, to: 1000000000, step: 1}")
     (x, _) = load_text(text, REGISTRY).generators["search"].vocs.variables

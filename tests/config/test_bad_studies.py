@@ -193,7 +193,7 @@ def test_the_study_without_what_is_wrong_is_right(
 @pytest.mark.parametrize(
     ("table", "line", "words"),
     [
-        ("T,T\n1,2\n", 1, "columns 1 and 2 have one name"),
+        ("T,T\n1,2\n", 1, "columns 1 and 2 have the same name"),
         ("T,e\n1,2\n3\n", 3, "the row has 1 cells, the header 2 columns"),
         ("", 1, "no points"),
     ],
@@ -222,7 +222,7 @@ def test_a_table_of_points_with_a_fault_is_told_at_its_line(
         "hunter2 \ud800\n1\n",
     ],
 )
-def test_what_stands_in_a_file_that_has_no_points_is_not_printed(
+def test_the_content_of_a_file_without_points_is_not_printed(
     content: str, columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger's ensemble file may name any file, and what is told may go to a log."""
@@ -233,7 +233,7 @@ def test_what_stands_in_a_file_that_has_no_points_is_not_printed(
     assert "hunter2" not in told
 
 
-def test_what_stands_in_a_file_that_is_no_python_is_not_printed(
+def test_the_content_of_a_file_that_is_not_python_is_not_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("password = hunter2 hunter3\n")

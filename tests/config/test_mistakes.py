@@ -85,43 +85,43 @@ MISTAKES = {
     "above nan": Mistake(
         f"trigger: observed, name: sim, when: «E > nan, {END}",
         RULE,
-        "'E > nan' compares with nan, and no number is above, below or equal to nan",
+        "'E > nan' compares with nan, which is never above, below or equal to a number",
         "write isnan(E)",
     ),
     "not nan": Mistake(
         f"trigger: observed, name: sim, when: «E != nan, {END}",
         RULE,
-        "'E != nan' compares with nan, and no number is above, below or equal to nan",
+        "'E != nan' compares with nan, which is never above, below or equal to a number",
         "write not isnan(E)",
     ),
     "a metric that is nan": Mistake(
         f"trigger: metric, name: mean.sim-E, when: «value == nan, {END}",
         RULE,
-        "'value == nan' compares with nan, and no number is above, below or equal to nan",
+        "'value == nan' compares with nan, which is never above, below or equal to a number",
         "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
     ),
     "nan in a table": Mistake(
         "by: [L], where: «E == nan",
         "by: [L]",
-        "'E == nan' compares with nan, and no number is above, below or equal to nan",
+        "'E == nan' compares with nan, which is never above, below or equal to a number",
         "write isnan(E)",
     ),
     "a result of no single job": Mistake(
         f"trigger: idle, name: sim, when: «E > 3, {END}",
         RULE,
-        "'E' in 'E > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
         "write mean.E, over the jobs; or mean.curve.m, of a table",
     ),
     "a result of no group": Mistake(
         f"trigger: idle, when: «E > 3, {END}",
         RULE,
-        "'E' in 'E > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
         "write mean.E beside name: sim, over the jobs; or mean.curve.m, of a table",
     ),
     "a column of no row": Mistake(
         f"trigger: idle, name: sim, when: «m > 3, {END}",
         RULE,
-        "'m' in 'm > 3' is of one job or row, and the trigger 'idle' is about neither",
+        "'m' in 'm > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
         "write mean.curve.m, of a table",
     ),
     "a statistic of nothing in a table": Mistake(
@@ -172,15 +172,15 @@ MISTAKES = {
     "no rule that begins": Mistake(
         "«rules:",
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
-        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
+        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
         "begin with 'trigger: start'; for a run that steers jobs of others write 'scope: queue' on "
         "its rules, or say --allow-idle (in Python allow_idle=True)",
     ),
     "a beginning that is off": Mistake(
         "«rules:\n  - {id: begin, enabled: false, trigger: start,",
         "rules:\n  - {trigger: start,",
-        "no rule can begin: all wait for what jobs of this run do, and nothing submits the first",
-        "rule 'begin' could, and is switched off ('enabled: false'); for a run that steers jobs of "
+        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
+        "rule 'begin' could, but is disabled ('enabled: false'); for a run that steers jobs of "
         "others write 'scope: queue' on its rules, or say --allow-idle (in Python allow_idle=True)",
     ),
     "a chain that is too long": Mistake(
@@ -211,7 +211,7 @@ def test_the_study_itself_is_right() -> None:
     assert load_text(STUDY, REGISTRY, file="study.yaml", must_begin=True).warnings == ()
 
 
-# -- no rule can begin -----------------------------------------------------------------------------
+# -- no rule can fire first ------------------------------------------------------------------------
 
 WAITS = """\
 jobs: [{name: sim, command: 'true'}]
@@ -249,7 +249,7 @@ def test_a_file_whose_rule_can_fire_before_any_job_is_right(rule: str) -> None:
         "trigger: start, enabled: false",
     ],
 )
-def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
+def test_a_file_without_a_rule_that_can_fire_first_is_an_error_unless_allowed(
     rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -257,7 +257,7 @@ def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
     run = ["run", "--executor", "local", "--state", "state", "--no-progress", "f.yaml"]
     for words in (["validate", "f.yaml"], run, ["validate", "--expanded", "f.yaml"]):
         refused = CliRunner().invoke(main, words)
-        assert (refused.exit_code, "no rule can begin" in refused.output) == (2, True)
+        assert (refused.exit_code, "no rule can fire first" in refused.output) == (2, True)
         assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
         allowed = CliRunner().invoke(main, [words[0], "--allow-idle", *words[1:]])
         assert allowed.exit_code == 0, allowed.output
@@ -269,7 +269,7 @@ def test_a_file_in_which_nothing_begins_is_an_error_unless_that_is_allowed(
             shutil.rmtree("state")
 
 
-def test_a_program_says_that_nothing_need_begin() -> None:
+def test_allow_idle_works_from_python() -> None:
     rules = [{"trigger": "job-fail", "action": {"name": "terminate"}}]
     source = {"jobs": [{"name": "sim", "command": "true"}], "rules": rules}
     with pytest.raises(FileErrors) as caught:
@@ -293,7 +293,7 @@ SUBMIT_B = "action: {name: submit, label: b}"
 AGAIN = f"  - {{id: again, trigger: job-success, name: a, repetitions: unlimited, {SUBMIT_A}}}\n"
 TO_B = f"  - {{id: to-b, trigger: job-done, name: a, repetitions: unlimited, {SUBMIT_B}}}\n"
 TO_A = f"  - {{id: to-a, trigger: job-done, name: b, repetitions: unlimited, {SUBMIT_A}}}\n"
-WAY_OUT = "write a condition ('when') or repetitions, or set limits.jobs"
+WAY_OUT = "add a condition ('when') or repetitions, or set limits.jobs"
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ WAY_OUT = "write a condition ('when') or repetitions, or set limits.jobs"
     ],
     ids=["one rule", "two rules", "any group", "each job", "a count"],
 )
-def test_a_loop_that_never_ends_is_warned_of_with_its_rules(rules: str, said: str) -> None:
+def test_an_endless_loop_is_warned_about_with_its_rules(rules: str, said: str) -> None:
     told = load_text(LOOP + rules, REGISTRY).warnings
     assert [each for each in told if "endless" in each] == [said + WAY_OUT]
 
@@ -343,7 +343,7 @@ def test_a_loop_that_never_ends_is_warned_of_with_its_rules(rules: str, said: st
         AGAIN.replace("label: a}", "label: a, rows: t}") + "results: {t: {of: a}}\n",
     ],
 )
-def test_rules_that_may_come_to_an_end_are_not_called_a_loop(rules: str) -> None:
+def test_rules_that_can_end_are_not_called_a_loop(rules: str) -> None:
     assert not [each for each in load_text(LOOP + rules, REGISTRY).warnings if "endless" in each]
 
 
@@ -359,7 +359,7 @@ def test_rules_that_may_come_to_an_end_are_not_called_a_loop(rules: str) -> None
         ("./prog.py", "prog.py", "did you mean {here}/prog.py?"),
     ],
 )
-def test_a_program_that_lies_beside_the_file_is_told_with_its_folder(
+def test_a_program_next_to_the_file_is_suggested_with_its_folder(
     command: str, file: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "study" / file

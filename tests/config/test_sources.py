@@ -146,8 +146,8 @@ def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -
     ("returned", "told"),
     [
         (None, "returned None, expected a Fragment"),
-        (Fragment(jobs=["x"]), "made jobs that are no list of mappings"),  # type: ignore[list-item]
-        (Fragment(warnings=[1]), "made warnings that are no list of texts"),  # type: ignore[list-item]
+        (Fragment(jobs=["x"]), "made jobs that are not a list of mappings"),  # type: ignore[list-item]
+        (Fragment(warnings=[1]), "made warnings that are not a list of texts"),  # type: ignore[list-item]
         (Fragment(rules=[{"trigger": print}]), "is not plain data"),
     ],
 )

@@ -227,7 +227,7 @@ def test_points_may_be_some_columns_of_a_table() -> None:
     [
         ("p.csv", "a,b\n1,2\n3\n", ("p.csv", 3), "the row has 1 cells, the header 2 columns"),
         ("p.csv", "a\n1\n3,4\n", ("p.csv", 3), "the row has 2 cells, the header 1 columns"),
-        ("p.csv", "\na,b,a\n1,2,3\n", ("p.csv", 2), "columns 1 and 3 have one name"),
+        ("p.csv", "\na,b,a\n1,2,3\n", ("p.csv", 2), "columns 1 and 3 have the same name"),
         ("p.csv", "a,,\n1,2,3\n", ("p.csv", 1), "several columns have no name"),
         ("p.csv", "a\n", ("p.csv", 1), "no points"),
         ("p.csv", "", ("p.csv", 1), "no points"),

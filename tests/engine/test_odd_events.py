@@ -185,7 +185,7 @@ custom: |
     assert told.tell(CallReturned(told.now, call.call, (spec,))) == []  # type: ignore[attr-defined]
 
 
-def test_a_resume_asks_by_the_time_that_the_executor_gave() -> None:
+def test_a_resume_asks_the_executor_by_its_own_time() -> None:
     told = Story(ONE_JOB)
     told.start()
     told.tell(JobEvent(told.now, "a.0", "submit", {"told_at": 12.5}))

@@ -307,7 +307,7 @@ custom: |
 # -- a queue that is gone ------------------------------------------------------------------------------
 
 
-def test_jobs_that_waited_in_a_queue_that_is_gone_are_submitted_again() -> None:
+def test_jobs_waiting_in_a_lost_queue_are_submitted_again() -> None:
     story = Story(f"jobs: [{{name: work, command: x, count: 3, at_once: 2}}]\nrules: [{START}]")
     story.start()
     story.begin("work.0")
@@ -322,7 +322,7 @@ def test_jobs_that_waited_in_a_queue_that_is_gone_are_submitted_again() -> None:
     assert story.metric("count.work.success") == story.metric("count.work.submitted") == 3
 
 
-def test_a_job_whose_queue_is_gone_again_is_submitted_once_each_time() -> None:
+def test_a_job_whose_queue_is_lost_twice_is_submitted_once_each_time() -> None:
     story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
     story.start()
     for _ in range(2):

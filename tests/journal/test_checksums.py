@@ -91,7 +91,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_what_is_changed_missing_or_out_of_place_in_a_journal_is_told(
+def test_changed_missing_or_misplaced_records_of_a_journal_are_reported(
     journal: Path, statement: str
 ) -> None:
     with sqlite3.connect(journal) as connection:
@@ -100,7 +100,7 @@ def test_what_is_changed_missing_or_out_of_place_in_a_journal_is_told(
     assert "the journal is damaged" in trouble(journal)
 
 
-def test_a_list_of_another_history_is_told(journal: Path, tmp_path: Path) -> None:
+def test_events_of_another_history_are_reported(journal: Path, tmp_path: Path) -> None:
     """Such as a WAL file that is put back after the run has gone on without it."""
     (tmp_path / "other").mkdir()
     other = begun(tmp_path / "other" / NAME)
@@ -119,7 +119,7 @@ def test_a_list_of_another_history_is_told(journal: Path, tmp_path: Path) -> Non
     assert "does not follow" in trouble(journal) or "not what was written" in trouble(journal)
 
 
-def test_a_journal_that_is_read_while_it_is_written_is_never_taken_for_damaged(
+def test_a_journal_that_is_being_written_is_never_reported_as_damaged(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / NAME
@@ -165,9 +165,7 @@ def copied(path: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("orders", [(), ("order",)])
-def test_events_that_were_committed_and_are_gone_are_missed(
-    tmp_path: Path, orders: tuple[str, ...]
-) -> None:
+def test_missing_committed_events_are_reported(tmp_path: Path, orders: tuple[str, ...]) -> None:
     (tmp_path / "run").mkdir()
     writer = begun(tmp_path / "run" / NAME)
     writer.perform = lambda order: None
@@ -206,7 +204,7 @@ def test_events_that_were_committed_and_are_gone_are_missed(
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 51, b"7" * 51, b"9" * 20_000, b"6 7 00000000\n"])
-def test_a_note_that_is_not_what_was_written_says_nothing(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_progress_file_is_ignored(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / PERFORMED).write_bytes(damage)
     assert read_progress(tmp_path) == Progress()
     (tmp_path / PERFORMED).write_bytes(Progress(6, 7).text())

@@ -669,7 +669,7 @@ def test_unknown_name_has_the_nearest_spelling(site: Site) -> None:
         (">=seventy", True),
     ],
 )
-def test_plugin_that_needs_another_version_of_the_core_says_so(
+def test_a_plugin_for_another_version_of_the_core_is_listed_as_broken(
     site: Site, required: str, met: bool
 ) -> None:
     source = ACTION.format(name="late", summary="x") if met else "from ensemble_core import Later"
@@ -680,7 +680,10 @@ def test_plugin_that_needs_another_version_of_the_core_says_so(
         assert plugin.error is None
         return
     needs = f"ensemble-core{required.strip(' ()')}"
-    assert plugin.error == f"ensemble-late 1.2 needs {needs}, this is {ensemble_core.__version__}"
+    assert (
+        plugin.error
+        == f"ensemble-late 1.2 needs {needs}, but {ensemble_core.__version__} is installed"
+    )
     with pytest.raises(PluginError) as caught:
         registry.lookup("action", "late")
     assert plugin.error in str(caught.value.hint)

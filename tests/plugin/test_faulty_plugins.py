@@ -517,7 +517,7 @@ def test_an_observer_that_raises_where_it_is_to_name_its_variables_is_told_of() 
         ({"a": {"items": {"type": "string", "x-ensemble": "class"}}}, "options that are one text"),
     ],
 )
-def test_an_option_that_names_a_class_says_what_class_it_must_be(
+def test_an_option_that_names_a_class_needs_its_base_class(
     options: dict[str, Any], said: str
 ) -> None:
     schema = {"type": "object", "properties": options}

@@ -78,7 +78,7 @@ def test_messages_in_lists_and_mappings_and_by_default_are_filled_too() -> None:
     assert options["text"] == "sim.0 again"
 
 
-def test_a_message_that_its_action_fills_stays_as_it_stands() -> None:
+def test_a_message_that_its_action_fills_is_passed_unchanged() -> None:
     assert options_of(told("{name: post, own: '{job}'}"))["own"] == "{job}"
 
 

@@ -60,7 +60,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("trigger: tide", "trigger", "tide"),
     ],
 )
-def test_a_file_that_uses_a_name_of_two_packages_is_told_of_both(
+def test_an_error_about_a_name_of_two_packages_names_both(
     rule: str, kind: str, name: str, study: Path
 ) -> None:
     (study / "f.yaml").write_text(FILE.replace("RULE", rule))
@@ -83,7 +83,7 @@ def test_a_statistic_of_the_file_may_have_a_name_of_two_packages(study: Path) ->
     assert told.exit_code == 0, told.output
 
 
-def test_the_list_of_plugins_names_what_two_packages_claim(study: Path) -> None:
+def test_plugins_list_names_every_clash(study: Path) -> None:
     told = CliRunner().invoke(main, ["plugins", "list"])
     words = " ".join(told.output.split())
     for kind, name in (("statistic", "middle"), ("trigger", "tide")):

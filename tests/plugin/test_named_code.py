@@ -155,7 +155,7 @@ def _takes_names(node: Mapping[str, Any]) -> bool:
     return pattern is None or any(re.search(pattern, name) for name in NAMES)
 
 
-def test_every_place_of_a_file_that_takes_a_text_is_decided() -> None:
+def test_every_text_option_is_classified_as_code_or_not() -> None:
     """A new place fails here until somebody has said what it is."""
     found = places(compose(discover()))
     plain = set(PLAIN.split())
@@ -184,7 +184,7 @@ def test_a_place_that_names_code_is_found_wherever_a_plugin_puts_it() -> None:
         assert set(places(schema).values()) == {""}, schema
 
 
-def test_code_is_loaded_to_run_a_file_and_by_consent_alone() -> None:
+def test_code_is_loaded_only_for_a_run_or_with_consent() -> None:
     assert not any(is_loaded(kind, "check") for kind in CODE.values())
     assert not is_loaded("plugin", "check")
     assert not any(is_loaded(kind, "look") for kind in CODE.values())
@@ -241,7 +241,7 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("file", [None, *FILES], ids=lambda file: file.name if file else "study")
-def test_no_text_of_a_file_has_anything_imported_or_called_when_the_file_is_checked(
+def test_checking_a_file_imports_and_calls_nothing_that_it_names(
     file: Path | None, canary: Path
 ) -> None:
     registry = discover()
@@ -306,7 +306,7 @@ tests:
 """
 
 
-def test_it_is_decided_of_every_command_whether_it_runs_code_that_a_file_names() -> None:
+def test_every_command_is_classified_by_whether_it_runs_code_of_a_file() -> None:
     assert set(main.list_commands(click.Context(main))) == COMMANDS.keys()
 
 
@@ -334,7 +334,7 @@ def test_no_command_but_a_run_imports_or_calls_what_a_file_names(canary: Path) -
     assert "imported" in canary.read_text(), allowed.output
 
 
-def test_completion_in_a_shell_runs_nothing_of_a_file(canary: Path) -> None:
+def test_shell_completion_runs_no_code_of_a_file(canary: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     for line in ("ensemble run study.yaml --", "ensemble validate st", "ensemble simulate st"):
         environment = {"_ENSEMBLE_COMPLETE": "bash_complete", "COMP_WORDS": line}
@@ -343,7 +343,7 @@ def test_completion_in_a_shell_runs_nothing_of_a_file(canary: Path) -> None:
         assert not canary.exists(), line
 
 
-def test_a_python_program_that_checks_a_file_runs_nothing_of_it(canary: Path) -> None:
+def test_checking_a_file_from_python_runs_none_of_its_code(canary: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     assert ensemble_core.load("study.yaml").generators["s"].classes == ("canary_module.Canary",)
     assert ensemble_core.load(yaml.safe_load(STUDY)).functions == {"next_T", "decide"}
@@ -351,7 +351,7 @@ def test_a_python_program_that_checks_a_file_runs_nothing_of_it(canary: Path) ->
 
 
 @pytest.mark.parametrize("path", ["canary_module.touch", "logging.basicConfig"])
-def test_a_run_does_not_call_what_is_no_generator_and_submits_nothing(
+def test_a_run_rejects_a_class_that_is_not_a_generator_and_submits_nothing(
     path: str, canary: Path
 ) -> None:
     Path("thesis").write_text("written in three years")
@@ -374,7 +374,7 @@ def test_a_run_does_not_call_what_is_no_generator_and_submits_nothing(
         ("no_such_module.Class", "the module 'no_such_module' cannot be imported"),
     ],
 )
-def test_what_can_be_known_of_a_class_without_importing_it_is_checked(
+def test_the_path_of_a_class_is_checked_without_importing_it(
     path: str, said: str, canary: Path
 ) -> None:
     Path("study.yaml").write_text(STUDY.replace("canary_module.Canary", path))

@@ -52,7 +52,7 @@ def taken_up(
     [("", 1, 4), (", retry: {times: 1, when: 'cause == \"node-failure\"'}", 0, 5)],
     ids=["without a retry", "with a retry of node failures"],
 )
-def test_jobs_that_had_not_started_are_submitted_again_and_others_failed_with_their_node(
+def test_jobs_of_a_lost_queue_are_resubmitted_if_waiting_and_failed_if_running(
     tmp_path: Path, retry: str, exit_code: int, handed_on: int
 ) -> None:
     queue, outcome = taken_up(tmp_path, retry=retry)

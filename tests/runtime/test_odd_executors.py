@@ -428,7 +428,9 @@ def test_events_that_keep_the_contract_are_taken_as_they_are(tmp_path: Path) -> 
     assert all("told_at" not in event.context for event in told.events)
 
 
-def test_events_of_the_future_count_as_of_now_and_name_the_executor_once(tmp_path: Path) -> None:
+def test_events_in_the_future_get_the_current_time_and_name_the_executor_once(
+    tmp_path: Path,
+) -> None:
     before = time.time()
     outcome, told = taken(
         tmp_path, life(submit=3600.0, alloc=3601.0, start=3602.0, finish=3603.0, clean=3604.0)
@@ -439,14 +441,17 @@ def test_events_of_the_future_count_as_of_now_and_name_the_executor_once(tmp_pat
     assert told.times[-1] < before + 1800
     (problem,) = told.problems
     assert problem.level == "warning"
-    assert "executor local does not keep its contract: submit of a.0 came 3600 s" in problem.message
+    assert (
+        "executor local violates its contract: submit of a.0 is 3600 s in the future"
+        in problem.message
+    )
     assert "this is your plugin: " in problem.message
     assert "test_odd_executors.py:" in problem.message
     (group,) = outcome.report.groups
     assert group.success == 1
 
 
-def test_an_event_of_1970_counts_as_of_now(tmp_path: Path) -> None:
+def test_an_event_of_1970_gets_the_current_time(tmp_path: Path) -> None:
     before = time.time()
     outcome, told = taken(tmp_path, life(clean=-before))
     assert outcome.exit_code == 0
@@ -466,7 +471,7 @@ def test_a_finish_before_its_start_counts_right_after_it(tmp_path: Path) -> None
     assert "finish of a.0 is 7 s older than the event before it" in problem.message
 
 
-def test_a_clean_that_came_with_the_finish_but_before_it_is_put_in_order(tmp_path: Path) -> None:
+def test_a_clean_before_its_finish_in_one_batch_is_handled_in_order(tmp_path: Path) -> None:
     submit, alloc, start, finish, clean = life()
     outcome, told = taken(tmp_path, [submit], [clean, start, finish, alloc])
     assert outcome.exit_code == 0
@@ -476,7 +481,7 @@ def test_a_clean_that_came_with_the_finish_but_before_it_is_put_in_order(tmp_pat
     assert "clean of a.0 came before alloc, start, finish" in problem.message
 
 
-def test_a_submit_that_is_missing_is_implied(tmp_path: Path) -> None:
+def test_a_missing_submit_is_implied(tmp_path: Path) -> None:
     outcome, told = taken(tmp_path, life()[1:])
     assert outcome.exit_code == 0
     assert told.names == ["submit", "alloc", "start", "finish", "clean"]
@@ -507,10 +512,10 @@ def test_events_of_jobs_that_were_never_submitted_are_dropped(job: str, tmp_path
     assert outcome.exit_code == 0
     assert {event.job for event in told.events} == {"a.0"}
     (problem,) = told.problems
-    assert "is of no job that this run has submitted" in problem.message
+    assert "concerns a job that this run never submitted" in problem.message
 
 
-def test_a_job_whose_end_is_told_twice_is_no_breach(tmp_path: Path) -> None:
+def test_reporting_a_job_end_twice_is_not_a_violation(tmp_path: Path) -> None:
     outcome, told = taken(tmp_path, life(), life())
     assert outcome.exit_code == 0
     assert told.problems == []

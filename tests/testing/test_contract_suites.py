@@ -333,7 +333,7 @@ def test_generator_of_outputs_with_any_names_passes() -> None:
     assert failures(GeneratorContract, plugin=SWEEP, vocs=YIELD) == set()
 
 
-def test_evaluate_that_lacks_an_output_is_said_in_words() -> None:
+def test_an_evaluate_without_an_output_has_a_clear_error() -> None:
     class Suite(GeneratorContract):
         plugin = SWEEP
         vocs = YIELD

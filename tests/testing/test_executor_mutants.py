@@ -538,7 +538,7 @@ def test_wrong_times_and_ignored_slots_are_found_each_time(
     assert ("in the future" if mutant == "IsAnHourAhead" else "at once in 2 slots") in str(found)
 
 
-def test_ignored_slots_are_found_where_no_gauge_tells_them(
+def test_ignored_slots_are_found_without_a_gauge(
     examine: Callable[..., BaseException | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = "no_more_jobs_run_at_once_than_there_are_slots"
@@ -548,11 +548,11 @@ def test_ignored_slots_are_found_where_no_gauge_tells_them(
     assert isinstance(examine(IgnoresItsSlots, test), AssertionError)
 
 
-def test_gauge_of_what_is_up_without_what_is_free_is_said_in_words(
+def test_an_up_gauge_without_a_free_gauge_has_a_clear_error(
     examine: Callable[..., BaseException | None],
 ) -> None:
     found = examine(TellsNothingFree, "gauges_are_numbers_by_metric_path")
-    assert "there is a gauge nodes.up and no nodes.free: tell both, or neither" in str(found)
+    assert "gauge nodes.up without nodes.free: report both or neither" in str(found)
 
 
 @pytest.mark.parametrize("test", MUTANTS)

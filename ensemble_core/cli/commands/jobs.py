@@ -39,7 +39,7 @@ __all__ = ["jobs"]
     help="Only jobs for which this holds, for example 'T > 2.2 and attempts > 1'.",
 )
 @click.option(
-    "--attempts", is_flag=True, help="A row for each attempt, those that were retried included."
+    "--attempts", is_flag=True, help="Show a row for each attempt, including retried ones."
 )
 @output_options
 def jobs(
@@ -55,8 +55,8 @@ def jobs(
 ) -> None:
     """List the jobs of a run.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A job has a
-    row, whatever the number of its attempts; --where may speak of every column. With --attempts
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. Each
+    job has one row, however many attempts it took; --where can use every column. With --attempts,
     each attempt has a row: 'attempts' counts them from 1, and 'core_hours' are its own.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:

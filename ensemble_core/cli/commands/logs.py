@@ -109,7 +109,9 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
         _as_json(outputs, tail, whole)
     elif whole:
         empty = [each for each in outputs if each.note and each.path and not each.missed]
-        if len(empty) < len(outputs):  # a job that wrote to one stream says enough
+        if len(empty) < len(
+            outputs
+        ):  # no need to mention the empty stream if the job wrote to the other
             outputs = [each for each in outputs if each not in empty]
         _show(outputs, tail, alone)
     else:

@@ -31,8 +31,8 @@ __all__ = ["test"]
 @click.option(
     "--run-code",
     is_flag=True,
-    help="Run the code that the files name: their functions, classes of generators and plugins. "
-    "Without it, a test answers for each call ('returned', 'suggested').",
+    help="Run the code that the files name: functions, generator classes and plugins. Without this "
+    "option, the test must answer each call ('returned', 'suggested').",
 )
 @click.option("--junit", metavar="REPORT", type=click.Path(), help="Write a JUnit report here.")
 @plugin_option

@@ -186,8 +186,8 @@ def decided_by(happened: Sequence[Happened], rules: Collection[str] | None) -> l
 
 
 def _same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) -> bool:
-    """Return whether these decisions were taken in this order and no others, apart from messages
-    that the test does not name: a limit logs a warning as well."""
+    """Return whether exactly these decisions were taken, in this order. Messages that the test does
+    not name are ignored, because a limit also logs a warning."""
     left = list(expected)
     for decision in decided:
         if left and fits(left[0], decision):

@@ -56,8 +56,8 @@ _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 
 
 class Given(StepReader):
-    """The words of one ensemble's tests. ``answered`` are the functions and generators whose calls
-    the test at hand answers itself."""
+    """Translates the steps of one ensemble's tests. ``answered`` are the functions and generators
+    whose calls the current test answers itself."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         super().__init__(context, ensemble)
@@ -302,7 +302,9 @@ class Given(StepReader):
         points, pruned = data.get("points") or [], data.get("prune") or []
         spec = self._ensemble.generators.get(name)
         if not isinstance(points, list) or not isinstance(pruned, list):
-            self._wrong(path, "'points' and 'prune' are lists", "points: [{x: 1}]", "wrong-type")
+            self._wrong(
+                path, "'points' and 'prune' must be lists", "points: [{x: 1}]", "wrong-type"
+            )
             points = pruned = []
         for place, point in enumerate(points if spec is not None else ()):
             here = (*path, "points", place)
@@ -310,7 +312,7 @@ class Given(StepReader):
             assert spec is not None
             why = spec.vocs.refused({key: each for key, each in known.items() if key != "_id"})
             if why is not None:
-                self._wrong(here, f"this is no point of {name!r}: {why}", "mend its variables")
+                self._wrong(here, f"not a point of {name!r}: {why}", "correct its variables")
         for number in pruned:
             self._number(number, (*path, "prune"), 0)
         parts = (*({"prune": each} for each in pruned), *({"point": each} for each in points))
@@ -445,7 +447,7 @@ def _answered(
     if call is None:
         raise NotPossible(f"no call of {name!r} is open")
     if points > (asked := call.options.get("suggest", 0)):
-        raise NotPossible(f"{points} points are suggested, and {asked} were asked for")
+        raise NotPossible(f"{points} points are suggested, but only {asked} were requested")
     queue.calls.remove(call)
     queue.emit(answer(queue.now, call))
 

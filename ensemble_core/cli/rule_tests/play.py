@@ -62,8 +62,8 @@ def _is_answered(call: Call, test: RuleTest) -> bool:
 
 
 def play(tests: TestFile, test: RuleTest) -> Played:
-    """Play one test and compare. Raises :class:`EnsembleError` where the file's functions cannot
-    be executed, or may not be."""
+    """Play one test and compare. Raises :class:`EnsembleError` if the file's functions cannot be
+    executed, or are not allowed to be."""
     told = _Told(tests, test)
     failures = told.run()
     for expectation in test.expect:

@@ -167,7 +167,7 @@ class _Recording:
 
 
 def _answer(call: Call, event: CallReturned | CallFailed) -> tuple[str, dict[str, Any]]:
-    """The word for what came of a call: of a function, a plugin's action or a generator."""
+    """Return the step that describes how a call of a function, an action or a generator ended."""
     name = (
         next(iter(call.options["functions"].values())) if call.kind == "parameters" else call.name
     )

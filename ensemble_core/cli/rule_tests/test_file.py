@@ -61,8 +61,8 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """The tests of one file, and the ensemble that they are about; ``purpose`` decides whether code
-    that it names is loaded."""
+    """The tests of one file, and the ensemble under test. ``purpose`` decides whether code that the
+    file names is loaded."""
 
     __test__ = False  # not for pytest, whose tests begin with such a name
 
@@ -81,9 +81,9 @@ def read_tests(
     text: str | None = None,
     about: tuple[Ensemble, Registry] | None = None,
 ) -> TestFile:
-    """The tests of this file, or of a text that is to be it. ``purpose`` decides whether plugins
-    that it names are loaded. With ``about`` neither these nor its ensemble are read, and the tests
-    are of that one. Raises :class:`EnsembleError` with all that is wrong."""
+    """Return the tests of this file, or of a text in its place. ``purpose`` decides whether plugins
+    that it names are loaded. With ``about``, neither these nor its ensemble are read: the tests
+    are for that ensemble. Raises :class:`EnsembleError` with all that is wrong."""
     document = read_text(read(file) if text is None else text, file)
     data = document.data
     here = os.path.dirname(file)
@@ -129,7 +129,7 @@ def read_tests(
 
 
 #: What can be done instead of loading a plugin that a test names.
-_PLUGIN = "take it out of the file and name it with --plugin"
+_PLUGIN = "remove it from the file and load it with --plugin"
 _TOP = ("ensemble", "tests", "plugins", "set")
 _TEST = ("name", "given", "expect")
 

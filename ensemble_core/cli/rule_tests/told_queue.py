@@ -30,7 +30,7 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return what a call is of: functions, the action of a plugin, or a generator."""
+    """Return the names that a call is for: functions, a plugin's action, or a generator."""
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
@@ -131,12 +131,12 @@ class ToldQueue(VirtualExecutor):
         self._emit([JobEvent(self.now, job, name, context) for name in names])
 
     def submitted(self, group: str) -> int:
-        """Return how many jobs of a group were ever submitted, those that are held among them."""
+        """Return how many jobs of a group were ever submitted, including held ones."""
         return self._state.metrics.counts[group]["submitted"]
 
     def held(self, name: str) -> str:
-        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets;
-        an empty text if none is."""
+        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets,
+        or an empty text."""
         state, group = self._state, name if name in self._state.table.groups else group_of(name)
         standing = state.table.groups.get(group)
         held = [] if standing is None else [job for job in standing.held if name in (job, group)]

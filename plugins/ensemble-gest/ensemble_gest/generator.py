@@ -140,7 +140,7 @@ def _standard(vocs: Vocs) -> Any:
 def _domain(variable: Variable) -> Any:
     if len(variable.steps) > _MOST_LISTED:
         raise EnsembleError(
-            f"{variable.name!r} has {len(variable.steps)} values, and the standard lists each; at "
+            f"{variable.name!r} has {len(variable.steps)} values; the standard lists each, at "
             f"most {_MOST_LISTED}",
             hint="take a larger step, or none",
             code="out-of-range",

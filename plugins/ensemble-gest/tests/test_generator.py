@@ -275,5 +275,5 @@ def test_a_variable_with_more_steps_than_the_standard_can_list_is_refused() -> N
     problem = Vocs(
         variables=(Variable(name="x", low=0, high=10**9, step=1),), objectives={"E": "minimize"}
     )
-    with pytest.raises(EnsembleError, match="'x' has 1000000001 values, and the standard lists"):
+    with pytest.raises(EnsembleError, match="'x' has 1000000001 values; the standard lists"):
         GEST.build(problem, options("of_the_standard.Uniform"))

@@ -42,7 +42,7 @@ __all__ = [
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS = ("new", "running", "done", "failed")
-_FOREIGN = "it is another user's, or others may write it"
+_FOREIGN = "another user owns it or can write to it"
 #: Seconds until a controller that ended before its run was over is begun again: first, and at most.
 FIRST, _MOST = 1.0, 60.0
 #: Controllers in a row that end so, until a server that is to end gives up.
@@ -254,7 +254,7 @@ def make_folders(folder: Path) -> None:
             if path.exists() and not is_private(path):
                 raise UsageError(
                     f"cannot serve {str(path)!r}: {_FOREIGN}",
-                    cause="what others put there would run as you",
+                    cause="files that others put there would run as you",
                     hint=f"serve a folder of your own, or: chmod go-w {path}",
                     code="not-yours",
                 )

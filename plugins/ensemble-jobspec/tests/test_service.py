@@ -306,15 +306,13 @@ def test_a_folder_has_one_server() -> None:
 
 @pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
-def test_a_folder_into_which_others_may_put_files_is_not_served(
-    folder: str, how: tuple[str, ...]
-) -> None:
+def test_a_folder_that_others_can_write_is_not_served(folder: str, how: tuple[str, ...]) -> None:
     """What they put there would run as the user who serves it, be it root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
     Path(folder).chmod(0o777)
     refused = ensemble(*SERVE, *how, "--once", code=2)
-    assert f"{folder}': it is another user's, or others may write it" in refused.output
+    assert f"{folder}': another user owns it or can write to it" in refused.output
     assert not Path("notes").exists()
     assert names("new") == ["good.yaml"]
     Path(folder).chmod(0o755)
@@ -324,9 +322,7 @@ def test_a_folder_into_which_others_may_put_files_is_not_served(
 
 @pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("place", ["new", "running"])
-def test_a_jobspec_that_another_user_may_have_written_is_not_run(
-    place: str, how: tuple[str, ...]
-) -> None:
+def test_a_jobspec_that_others_can_write_is_not_run(place: str, how: tuple[str, ...]) -> None:
     move_in("theirs", task("theirs"))
     move_in("good", task("good"))
     Path("served", place).mkdir(mode=0o700, exist_ok=True)
@@ -336,7 +332,7 @@ def test_a_jobspec_that_another_user_may_have_written_is_not_run(
     told = ensemble(*SERVE, *how, "--once").output
     assert notes() == ["good"]
     assert theirs.exists()
-    assert told.count("theirs-20200101T000000-abcdef.yaml is not run: it is another user's") == 1
+    assert told.count("theirs-20200101T000000-abcdef.yaml is not run: another user owns it") == 1
     theirs.chmod(0o644)
     ensemble(*SERVE, *how, "--once")
     assert sorted(notes()) == ["good", "theirs"]

@@ -93,8 +93,8 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 @click.option(
     "--run-code",
     is_flag=True,
-    help="Run the code that FILE names: its functions and classes of generators. Without it, a "
-    "file that needs them is refused.",
+    help="Run the code that FILE names: functions and generator classes. Without this option, a "
+    "file that needs its code is refused.",
 )
 @click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
 @click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
