@@ -136,6 +136,8 @@ class Narrator:
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
+        #: The job that was cleaned last: a group's ``retry`` is decided at that event.
+        self._cleaned: tuple[str, _Active | None] = ("", None)
         #: Jobs that are to be retried, by group and index, with why each failed.
         self._retried: dict[tuple[str, int], str] = {}
         self._failures: dict[str, int] = {}
@@ -283,7 +285,9 @@ class Narrator:
 
     def _retry(self, retry: Retry) -> Iterator[OutputLine]:
         """Remember why the job failed: its next attempt is submitted when it has been cleaned."""
-        active = self._active.get(retry.job)
+        cleaned, active = self._cleaned
+        if cleaned != retry.job:
+            active = self._active.get(retry.job)
         if active is not None and active.job is not None:
             self._retried[active.job.group, active.job.index] = active.why
         yield from ()
@@ -438,7 +442,7 @@ class Narrator:
 
     def _job_event(self, event: JobEvent) -> Iterator[OutputLine]:
         if event.name == "clean":
-            self._active.pop(event.job, None)
+            self._cleaned = event.job, self._active.pop(event.job, None)
             return
         active = self._active.get(event.job)
         if event.name == "submit":

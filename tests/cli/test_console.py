@@ -655,8 +655,9 @@ def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> Non
         (("exception", {"type": "timeout", "severity": 0}), "timeout"),
     ],
 )
+@pytest.mark.parametrize("by_rule", [True, False], ids=["by a rule", "by the group's retry"])
 def test_a_retry_is_shown_with_its_attempt_and_why_the_last_one_failed(
-    end: tuple[str, dict[str, Any]], why: str
+    end: tuple[str, dict[str, Any]], why: str, by_rule: bool
 ) -> None:
     group = JobGroup(name="ising", command=("ising", "{T}"), text="ising {T}", parameters={"T": 2})
     group = replace(group, count=8, parameters={"T": (1, 2)})
@@ -666,10 +667,10 @@ def test_a_retry_is_shown_with_its_attempt_and_why_the_last_one_failed(
     name, context = end
     items: list[Event | Decision] = [submit(group)]
     for attempt, following in ((first, again), (again, nodes)):
+        decided: list[Event | Decision] = [Retry(job=attempt.id), job("clean", attempt.id)]
         items += [
             job(name, attempt.id, **context),
-            Retry(job=attempt.id),
-            job("clean", attempt.id),
+            *(decided if by_rule else reversed(decided)),
             Submit(group="ising", jobs=(following,)),
         ]
     lines = texts(*items, submit(group), narrator=Narrator(ensemble(group), PLAIN))

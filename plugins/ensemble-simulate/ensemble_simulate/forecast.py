@@ -108,10 +108,12 @@ class Study:
     @property
     def limits(self) -> Mapping[str, float]:
         """The limits of the file by name; that on chains of rules is there where the file has
-        none."""
+        none. ``stop`` limits how long a controller waits for its queue, not what a run takes."""
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
-        return {name: value for name, value in given.items() if value is not None}
+        return {
+            name: value for name, value in given.items() if value is not None and name != "stop"
+        }
 
 
 class _Heard(Watcher):

@@ -69,6 +69,14 @@ def test_a_limit_that_held_jobs_for_a_while_was_not_used_up(tmp_path: Path) -> N
     assert said in result.stdout
 
 
+def test_the_time_that_a_stop_may_take_is_not_reported_as_a_limit_of_the_run(
+    tmp_path: Path,
+) -> None:
+    told = _many(tmp_path, "jobs: 15")
+    assert set(told["limits"]) == {"jobs", "chain"}
+    assert "limits.stop" not in _simulate(tmp_path, "jobs: 15", "--runs", "2").stdout
+
+
 def test_a_limit_is_used_up_once_the_jobs_that_are_left_do_not_fit(tmp_path: Path) -> None:
     """Each takes an hour: after two of them half an hour is left."""
     text = STUDY.replace("'uniform(30m, 90m)'", "1h").replace("duration: 2h", "duration: 1h")
