@@ -13,7 +13,7 @@ from ensemble_core.cli.kept_run import versions
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import BEGAN, Lock, new_folder
+from ensemble_core.journal.run_store import Lock, new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 
@@ -77,7 +77,7 @@ class ControlledRun:
                 kept = cls(folder, lock, journal, registry)
                 kept.begin()
                 with contextlib.suppress(OSError):  # the journal says it too
-                    (folder / BEGAN).write_text(repr(time.time()), encoding="ascii")
+                    write_began(folder, time.time())
             except BaseException:
                 journal.close()
                 raise

@@ -71,9 +71,10 @@ def bind_action(
     record = context.registry.actions[name]
     check_capabilities(context, (*path, "name"), name, record)
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
+    if not _check_job(context, path, name, record, spec, occasion):
+        occasion = occasion._replace(names=None)  # which names are known follows from the cure
     check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
-    _check_job(context, path, name, record, spec, occasion)
     _check_values(context, path, record, given, check.group)
     if not context.intact(path):
         return None
@@ -153,18 +154,20 @@ def _check_job(
     record: ActionPlugin,
     spec: Mapping[str, Any],
     occasion: Occasion,
-) -> None:
+) -> bool:
+    """True if an action that needs a job has one. If not, report it."""
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
-        return
+        return True
     if occasion.slices and _merges(record.options, spec):
-        return  # jobs like those of the slice
+        return True  # jobs like those of the slice
     without = f" without {other!r}" if other else ""
     hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
         hint = f"add {other}: and the job group that you mean"
     elif occasion.trigger == "idle" and _merges(record.options, spec):
-        varied = spec.get("parameters") or ()
+        given = spec.get("parameters") or {}
+        varied = set(given) - {name for each in given.values() for name in _names_in(each)}
         swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]
         hint = f"add each: [{', '.join(dict.fromkeys(swept)) or 'PARAMETER'}] beside the trigger: "
         hint += "the rule then fires for the jobs of each value"
@@ -174,6 +177,17 @@ def _check_job(
         hint=hint,
         code="no-job",
     )
+    return False
+
+
+def _names_in(value: Any) -> Collection[str]:
+    """The names that a value speaks of, if it is an expression that can be parsed."""
+    if not isinstance(value, str) or not value.startswith("="):
+        return ()
+    try:
+        return expression(value).names
+    except EnsembleError:
+        return ()
 
 
 def _swept(context: Context, group: str, varied: Collection[str]) -> list[str]:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.filesystem import read_note
@@ -51,6 +52,7 @@ __all__ = [
     "require_own",
     "state_folder",
     "stop_asked",
+    "write_began",
 ]
 
 #: The time at which a run began, as text, in its folder. It is read for each run of a list, and it
@@ -372,10 +374,12 @@ def began(folder: Path) -> float | None:
     """Return when a run began, in seconds since the epoch: the order of runs, everywhere.
 
     Read from the file ``began``, so copying or touching the folder changes nothing; if that is
-    missing, from the journal, or else from the time in a tag. ``None`` if unknown.
+    missing or damaged, from the journal, or else from the time in a tag. ``None`` if unknown.
     """
     with contextlib.suppress(OSError, ValueError):
-        return _finite(float(read_note(folder / BEGAN)))
+        seconds, checksum = read_note(folder / BEGAN).split()
+        if int(checksum) == crc32(seconds):
+            return _finite(float(seconds))
     with (
         contextlib.suppress(EnsembleError, ValueError, IndexError),
         Journal(folder / NAME, salvage=True) as journal,
@@ -385,6 +389,12 @@ def began(folder: Path) -> float | None:
         with contextlib.suppress(ValueError, OverflowError):
             return time.mktime(time.strptime(stamp, "%Y%m%dT%H%M%S"))
     return None
+
+
+def write_began(folder: Path, seconds: float) -> None:
+    """Write the file that says when a run began, with its checksum. Raises :class:`OSError`."""
+    text = repr(seconds).encode("ascii")
+    (folder / BEGAN).write_bytes(b"%b %d\n" % (text, crc32(text)))
 
 
 def _finite(seconds: float) -> float:

@@ -30,8 +30,8 @@ class Rendered:
 
 
 def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
-    """What the executor's queue would be handed for a job. Raises :class:`PluginError` where its
-    ``render`` is at fault."""
+    """Return what the executor would hand to its queue for a job. Raises :class:`PluginError` if
+    its ``render`` is at fault."""
     assert record.render is not None
     try:
         made: object = record.render(job, options)

@@ -27,7 +27,7 @@ from ensemble_core.cli.options import complete_runs
 from ensemble_core.cli.text_style import format_size
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.reader import NAME, Snapshot, digest
-from ensemble_core.journal.run_store import BEGAN, Lock, new_folder
+from ensemble_core.journal.run_store import BEGAN, Lock, new_folder, write_began
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -195,7 +195,7 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
 def test_last_is_the_run_with_the_latest_start_whatever_the_tags_are(tmp_path: Path) -> None:
     """Also of runs that began in one second."""
     for place, tag in enumerate(("zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb")):
-        (played(tmp_path, tag).keep().folder / BEGAN).write_text(str(1.7e9 + place / 100))
+        write_began(played(tmp_path, tag).keep().folder, 1.7e9 + place / 100)
     expected = ["zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb"]
     found = rows(ensemble(tmp_path, "runs", "--json").stdout)
     assert [run["tag"] for run in found] == expected
@@ -235,7 +235,10 @@ def test_a_damaged_run_keeps_its_place_and_one_without_a_start_time_is_never_las
 ) -> None:
     for tag, began in (("first", 1000.0), ("damaged", 2000.0), ("third", 3000.0)):
         played(tmp_path, tag, began=began).keep()
-    (tmp_path / "runs" / "damaged" / BEGAN).write_text("2000.0")
+    write_began(tmp_path / "runs" / "damaged", 2000.0)
+    write_began(tmp_path / "runs" / "first", 1000.0)
+    flipped = (tmp_path / "runs" / "first" / BEGAN).read_bytes().replace(b"1000", b"9000", 1)
+    (tmp_path / "runs" / "first" / BEGAN).write_bytes(flipped)  # the journal still says 1000
     (tmp_path / "runs" / "damaged" / NAME).write_bytes(b"nothing that anybody could read" * 99)
     shutil.copytree(tmp_path / "runs" / "damaged", tmp_path / "runs" / "zzz")
     (tmp_path / "runs" / "zzz" / BEGAN).write_text("nan")
@@ -789,7 +792,7 @@ def test_looking_at_another_users_run_does_not_run_their_code(
         assert "another user's" in result.stderr or command in ("status", "events")
         refused = ensemble(tmp_path, "resume", "last")
         assert refused.exit_code == 2
-        assert "another user's" in refused.stderr
+        assert "belongs to another user" in refused.stderr
         assert not ran.exists()
 
 

@@ -76,6 +76,12 @@ MISTAKES = {
         "'vary' means the event's job, and the trigger 'idle' has none",
         "add each: [T] beside the trigger: the rule then fires for the jobs of each value",
     ),
+    "vary of a parameter by its own value": Mistake(
+        "trigger: idle, name: sim, action: {name: «vary, parameters: {T: '= T + 1'}}",
+        RULE,
+        "'vary' means the event's job, and the trigger 'idle' has none",
+        "add each: [T, L] beside the trigger: the rule then fires for the jobs of each value",
+    ),
     "steps of a range": Mistake(
         "{from: 1, to: 3, «steps: 4}",
         "[1.0, 2.0, 3.0]",

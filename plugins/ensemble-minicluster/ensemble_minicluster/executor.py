@@ -72,8 +72,7 @@ class MiniCluster(Executor):
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        # And what its queue adds.
-        {"exit", "signal", "timeout", "cancelled", "submit", "node-failure"}
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its queue adds
     )
     shared: ClassVar[bool] = True
 
@@ -399,8 +398,8 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
 
 
 def _queue_of(handle: Any) -> str:
-    """What tells a Flux from one before it: another is as new as the pod that it is in. Empty for
-    queues that are not in the pod."""
+    """Return what identifies this Flux: a pod that replaces another starts a new one. Empty for
+    queues that do not run in the pod."""
     try:
         return str(handle.attr_get("broker.starttime") or "")
     except (AttributeError, OSError, TypeError):

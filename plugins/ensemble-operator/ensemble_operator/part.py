@@ -308,7 +308,7 @@ def _present(
 
 
 def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:
-    """What keeps the pods of a MiniCluster or a Job, as the pods themselves and Kubernetes say."""
+    """Return why the pods of a MiniCluster or a Job wait, from their status and events."""
     name = found["metadata"]["name"]
     pods = [p for p in observed.pods if (p["metadata"].get("labels") or {}).get("job-name") == name]
     for pod in pods:

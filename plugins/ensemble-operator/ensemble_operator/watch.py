@@ -41,8 +41,8 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def kopf_identity() -> Any:
-    """What kopf is to call this process: by itself it asks who the user is, and ends where that has
-    no name, as under the uids that OpenShift gives."""
+    """Return the name of this process for kopf. Kopf's own default looks up the user's name and
+    fails for a uid without one, such as those that OpenShift assigns."""
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
 
 

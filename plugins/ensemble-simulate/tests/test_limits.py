@@ -287,6 +287,6 @@ rules:
   - {trigger: job-finish, name: a, action: {name: custom, label: train}}
 simulate: {jobs: {a: 1m}, functions: {train: 'normal(-10, 1)'}}
 """
-    result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", text=text)
+    result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", "--run-code", text=text)
     assert result.exit_code == 2, result.output
     assert "the model has a call of 'train' take -" in result.output
