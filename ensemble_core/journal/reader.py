@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ __all__ = [
 
 #: Rows of jobs that are read at a time.
 _PORTION = 20_000
+#: The most events that a damaged end of the journal is searched for.
+_LONGEST_END = 10_000
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
 
@@ -236,13 +238,24 @@ class Journal:
 
     def last(self) -> int:
         """The number of events; 0 for none."""
-        with self._reading():
-            found = self._connection.execute(
-                f"SELECT {self._columns} FROM events ORDER BY first DESC LIMIT 1"
-            ).fetchone()
-            if not found:
-                return 0
-            return int(found[1]) if self._salvage else self._verified(found)[1]
+        newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
+        # Closed at once: a statement that is not read to its end keeps writers out.
+        with self._reading(), closing(self._connection.execute(newest_first)) as found:
+            damaged: list[int] = []
+            for row in found:
+                try:
+                    intact = self._verified(row)[1]
+                except (ValueError, TypeError):
+                    if not self._salvage:
+                        raise
+                    damaged += [each for each in row[:2] if isinstance(each, int)]
+                    continue
+                break
+            else:
+                intact = 0
+            # A damaged list has at least one event; its own numbers count if they can be true.
+            likely = [each for each in damaged if intact < each <= intact + _LONGEST_END]
+            return max(likely, default=intact + bool(damaged))
 
     def rows(
         self, after: int = 0, until: int | None = None, job: str | None = None

@@ -213,3 +213,17 @@ def test_a_damaged_progress_file_is_ignored(tmp_path: Path, damage: bytes) -> No
     assert read_progress(tmp_path) == Progress()
     (tmp_path / PERFORMED).write_bytes(b"%-20d\n" % 6)  # of version 1.0
     assert read_progress(tmp_path) == Progress(6, 6)
+
+
+@pytest.mark.parametrize("last", [59, 1 << 40, 0, -1], ids=["one less", "huge", "zero", "negative"])
+def test_a_damaged_number_of_the_last_event_is_found_when_all_that_is_intact_is_read(
+    journal: Path, last: int
+) -> None:
+    with sqlite3.connect(journal) as connection:
+        connection.execute("DELETE FROM events WHERE first = 51")
+        connection.execute("UPDATE events SET last = ? WHERE first = 41", (last,))
+    connection.close()
+    with Journal(journal, salvage=True) as found:
+        assert 40 < found.last() <= 41 + (last == 59) * 18
+        with pytest.raises(JournalError, match="damaged"):
+            found.check_records()
