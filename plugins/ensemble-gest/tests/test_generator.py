@@ -189,7 +189,7 @@ def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> N
     ("path", "what", "hint"),
     [
         ("no_such_library.Nelder", "'no_such_library' cannot be imported", "pip install no_such"),
-        ("of_the_standard.Nelder", "has no class 'Nelder'", "write the path"),
+        ("of_the_standard.Nelder", "has no class 'Nelder'", "write its Python import path"),
     ],
 )
 def test_a_class_that_is_not_there_is_named_with_what_to_install(
