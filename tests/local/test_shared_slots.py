@@ -77,7 +77,7 @@ def test_a_run_alone_has_all_slots_and_those_of_one_that_has_ended(machine: Mach
     first, second = machine.run("first"), machine.run("second")
     long = [machine.job(first, "a", 600) for _ in range(2)]
     first.submit(*long)
-    first.wait_for(long[1], "start")
+    wait_until(lambda: machine.begun() == ["a", "a"])  # each says so some time after its start
     waits = [machine.job(second, "b") for _ in range(4)]
     second.submit(*waits)
     second.wait_for(waits[3], "priority")
