@@ -20,7 +20,6 @@ from ensemble_core.model.sweeps import Range
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition
-    from ensemble_core.plugin.named_code import Purpose
 
 __all__ = [
     "Constraint",
@@ -30,6 +29,7 @@ __all__ = [
     "Goal",
     "Point",
     "Prune",
+    "Purpose",
     "Reading",
     "Variable",
     "Vocs",
@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 Goal = Literal["minimize", "maximize"]
+#: Why a file is read. ``check``: to validate, render, show, replay or record it. ``look``: to show
+#: a kept run that only its user can have written. ``rehearse``: to play its rules, where the user
+#: allowed its code (``--run-code``, pytest). ``run``: to run or resume it.
+Purpose = Literal["check", "look", "rehearse", "run"]
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip

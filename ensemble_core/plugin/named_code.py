@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.errors import EnsembleError, Location, UsageError, returned_wrong
-from ensemble_core.model.generators import Generator
+from ensemble_core.model.generators import Generator, Purpose
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -36,10 +36,6 @@ __all__ = [
 
 #: ``source`` is that of ``custom:``, ``class`` an import path, ``plugin`` a plugin's file.
 Kind = Literal["source", "class", "plugin"]
-#: Why a file is read. ``check``: to validate, render, show, replay or record it. ``look``: to show
-#: a kept run that only its user can have written. ``rehearse``: to play its rules, where the user
-#: allowed its code (``--run-code``, pytest). ``run``: to run or resume it.
-Purpose = Literal["check", "look", "rehearse", "run"]
 
 _LOADED: Mapping[Kind, frozenset[Purpose]] = {
     "source": frozenset({"rehearse", "run"}),
