@@ -104,15 +104,13 @@ class Resumption:
                 continue
             # Of what a stop cancelled nothing is left where the queue is gone since.
             gone = records[name].stopping and name in self._stopping
-            kind, note = (
-                "lost",
-                (
-                    f"executor {self._name} knows nothing of this job any more: whether and how it "
-                    "ended cannot be known"
-                ),
+            kind = "lost"
+            note = (
+                f"executor {self._name} knows nothing of this job any more: whether and how it "
+                "ended cannot be known"
             )
             if self._guard.executor.queue_is_new and found.get(name) is False:
-                kind, note = "node-failure", "the queue that it ran in is gone, and it with it"
+                kind, note = "node-failure", "the queue that it ran in was lost with its node"
             self._tell_of_end(name, "cancel" if gone else kind, note)
         for name in cancelled:
             self._tell_of_end(name, "cancel", "cancelled before it came to the queue")

@@ -89,7 +89,7 @@ def test_another_ensemble_than_the_run_s_is_refused(
 def test_a_run_that_others_can_write_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its journal has of the file's functions would be executed."""
+    """A resume executes the functions in its journal."""
     monkeypatch.chdir(tmp_path)
     assert program(tmp_path, "kill").returncode == -9
     folder = tmp_path / "state" / "runs" / "t"

@@ -225,7 +225,7 @@ def test_a_table_of_points_with_a_fault_is_told_at_its_line(
 def test_the_content_of_a_file_without_points_is_not_printed(
     content: str, columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's ensemble file may name any file, and what is told may go to a log."""
+    """A stranger's ensemble file may name any file, and error messages may go to a log."""
     (tmp_path / "secret").write_text(content, "utf-8", "surrogatepass")
     text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
     told = ran(text.replace(GROUP, f"points: {{file: secret{columns}}}"), tmp_path, monkeypatch)

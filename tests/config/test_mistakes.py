@@ -37,7 +37,7 @@ END = "action: {name: terminate}"
 
 
 class Mistake(NamedTuple):
-    """What stands in the study instead of something, with ``«`` where the message points."""
+    """A mistake: text that replaces a part of the study, with ``«`` where the message points."""
 
     instead: str
     of: str

@@ -1,4 +1,4 @@
-"""Checksums of the journal: what is not as it was written is told, and what is, never."""
+"""Checksums of the journal: damaged records are reported, intact ones never."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def trouble(path: Path) -> str:
-    """What is said of a journal of which all is read."""
+    """Return the error message after reading every record of a journal, or an empty text."""
     try:
         with Journal(path) as found:
             found.check_records()

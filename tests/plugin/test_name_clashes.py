@@ -1,4 +1,4 @@
-"""A name that two packages claim: whoever uses it, or lists the plugins, is told of both."""
+"""A name that two packages claim: errors and ``plugins list`` name both packages."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def test_a_folder_has_one_server() -> None:
 @pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
 def test_a_folder_that_others_can_write_is_not_served(folder: str, how: tuple[str, ...]) -> None:
-    """What they put there would run as the user who serves it, be it root."""
+    """Their jobspecs would run as the user who serves the folder, even as root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
     Path(folder).chmod(0o777)

@@ -310,7 +310,7 @@ def test_a_member_of_which_a_part_is_refused_is_not_begun(
 def test_fields_of_a_newer_flux_operator_that_the_operator_writes_are_left_out(
     stand: Stand,
 ) -> None:
-    """What the user did not write is no fault of theirs."""
+    """Options that the operator adds are not reported as the user's."""
     kind = stand.cluster.store.kinds[("flux-framework.org", "miniclusters")]
     assert kind.schema is not None
     del kind.schema["properties"]["spec"]["properties"]["jobLabels"]

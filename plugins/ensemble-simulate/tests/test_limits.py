@@ -251,7 +251,7 @@ def test_a_short_heartbeat_is_simulated_if_a_run_is_given_little_time(tmp_path: 
 def test_rows_of_a_job_that_is_cancelled_long_before_its_end_are_not_counted(
     tmp_path: Path,
 ) -> None:
-    """A server that would run for a century: its rows are told as far as the run is given time."""
+    """A server that would run for a century gets rows only for the time that is simulated."""
     text = BIG.replace("duration: 1h", "duration: 3e9")
     result = _simulate(tmp_path, "", "--for", "10m", text=text)
     assert result.exit_code == 6, result.output

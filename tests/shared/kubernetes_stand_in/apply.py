@@ -75,7 +75,7 @@ def applied(old: Object, given: Any, manager: str, *, force: bool) -> Object:
 
 
 def owned_by(manager: str, given: Object) -> list[Object]:
-    """What is on record of an object that a manager made without applying it."""
+    """Return the managed fields of an object that a manager created without server-side apply."""
     config = {key: given[key] for key in given if key in ("spec", "data")}
     return [
         {

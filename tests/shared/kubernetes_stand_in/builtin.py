@@ -1,4 +1,4 @@
-"""What the API server has against objects of its own kinds: as much as tests ask of it."""
+"""Validation of built-in kinds, as far as tests need it."""
 
 from __future__ import annotations
 

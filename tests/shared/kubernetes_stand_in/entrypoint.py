@@ -18,7 +18,7 @@ Object = Mapping[str, Any]
 
 
 def runs_flux(spec: Object, index: int) -> bool:
-    """Whether a container is the one with Flux: a single one is."""
+    """Return whether a container runs Flux. If there is only one, it does."""
     containers = spec["containers"]
     return bool(containers[index].get("runFlux")) or len(containers) == 1
 

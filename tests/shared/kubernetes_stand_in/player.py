@@ -70,7 +70,7 @@ class Player:
 
     def drain(self, namespace: str, job: str) -> None:
         """Have pod 0 of a Job evicted, as from a node that is drained: its run is asked to stop and
-        does so, and nothing is told of how it ended, for it has not."""
+        does so, and its outcome is not reported, because it has not ended."""
         with self._store.changed:
             pod = self._first(namespace, job)
             name = pod["metadata"]["name"]
@@ -183,7 +183,7 @@ class Player:
         self._set(pod, states)
 
     def _missing(self, pod: Object) -> str:
-        """A Secret that a pod mounts and that is not there; empty if there is none such."""
+        """Return the name of a missing Secret that the pod mounts, or an empty text."""
         for volume in pod["spec"].get("volumes", ()):
             name = volume.get("secret", {}).get("secretName")
             if name:
