@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.source import Source
-from ensemble_core.cli.executor_choice import build_executor, check_environment
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.or_resume import never_began
 from ensemble_core.cli.remains import check_not_lost
@@ -22,6 +21,7 @@ from ensemble_core.journal.reader import NAME, migrate
 from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look, require_own
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.session.executor_choice import build_executor, check_environment
 
 __all__ = ["gone_on"]
 

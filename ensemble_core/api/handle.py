@@ -22,13 +22,13 @@ from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
-    from ensemble_core.cli.interrupts import How
     from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program
+    from ensemble_core.session.interrupts import How
 
 __all__ = ["EnsembleRun"]
 
@@ -58,8 +58,8 @@ class EnsembleRun:
         return f"<EnsembleRun {self.tag}: {self.state}>"
 
     def __str__(self) -> str:
-        from ensemble_core.cli.summary import report_lines
-        from ensemble_core.cli.text_style import TextStyle
+        from ensemble_core.display.summary import report_lines
+        from ensemble_core.display.text_style import TextStyle
 
         lines = report_lines(self.report(), TextStyle(unicode=True))
         code = self.exit_code
@@ -211,7 +211,7 @@ class EnsembleRun:
 
     def _wait_here(self, task: Task, waiting: Callable[[], None]) -> None:
         """Wait; signals of this process stop the run meanwhile."""
-        from ensemble_core.cli.interrupts import Interrupts
+        from ensemble_core.session.interrupts import Interrupts
 
         heard: list[int] = []
 

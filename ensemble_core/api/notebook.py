@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.text_style import format_duration
+from ensemble_core.display.text_style import format_duration
 
 if TYPE_CHECKING:
     from ensemble_core.api.handle import EnsembleRun

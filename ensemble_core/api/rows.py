@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.column_types import imported, in_columns
-from ensemble_core.cli.text_style import format_time
+from ensemble_core.display.column_types import imported, in_columns
+from ensemble_core.display.text_style import format_time
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.notebook import in_notebook
 from ensemble_core.api.source import Source, source_of
-from ensemble_core.cli.executor_choice import (
-    check_environment,
-    choose_executor,
-    read_options,
-)
 from ensemble_core.cli.new_run import new_run
 from ensemble_core.cli.or_resume import check_tag
 from ensemble_core.config import load_text
@@ -25,6 +20,11 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.program import Program
+from ensemble_core.session.executor_choice import (
+    check_environment,
+    choose_executor,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble

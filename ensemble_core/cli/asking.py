@@ -16,7 +16,7 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.text_style import format_fields, printable
+from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import EnsembleError, Location, UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ Ensemble or a plugin; 128 + N ended by signal N; and whatever a rule's ``termina
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import os
@@ -15,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -90,6 +89,8 @@ class CommandGroup(click.Group):
             code = error.exit_code
         except OSError as error:
             if error.errno == errno.EPIPE:
+                from ensemble_core.display.text_style import close_quietly
+
                 close_quietly(sys.stdout)
                 code = 141
             else:
@@ -131,15 +132,6 @@ def _open_closed_streams() -> None:
             mode = "w" if descriptor else "r"
             stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
-
-
-def close_quietly(stream: TextIO) -> None:
-    """Point a stream at nothing after its reader went away: what is buffered can never be written,
-    and without this Python complains of it at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())
-        os.close(nothing)
 
 
 def _tell_fault(error: Exception, *, silent: bool) -> None:

@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.executor_choice import ExecutorChoice
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.text_style import count_of, print_line, printable
+from ensemble_core.display.text_style import count_of, print_line, printable
+from ensemble_core.session.executor_choice import ExecutorChoice
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ensemble_core.cli.text_style import TextStyle, encodable, print_line, printable, style_of
+from ensemble_core.display.text_style import TextStyle, encodable, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 
 __all__ = [

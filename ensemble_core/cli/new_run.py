@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ensemble_core.cli.earlier_folders import folders_of, reused
-from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor
 from ensemble_core.journal.run_store import fit, new_tag
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.session.earlier_folders import folders_of, reused
+from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 
 if TYPE_CHECKING:
     from ensemble_core.cli.run_control import ControlledRun

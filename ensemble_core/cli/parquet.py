@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.cli.column_types import Batch, as_kind, column_kind, imported, in_64_bits
+from ensemble_core.display.column_types import Batch, as_kind, column_kind, imported, in_64_bits
 
 __all__ = ["write_parquet"]
 

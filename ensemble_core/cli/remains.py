@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.cli.options import load_plugins
 from ensemble_core.cli.run_control import EXECUTOR
-from ensemble_core.cli.text_style import count_of
+from ensemble_core.display.text_style import count_of
 from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import has_performed, is_own

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ensemble_core.cli.console import Narrator, OutputLine, interesting
-from ensemble_core.cli.executor_choice import ExecutorChoice
-from ensemble_core.cli.interrupts import How, Interrupts
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.live import LiveTable, can_be_live
 from ensemble_core.cli.options import Display
-from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun
-from ensemble_core.cli.summary import resume_command, summary
-from ensemble_core.cli.text_style import count_of, format_time, is_terminal, printable, style_of
+from ensemble_core.display.console import Narrator, OutputLine, interesting
+from ensemble_core.display.live import LiveTable, can_be_live
+from ensemble_core.display.output import Output
+from ensemble_core.display.summary import resume_command, summary
+from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
 from ensemble_core.journal.requests import Desk
@@ -34,6 +32,8 @@ from ensemble_core.model.events import Event, JobEvent, StopRequested
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
+from ensemble_core.session.executor_choice import ExecutorChoice
+from ensemble_core.session.interrupts import How, Interrupts
 
 if TYPE_CHECKING:
     from ensemble_core.cli.shown_table import ShownTable

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.executor_choice import ExecutorChoice
 from ensemble_core.cli.options import Display
+from ensemble_core.session.executor_choice import ExecutorChoice
 
 if TYPE_CHECKING:
     from ensemble_core.errors import EnsembleError

@@ -16,10 +16,10 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from ensemble_core.cli.column_types import Batch
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.text_style import (
+from ensemble_core.display.column_types import Batch
+from ensemble_core.display.text_style import (
     format_table,
     format_time,
     is_terminal,

@@ -39,11 +39,6 @@ from ensemble_core.cli.command_group import CommandGroup as CommandGroup
 from ensemble_core.cli.error_format import errors_as_json as errors_as_json
 from ensemble_core.cli.error_format import print_error as print_error
 from ensemble_core.cli.error_format import print_warning as print_warning
-from ensemble_core.cli.executor_choice import ExecutorChoice as ExecutorChoice
-from ensemble_core.cli.executor_choice import build_executor as build_executor
-from ensemble_core.cli.executor_choice import build_resizer as build_resizer
-from ensemble_core.cli.executor_choice import choose_executor as choose_executor
-from ensemble_core.cli.executor_choice import read_options as read_options
 from ensemble_core.cli.json_lines import to_json as to_json
 from ensemble_core.cli.kept_run import KeptRun as KeptRun
 from ensemble_core.cli.options import Display as Display
@@ -59,16 +54,21 @@ from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
 from ensemble_core.cli.simulated import run_simulated as run_simulated
-from ensemble_core.cli.text_style import TextStyle as TextStyle
-from ensemble_core.cli.text_style import format_duration as format_duration
-from ensemble_core.cli.text_style import format_size as format_size
-from ensemble_core.cli.text_style import format_table as format_table
-from ensemble_core.cli.text_style import format_time as format_time
-from ensemble_core.cli.text_style import print_line as print_line
-from ensemble_core.cli.text_style import printable as printable
-from ensemble_core.cli.text_style import shorten as shorten
-from ensemble_core.cli.text_style import style_of as style_of
-from ensemble_core.cli.text_style import terminal_width as terminal_width
+from ensemble_core.display.text_style import TextStyle as TextStyle
+from ensemble_core.display.text_style import format_duration as format_duration
+from ensemble_core.display.text_style import format_size as format_size
+from ensemble_core.display.text_style import format_table as format_table
+from ensemble_core.display.text_style import format_time as format_time
+from ensemble_core.display.text_style import print_line as print_line
+from ensemble_core.display.text_style import printable as printable
+from ensemble_core.display.text_style import shorten as shorten
+from ensemble_core.display.text_style import style_of as style_of
+from ensemble_core.display.text_style import terminal_width as terminal_width
+from ensemble_core.session.executor_choice import ExecutorChoice as ExecutorChoice
+from ensemble_core.session.executor_choice import build_executor as build_executor
+from ensemble_core.session.executor_choice import build_resizer as build_resizer
+from ensemble_core.session.executor_choice import choose_executor as choose_executor
+from ensemble_core.session.executor_choice import read_options as read_options
 
 if TYPE_CHECKING:
     from ensemble_core.cli.real_run import resume_instead as resume_instead

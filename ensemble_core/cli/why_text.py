@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_core.cli.text_style import count_of, format_duration, format_times
+from ensemble_core.display.text_style import count_of, format_duration, format_times
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 

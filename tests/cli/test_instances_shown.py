@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ensemble_core.cli.summary import rule_lines
-from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.cli.why_text import describe_rule
+from ensemble_core.display.summary import rule_lines
+from ensemble_core.display.text_style import TextStyle
 from ensemble_core.testing import Story
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from ensemble_core import run
 from ensemble_core.cli import table_output
 from ensemble_core.cli.main import main
-from ensemble_core.cli.text_style import format_time
+from ensemble_core.display.text_style import format_time
 
 _STUDY = """
 jobs:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from ensemble_core.cli.summary import why_not_fired
+from ensemble_core.display.summary import why_not_fired
 from ensemble_core.model.conditions import parse
 from ensemble_core.testing import Story
 

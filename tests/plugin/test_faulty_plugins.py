@@ -20,9 +20,9 @@ from ensemble_core import (
     TriggerPlugin,
 )
 from ensemble_core.cli.main import main
-from ensemble_core.cli.summary import rule_lines
-from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.config import load_text
+from ensemble_core.display.summary import rule_lines
+from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Log

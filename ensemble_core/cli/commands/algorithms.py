@@ -12,7 +12,7 @@ import click
 from ensemble_core.cli.commands.plugins import option_lines
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins, plugin_option
-from ensemble_core.cli.text_style import format_table, printable, style_of
+from ensemble_core.display.text_style import format_table, printable, style_of
 from ensemble_core.plugin.validation import plain
 
 __all__ = ["algorithms"]

@@ -16,7 +16,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import complete_runs, json_option, state_option
 from ensemble_core.cli.remains import remains
-from ensemble_core.cli.text_style import count_of, format_size, in_one_line, print_line
+from ensemble_core.display.text_style import count_of, format_size, in_one_line, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from ensemble_core.cli.error_format import print_warning
-from ensemble_core.cli.executor_choice import probe
 from ensemble_core.cli.main import COMMANDS
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.cli.plugin_commands import find_commands, listed_commands
-from ensemble_core.cli.text_style import format_table, printable, style_of
+from ensemble_core.display.text_style import format_table, printable, style_of
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.plugin.validation import plain
+from ensemble_core.session.executor_choice import probe
 
 __all__ = ["option_lines", "plugins"]
 

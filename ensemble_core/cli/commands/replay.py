@@ -13,8 +13,14 @@ from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.summary import report_lines
-from ensemble_core.cli.text_style import TextStyle, print_line, printable, style_of, terminal_width
+from ensemble_core.display.summary import report_lines
+from ensemble_core.display.text_style import (
+    TextStyle,
+    print_line,
+    printable,
+    style_of,
+    terminal_width,
+)
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import event_words
 from ensemble_core.errors import EnsembleError

@@ -12,12 +12,6 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.executor_choice import (
-    ExecutorChoice,
-    build_executor,
-    check_environment,
-    read_options,
-)
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import (
@@ -31,8 +25,8 @@ from ensemble_core.cli.options import (
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
-from ensemble_core.cli.text_style import printable
 from ensemble_core.config.source import read
+from ensemble_core.display.text_style import printable
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
@@ -49,6 +43,12 @@ from ensemble_core.journal.run_store import (
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Resumed, StopRequested
+from ensemble_core.session.executor_choice import (
+    ExecutorChoice,
+    build_executor,
+    check_environment,
+    read_options,
+)
 
 __all__ = ["resume"]
 

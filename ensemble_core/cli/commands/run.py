@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import click
 
-from ensemble_core.cli.executor_choice import choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.exit_file import exit_noted
 from ensemble_core.cli.options import (
@@ -23,6 +22,7 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.real_run import resume_instead, run_text
 from ensemble_core.config.source import read
+from ensemble_core.session.executor_choice import choose_executor, read_options
 
 __all__ = ["run"]
 

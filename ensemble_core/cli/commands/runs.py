@@ -11,7 +11,7 @@ import click
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import json_option, state_option
-from ensemble_core.cli.text_style import (
+from ensemble_core.display.text_style import (
     TextStyle,
     format_duration,
     format_table,

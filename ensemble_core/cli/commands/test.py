@@ -11,7 +11,7 @@ import click
 from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import complete_runs, json_option, plugin_option, state_option
-from ensemble_core.cli.text_style import count_of, print_line, printable, style_of
+from ensemble_core.display.text_style import count_of, print_line, printable, style_of
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ensemble_core.cli.options import (
     plugin_option,
     set_option,
 )
-from ensemble_core.cli.text_style import count_of, printable, style_of
+from ensemble_core.display.text_style import count_of, printable, style_of
 from ensemble_core.errors import EnsembleError
 
 __all__ = ["validate"]

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import (
@@ -23,12 +22,19 @@ from ensemble_core.cli.options import (
     load_plugins,
     plugin_option,
 )
-from ensemble_core.cli.text_style import TextStyle, format_clock, print_line, printable, style_of
+from ensemble_core.display.text_style import (
+    TextStyle,
+    format_clock,
+    print_line,
+    printable,
+    style_of,
+)
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.run_store import new_tag
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
 from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.session.executor_choice import build_executor, choose_executor, read_options
 
 __all__ = ["watch"]
 

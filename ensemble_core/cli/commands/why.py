@@ -15,8 +15,9 @@ from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.summary import rule_lines
-from ensemble_core.cli.text_style import (
+from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
+from ensemble_core.display.summary import rule_lines
+from ensemble_core.display.text_style import (
     TextStyle,
     print_line,
     printable,
@@ -24,7 +25,6 @@ from ensemble_core.cli.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ensemble_core.cli.rule_tests.decision_words import check, counts, fits, spoken, told
-from ensemble_core.cli.text_style import format_duration, format_times
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, shown
+from ensemble_core.display.text_style import format_duration, format_times
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.conditions import Condition, parse
 from ensemble_core.model.decisions import Decision, Fired, Log, Terminate

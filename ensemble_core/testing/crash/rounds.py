@@ -24,23 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.cli import (  # noqa: F401  (so that children need not)
-    console,
     error_format,
-    executor_choice,
-    interrupts,
     json_lines,
-    output,
     run_control,
     run_session,
-    summary,
 )
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.main import main as ensemble
+from ensemble_core.display import console, output, summary  # noqa: F401  (the same)
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
+from ensemble_core.session import executor_choice, interrupts  # noqa: F401  (the same)
 from ensemble_core.testing.crash import kill_points
 from ensemble_core.testing.crash.instrumentation import instrument
 

@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, cast
 
-from ensemble_core.cli.command_group import close_quietly
-from ensemble_core.cli.console import OutputLine, interesting
-from ensemble_core.cli.live import LiveTable
-from ensemble_core.cli.text_style import encodable, is_terminal
+from ensemble_core.display.console import OutputLine, interesting
+from ensemble_core.display.live import LiveTable
+from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.text_style import (
+from ensemble_core.display.text_style import (
     TextStyle,
     count_of,
     format_clock,

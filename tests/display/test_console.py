@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.cli.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
 from ensemble_core.cli.error_format import format_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.summary import (
+from ensemble_core.display.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
+from ensemble_core.display.summary import (
     cost_text,
     group_table,
     progress_text,
@@ -25,7 +25,7 @@ from ensemble_core.cli.summary import (
     rule_lines,
     summary,
 )
-from ensemble_core.cli.text_style import TextStyle, format_duration, printable, style_of
+from ensemble_core.display.text_style import TextStyle, format_duration, printable, style_of
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.decisions import (

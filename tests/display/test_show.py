@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core.cli.live import LiveTable
 from ensemble_core.cli.main import main
 from ensemble_core.cli.shown_table import ShownTable
-from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.config import load_text
+from ensemble_core.display.live import LiveTable
+from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.plugin.discovery import discover

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ensemble_core.cli.console import OutputLine
-from ensemble_core.cli.live import LiveTable, can_be_live
-from ensemble_core.cli.output import Output
-from ensemble_core.cli.text_style import TextStyle
+from ensemble_core.display.console import OutputLine
+from ensemble_core.display.live import LiveTable, can_be_live
+from ensemble_core.display.output import Output
+from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event

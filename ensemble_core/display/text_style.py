@@ -5,6 +5,7 @@ Used by everything in the command line that prints, and by plugins' commands thr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 __all__ = [
     "TextStyle",
+    "close_quietly",
     "count_of",
     "encodable",
     "format_clock",
@@ -212,3 +214,12 @@ def encodable(text: str, stream: TextIO) -> str:
 def print_line(text: str) -> None:
     """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
     sys.stdout.write(encodable(text, sys.stdout) + "\n")
+
+
+def close_quietly(stream: TextIO) -> None:
+    """Point a stream at nothing after its reader went away: what is buffered can never be written,
+    and without this Python complains of it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)

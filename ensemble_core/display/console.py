@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.text_style import (
+from ensemble_core.display.text_style import (
     TextStyle,
     count_of,
     format_clock,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.cli.interrupts import Interrupts
 from ensemble_core.journal.run_store import HALT, STOP
+from ensemble_core.session.interrupts import Interrupts
 
 BLOCKED = """
 import os, signal, threading
-from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.session.interrupts import Interrupts
 
 over = threading.Lock()
 over.acquire()

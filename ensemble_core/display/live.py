@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from ensemble_core.cli.summary import cost_text, group_table, progress_text
-from ensemble_core.cli.text_style import TextStyle, format_duration, is_terminal, shorten
+from ensemble_core.display.summary import cost_text, group_table, progress_text
+from ensemble_core.display.text_style import TextStyle, format_duration, is_terminal, shorten
 from ensemble_core.engine.report import Report
 
 __all__ = ["LiveTable", "can_be_live"]
