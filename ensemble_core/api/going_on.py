@@ -6,6 +6,7 @@ As ``ensemble run --or-resume`` does; the program brings its callables again. Ca
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from pathlib import Path
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.source import Source
 from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.or_resume import never_began
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.errors import UsageError
@@ -22,8 +22,12 @@ from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look, require_own
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.session.executor_choice import build_executor, check_environment
+from ensemble_core.session.plugins import find_plugins
+from ensemble_core.session.tags import never_began
 
 __all__ = ["gone_on"]
+
+_LOG = logging.getLogger("ensemble")
 
 
 def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> EnsembleRun | None:
@@ -33,7 +37,7 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
     begun in another folder.
     """
     folder = home / "runs" / tag
-    if not folder.exists() or never_began(folder):
+    if not folder.exists() or never_began(folder, find_plugins):
         return None
     info = look(folder)
     file = os.path.abspath(source.file) if source.file else ""
@@ -63,9 +67,15 @@ def _taken_up(folder: Path, lock: Lock, source: Source, overrides: Sequence[str]
             (folder / asked).unlink()
     forget_requests(folder)
     if not (folder / NAME).exists():
-        check_not_lost(folder)
+        check_not_lost(folder, find_plugins)
     migrate(folder / NAME)
-    with KeptRun(None, f"{folder}{os.sep}", program=source.program) as past:
+    with KeptRun(
+        None,
+        f"{folder}{os.sep}",
+        find_plugins=find_plugins,
+        warn=_LOG.warning,
+        program=source.program,
+    ) as past:
         past.journal.check_if_small()
         past.journal.check_newest()
         _check(past, source, overrides)

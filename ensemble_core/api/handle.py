@@ -6,11 +6,13 @@ asked between two events of its engine; a kept one is read from its journal.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +21,7 @@ from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES
+from ensemble_core.session.plugins import FindPlugins, find_plugins
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from ensemble_core.session.interrupts import How
 
 __all__ = ["EnsembleRun"]
+
+_LOG = logging.getLogger("ensemble")
 
 _T = TypeVar("_T")
 
@@ -53,6 +58,8 @@ class EnsembleRun:
         self._task = task
         self._program = program
         self._over: Engine | None = None
+        #: Executes plugin files of the run once, not each time that its journal is read.
+        self._find_plugins: FindPlugins = lru_cache(maxsize=1)(find_plugins)
 
     def __repr__(self) -> str:
         return f"<EnsembleRun {self.tag}: {self.state}>"
@@ -356,7 +363,13 @@ class EnsembleRun:
                 hint="begin it without keep=False: rows of jobs are read from there",
                 code="no-journal",
             )
-        return KeptRun(None, f"{self.folder}{os.sep}", program=self._program)
+        return KeptRun(
+            None,
+            f"{self.folder}{os.sep}",
+            find_plugins=self._find_plugins,
+            warn=_LOG.warning,
+            program=self._program,
+        )
 
     def _info(self) -> RunInfo:
         from ensemble_core.journal.run_store import look

@@ -6,25 +6,23 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.notebook import in_notebook
 from ensemble_core.api.source import Source, source_of
 from ensemble_core.cli.new_run import new_run
-from ensemble_core.cli.or_resume import check_tag
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
-from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.program import Program
 from ensemble_core.session.executor_choice import (
     check_environment,
     choose_executor,
     read_options,
 )
+from ensemble_core.session.plugins import find_plugins
+from ensemble_core.session.tags import check_tag
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -57,7 +55,7 @@ def load(
         functions=functions, actions=actions, triggers=triggers, statistics=statistics
     )
     found = source_of(source, program)
-    registry = found.program.added_to(_discovered(plugins))
+    registry = found.program.added_to(find_plugins([os.fspath(plugin) for plugin in plugins]))
     record = None if executor is None else registry.lookup("executor", executor)
     given = _overrides(overrides)
     return _checked(found, registry, record, given, "check", allow_idle=allow_idle)
@@ -129,7 +127,7 @@ def run(
         if there is not None:
             there.begin(wait=wait, show=show is not False and in_notebook())
             return there
-    registry = found.program.added_to(_discovered(files))
+    registry = found.program.added_to(find_plugins(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
     ensemble = _checked(found, registry, choice.record, given, "run", allow_idle=allow_idle)
@@ -219,15 +217,6 @@ def _may_block() -> bool:
         hint="write 'await run(…, wait=False)', or wait=True where that is meant",
         code="event-loop",
     )
-
-
-@lru_cache(maxsize=1)
-def _installed() -> Registry:
-    return discover()
-
-
-def _discovered(files: Sequence[str | os.PathLike[str]]) -> Registry:
-    return discover([Path(file) for file in files]) if files else _installed()
 
 
 def _checked(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.program import Program
     from ensemble_core.plugin.registry import Registry
+    from ensemble_core.session.plugins import FindPlugins
 
 __all__ = ["KeptRun", "versions"]
+
+_Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
@@ -45,7 +48,8 @@ class KeptRun:
     ``salvage`` also opens a damaged one, as far as possible. At the end of ``with``, any damage is
     raised, even if the requested part could be read. With ``salvage`` nothing is raised; call
     :meth:`damage` instead. ``whole`` checks every record of a small journal. ``program`` is what a
-    Python program gave the run; of others its names are known.
+    Python program gave the run; of others its names are known. ``warn`` is called with each
+    warning.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class KeptRun:
         state: str | None,
         run: str,
         *,
+        find_plugins: FindPlugins,
+        warn: Callable[[str], None],
         salvage: bool = False,
         whole: bool = False,
         program: Program | None = None,
@@ -62,13 +68,15 @@ class KeptRun:
 
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
+        self._find_plugins = find_plugins
+        self._warn = warn
         self._whole = whole
         self._told = salvage
         self._own = is_own(self.folder)
         self._program = program
         self._registry: Registry | None = None
 
-    def __enter__(self) -> KeptRun:
+    def __enter__(self: _Kept) -> _Kept:
         return self
 
     def __exit__(self, kind: object = None, *_: object) -> None:
@@ -92,19 +100,17 @@ class KeptRun:
             return error
 
     def warn_of_damage(self) -> bool:
-        """Warn on stderr about missing or damaged records of a run that continues all the same.
+        """Warn about missing or damaged records of a run that continues all the same.
         Return True if a snapshot is damaged."""
-        from ensemble_core.cli.error_format import print_warning
-
         self._told = True
         missing, damage = self.journal.missing_tail(), self.journal.damage
         if missing is not None:
-            print_warning(
+            self._warn(
                 f"{missing.what}\n  because: {missing.cause}\n  the run continues after event "
                 f"{self.journal.last()} and asks the executor about the jobs known there"
             )
         if damage is not None:
-            print_warning(f"{damage.what}\n  because: {damage.cause}")
+            self._warn(f"{damage.what}\n  because: {damage.cause}")
         return damage is not None
 
     @property
@@ -122,18 +128,16 @@ class KeptRun:
     def registry(self) -> Registry:
         """The plugins that are installed now, with those files that the run named."""
         if self._registry is None:
-            from ensemble_core.cli.error_format import print_warning
-            from ensemble_core.cli.options import load_plugins
             from ensemble_core.plugin.named_code import is_loaded
 
             files = tuple(self.journal.about.get("plugins", ()))
             loaded = is_loaded("plugin", "look" if self._own else "check")
             if files and not loaded:
-                print_warning(
+                self._warn(
                     f"run {self.tag} is another user's: the plugins that it names are not loaded "
                     f"({', '.join(map(str, files))})"
                 )
-            registry = load_plugins(files if loaded else ())
+            registry = self._find_plugins(files if loaded else ())
             self._registry = self.program.added_to(registry)
         return self._registry
 

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, declared once, and the plugins they name."""
+"""Options and arguments that several commands share, the plugins and the kept runs they name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from ensemble_core.cli import kept_run
 from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.error_format import errors_as_json, print_warning
-from ensemble_core.cli.kept_run import KeptRun
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Display",
+    "KeptRun",
     "allow_idle_option",
     "complete_runs",
     "display_options",
@@ -185,6 +186,17 @@ def complete_runs(
     except EnsembleError:
         return []
     return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]
+
+
+class KeptRun(kept_run.KeptRun):
+    """A kept run of a command, which prints warnings on stderr."""
+
+    def __init__(
+        self, state: str | None, run: str, *, salvage: bool = False, whole: bool = False
+    ) -> None:
+        super().__init__(
+            state, run, find_plugins=load_plugins, warn=print_warning, salvage=salvage, whole=whole
+        )
 
 
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs)

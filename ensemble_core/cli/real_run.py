@@ -38,7 +38,8 @@ def resume_instead(
     was gone on with; else ``None``. Raises :class:`UsageError` for a tag that cannot be had."""
     if tag is None and not or_resume:
         return None
-    from ensemble_core.cli.or_resume import check_tag, go_on
+    from ensemble_core.cli.or_resume import go_on
+    from ensemble_core.session.tags import check_tag
 
     if tag is None or (or_resume and not keep):
         wrong = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"

@@ -5,25 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.options import load_plugins
 from ensemble_core.cli.run_control import EXECUTOR
-from ensemble_core.display.text_style import count_of
 from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import has_performed, is_own
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
+    from ensemble_core.session.plugins import FindPlugins
 
 __all__ = ["check_not_lost", "remains"]
 
 
-def remains(folder: Path, *, end: bool = False) -> int:
+def remains(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
     """How many jobs of a run may be alive by what its executor kept; ``end`` ends them."""
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
         return 0
-    records = load_plugins(()).executors.values()
+    records = find_plugins(()).executors.values()
     return sum(_asked(record, folder.name, kept, end) for record in records)
 
 
@@ -43,12 +42,12 @@ def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
     return found
 
 
-def check_not_lost(folder: Path) -> None:
+def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
     """Raises :class:`JournalError` where the run whose journal has nothing on record had begun."""
-    alive = remains(folder)
+    alive = remains(folder, find_plugins)
     if not alive and not has_performed(folder):
         return
-    jobs = f"{count_of(alive, 'job')} of it may be alive" if alive else "it had begun"
+    jobs = f"{alive} job{'' if alive == 1 else 's'} of it may be alive" if alive else "it had begun"
     raise JournalError(
         f"the journal of run {folder.name} is lost: {folder}",
         cause=f"nothing is on record, but {jobs}",

@@ -40,8 +40,8 @@ from ensemble_core.cli.error_format import errors_as_json as errors_as_json
 from ensemble_core.cli.error_format import print_error as print_error
 from ensemble_core.cli.error_format import print_warning as print_warning
 from ensemble_core.cli.json_lines import to_json as to_json
-from ensemble_core.cli.kept_run import KeptRun as KeptRun
 from ensemble_core.cli.options import Display as Display
+from ensemble_core.cli.options import KeptRun as KeptRun
 from ensemble_core.cli.options import complete_runs as complete_runs
 from ensemble_core.cli.options import display_options as display_options
 from ensemble_core.cli.options import executor_option as executor_option

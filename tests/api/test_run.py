@@ -33,6 +33,15 @@ ENDLESS = {
 }
 
 
+PLUGIN = """
+from ensemble_core import hookimpl
+
+@hookimpl
+def ensemble_actions():
+    return []
+"""
+
+
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     file = tmp_path / "study.yaml"
@@ -359,3 +368,34 @@ main()
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reading_a_run_again_does_not_execute_its_plugin_file_again(
+    study: Path, tmp_path: Path
+) -> None:
+    plugin, executed = tmp_path / "counted.py", tmp_path / "executed"
+    plugin.write_text(
+        f"{PLUGIN}\nwith open({str(executed)!r}, 'a') as file:\n    file.write('.')\n"
+    )
+    ensemble.run(study, executor="local", state=tmp_path / "state", plugins=[plugin])
+    executed.write_text("")
+    run = ensemble.open_run(state=tmp_path / "state")
+    for _ in range(3):
+        assert len(run.jobs()) == 3
+    assert executed.read_text() == "."
+
+
+def test_warnings_about_a_run_that_is_read_go_to_the_log(
+    study: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plugin = tmp_path / "empty.py"
+    plugin.write_text(PLUGIN)
+    run = ensemble.run(study, executor="local", state=tmp_path / "state", plugins=[plugin])
+    assert run.folder is not None
+    run.folder.chmod(0o777)  # as one that somebody else could have made
+    assert len(run.jobs()) == 3
+    assert "the plugins that it names are not loaded" in caplog.text
+    assert capsys.readouterr() == ("", "")

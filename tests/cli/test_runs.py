@@ -21,9 +21,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core import open_run, run
-from ensemble_core.cli.kept_run import KeptRun, versions
+from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
-from ensemble_core.cli.options import complete_runs
+from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.reader import NAME, Snapshot, digest

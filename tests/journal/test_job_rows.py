@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
-from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import KeptRun
 from ensemble_core.journal.job_history import EventJobs
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of
 from ensemble_core.journal.stored_jobs import StoredJobs

@@ -8,7 +8,7 @@ from ensemble_core.cli.asking import asker, leave_word, wait_until_left
 from ensemble_core.cli.commands.resume import take_up
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import Display, json_option, run_argument, state_option
+from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.cli.remains import remains
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
@@ -70,7 +70,8 @@ def cancel(
         try:
             take_up(str(folder), state, display, take_over=take_over, stop_first=stop)
         except JournalError as error:
-            ended = 0 if error.code == "locked" else remains(folder, end=True)
+            locked = error.code == "locked"
+            ended = 0 if locked else remains(folder, load_plugins, end=True)
             if not ended:
                 raise
             said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"

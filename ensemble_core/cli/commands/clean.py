@@ -13,8 +13,13 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import complete_runs, json_option, state_option
+from ensemble_core.cli.options import (
+    KeptRun,
+    complete_runs,
+    json_option,
+    load_plugins,
+    state_option,
+)
 from ensemble_core.cli.remains import remains
 from ensemble_core.display.text_style import count_of, format_size, in_one_line, print_line
 from ensemble_core.errors import EnsembleError, UsageError
@@ -166,7 +171,7 @@ def _size(folder: Path) -> int:
 def _queued(info: RunInfo) -> int:
     """How many jobs of a run its queue may still have."""
     if info.state in ("new", "unreadable"):
-        return remains(info.folder)
+        return remains(info.folder, load_plugins)
     try:
         with KeptRun(None, f"{info.folder}{os.sep}") as past:
             if info.state == "ended" and not (past.journal.sessions()[-1].outcome or {}).get(
@@ -175,7 +180,7 @@ def _queued(info: RunInfo) -> int:
                 return 0
             return len(past.recover(compare=False).engine.in_queue())
     except EnsembleError:
-        return remains(info.folder)
+        return remains(info.folder, load_plugins)
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:

@@ -14,8 +14,7 @@ import click
 
 from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.console import Narrator
 from ensemble_core.display.text_style import print_line, printable, style_of
 from ensemble_core.errors import EnsembleError

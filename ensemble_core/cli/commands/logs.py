@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.text_style import (
     format_size,
     format_table,

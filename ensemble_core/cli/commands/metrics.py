@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import run_argument, state_option
+from ensemble_core.cli.options import KeptRun, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
 from ensemble_core.journal.metric_history import metric_of_rows
 from ensemble_core.metrics.store import parse_path

@@ -7,8 +7,7 @@ from contextlib import closing
 import click
 
 from ensemble_core.cli.error_format import errors_as_json, print_warning
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import run_argument, state_option
+from ensemble_core.cli.options import KeptRun, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES

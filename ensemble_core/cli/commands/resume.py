@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
-from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import (
     Display,
+    KeptRun,
     display_options,
+    load_plugins,
     run_argument,
     set_option,
     state_option,
@@ -126,7 +127,7 @@ def take_up(
                 (folder / asked).unlink()
         forget_requests(folder)
         if not (folder / NAME).exists():
-            check_not_lost(folder)
+            check_not_lost(folder, load_plugins)
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
             return _take_up(past, lock, display, accept_changes, overrides, stop_first, wall)
@@ -163,7 +164,7 @@ def _take_up(
     if over and (ends or (stop_first is None and not (accept_changes or overrides))):
         raise ended
     if not past.journal.texts():
-        check_not_lost(past.folder)
+        check_not_lost(past.folder, load_plugins)
         raise UsageError(
             f"run {past.tag} was killed before it began: nothing happened in it",
             hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",

@@ -67,7 +67,7 @@ def test(
 
 
 def _record(run: str, state: str | None) -> int:
-    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.options import KeptRun
     from ensemble_core.cli.rule_tests.record import recorded
 
     with KeptRun(state, run) as kept:

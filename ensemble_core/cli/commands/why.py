@@ -13,8 +13,7 @@ import click
 
 from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import (

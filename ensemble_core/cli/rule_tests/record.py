@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product, zip_longest
 from typing import Any
 
-from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import KeptRun
 from ensemble_core.cli.rule_tests.decision_words import spoken, told
 from ensemble_core.cli.rule_tests.expected import SAME_TIME, Happened, decided_by
 from ensemble_core.cli.rule_tests.play import Played, play

@@ -30,8 +30,8 @@ from ensemble_core.cli import (  # noqa: F401  (so that children need not)
     run_session,
 )
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
-from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.main import main as ensemble
+from ensemble_core.cli.options import KeptRun
 from ensemble_core.display import console, output, summary  # noqa: F401  (the same)
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row

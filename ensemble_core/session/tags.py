@@ -1,0 +1,74 @@
+"""Tags of runs: which are valid, and which are free."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ensemble_core.cli.remains import check_not_lost
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.reader import NAME, Journal, JournalError
+from ensemble_core.journal.removal import remove
+from ensemble_core.journal.run_store import Lock, is_own, state_folder
+
+if TYPE_CHECKING:
+    from ensemble_core.session.plugins import FindPlugins
+
+__all__ = ["check_tag", "never_began"]
+
+_TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+def check_tag(tag: str, state: str | None, *, new: bool) -> None:
+    """Raise :class:`UsageError` if a tag is invalid, or if a ``new`` run's tag is already in
+    use."""
+    if not _TAG.fullmatch(tag) or tag == "last":
+        raise UsageError(
+            f"{tag!r} cannot be the tag of a run",
+            hint="letters, digits, '.', '_' and '-', at most 200, no '.' first, and not 'last'",
+            code="bad-tag",
+        )
+    if new and (state_folder(state) / "runs" / tag).exists():
+        raise UsageError(
+            f"there is a run {tag} already",
+            hint=f"choose another --tag; --or-resume goes on with it, 'ensemble clean {tag}' "
+            "removes it",
+            code="tag-taken",
+        )
+
+
+def never_began(folder: Path, find_plugins: FindPlugins) -> bool:
+    """True if nothing had happened in the run when it was killed; it is gone then."""
+    if not is_own(folder):
+        return False
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        if _has_begun(folder / NAME):
+            return False
+        check_not_lost(folder, find_plugins)
+        stays = remove(folder)
+        if stays:
+            raise UsageError(
+                f"the folder of run {folder.name} is taken: {folder}",
+                cause=stays,
+                hint="move that elsewhere, or give the run another --tag",
+                code="tag-taken",
+            )
+    finally:
+        lock.release()
+    return True
+
+
+def _has_begun(path: Path) -> bool:
+    """True if a journal is there that has anything on record."""
+    if not path.exists():
+        return False
+    try:
+        with Journal(path) as journal:
+            return bool(journal.texts())
+    except JournalError as error:
+        if error.code != "never-began":
+            raise
+        return False  # killed between the making of the file and that of its tables
