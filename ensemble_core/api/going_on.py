@@ -13,16 +13,16 @@ from pathlib import Path
 
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.source import Source
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.remains import check_not_lost
-from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, migrate
 from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look, require_own
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.session.executor_choice import build_executor, check_environment
+from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
+from ensemble_core.session.remains import check_not_lost
+from ensemble_core.session.run_control import ControlledRun
 from ensemble_core.session.tags import never_began
 
 __all__ = ["gone_on"]

@@ -25,13 +25,13 @@ from ensemble_core.session.plugins import FindPlugins, find_plugins
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
-    from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program
     from ensemble_core.session.interrupts import How
+    from ensemble_core.session.kept_run import KeptRun
 
 __all__ = ["EnsembleRun"]
 
@@ -355,7 +355,7 @@ class EnsembleRun:
         return ask(self.folder, plain(action), by)
 
     def _kept(self) -> KeptRun:
-        from ensemble_core.cli.kept_run import KeptRun
+        from ensemble_core.session.kept_run import KeptRun
 
         if self.folder is None:
             raise UsageError(

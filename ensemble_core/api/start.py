@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.notebook import in_notebook
 from ensemble_core.api.source import Source, source_of
-from ensemble_core.cli.new_run import new_run
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
@@ -21,6 +20,7 @@ from ensemble_core.session.executor_choice import (
     choose_executor,
     read_options,
 )
+from ensemble_core.session.new_run import new_run
 from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.tags import check_tag
 

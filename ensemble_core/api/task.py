@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import Feed
 from ensemble_core.display.console import Narrator, OutputLine
 from ensemble_core.display.output import Output
@@ -28,6 +27,7 @@ from ensemble_core.plugin.program import Program
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import STOPPED, Outcome, Runtime
 from ensemble_core.session.interrupts import How, Interrupts
+from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
     from ensemble_core.model.decisions import Decision

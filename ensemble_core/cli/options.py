@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from ensemble_core.cli import kept_run
 from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.error_format import errors_as_json, print_warning
+from ensemble_core.session import kept_run
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ensemble_core import config
-from ensemble_core.cli.new_run import new_run
 from ensemble_core.cli.options import Display
 from ensemble_core.journal.run_store import fit, new_tag, state_folder
 from ensemble_core.session.executor_choice import ExecutorChoice, check_environment
+from ensemble_core.session.new_run import new_run
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry

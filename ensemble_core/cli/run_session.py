@@ -17,7 +17,6 @@ import click
 
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display
-from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.display.console import Narrator, OutputLine, interesting
 from ensemble_core.display.live import LiveTable, can_be_live
 from ensemble_core.display.output import Output
@@ -34,6 +33,7 @@ from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
+from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
     from ensemble_core.cli.shown_table import ShownTable

@@ -52,11 +52,11 @@ def run_simulated(
     seconds after the begin; ``takes``, ``answers`` and ``purpose`` are those of
     ``VirtualRuntime``.
     """
-    from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession
     from ensemble_core.journal.run_store import fit, new_tag, state_folder
     from ensemble_core.plugin.hookspecs import ExecutorPlugin
     from ensemble_core.runtime.virtual import VirtualRuntime
+    from ensemble_core.session.run_control import ControlledRun
 
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)

@@ -21,7 +21,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core import open_run, run
-from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
@@ -32,6 +31,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.session.kept_run import versions
 from ensemble_core.testing import Story
 
 REGISTRY = discover()

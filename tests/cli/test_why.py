@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, Verdict
@@ -25,6 +24,7 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, ExecutorLost, Resumed, Started
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.session.kept_run import versions
 from ensemble_core.testing import Story
 
 REGISTRY = discover()

@@ -9,11 +9,11 @@ from ensemble_core.cli.commands.resume import take_up
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
-from ensemble_core.cli.remains import remains
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 from ensemble_core.model.events import StopRequested
+from ensemble_core.session.remains import remains
 
 __all__ = ["cancel"]
 

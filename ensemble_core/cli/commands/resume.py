@@ -23,8 +23,6 @@ from ensemble_core.cli.options import (
     state_option,
     wall_option,
 )
-from ensemble_core.cli.remains import check_not_lost
-from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
 from ensemble_core.display.text_style import printable
@@ -50,6 +48,8 @@ from ensemble_core.session.executor_choice import (
     check_environment,
     read_options,
 )
+from ensemble_core.session.remains import check_not_lost
+from ensemble_core.session.run_control import ControlledRun
 
 __all__ = ["resume"]
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ensemble_core.cli import run_control
 from ensemble_core.cli.commands import resume
 from ensemble_core.journal import database, writer
 from ensemble_core.journal.run_store import Lock
@@ -21,6 +20,7 @@ from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
 from ensemble_core.runtime import orders, resumption, snapshots
+from ensemble_core.session import run_control
 from ensemble_core.testing.crash.kill_points import reach
 
 __all__ = ["instrument"]

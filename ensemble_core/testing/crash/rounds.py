@@ -26,7 +26,6 @@ from typing import Any
 from ensemble_core.cli import (  # noqa: F401  (so that children need not)
     error_format,
     json_lines,
-    run_control,
     run_session,
 )
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
@@ -37,7 +36,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
-from ensemble_core.session import executor_choice, interrupts  # noqa: F401  (the same)
+from ensemble_core.session import executor_choice, interrupts, run_control  # noqa: F401  (the same)
 from ensemble_core.testing.crash import kill_points
 from ensemble_core.testing.crash.instrumentation import instrument
 

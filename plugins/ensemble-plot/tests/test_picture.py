@@ -17,7 +17,6 @@ from ensemble_plot.curves import Curve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
@@ -25,6 +24,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import CallReturned, Event, Observed
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.session.kept_run import versions
 from ensemble_core.testing import Story
 
 VERSIONS = versions(discover())

@@ -17,10 +17,10 @@ from ensemble_core.session.earlier_folders import folders_of, reused
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.registry import Registry
+    from ensemble_core.session.run_control import ControlledRun
 
 __all__ = ["NewRun", "new_run"]
 
@@ -82,7 +82,7 @@ def new_run(
         "shared": executor.shared,
         **more,
     }
-    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.session.run_control import ControlledRun
 
     kept = ControlledRun.new(
         state, about, registry, text, list(overrides), executor, ensemble.attached

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.kept_run import versions
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock, new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.session.kept_run import versions
 
 if TYPE_CHECKING:  # loaded while the executor prepares itself
     from ensemble_core.journal.writer import JournalWriter

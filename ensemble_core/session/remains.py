@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.run_control import EXECUTOR
 from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import has_performed, is_own
+from ensemble_core.session.run_control import EXECUTOR
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
