@@ -5,24 +5,20 @@ As ``ensemble run --or-resume`` does; the program brings its callables again. Ca
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.source import Source
+from ensemble_core.api.task import Task
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.reader import NAME, migrate
-from ensemble_core.journal.requests import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, look, require_own
-from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.session.executor_choice import build_executor, check_environment
+from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
-from ensemble_core.session.remains import check_not_lost
-from ensemble_core.session.run_control import ControlledRun
+from ensemble_core.session.resume import take_up
 from ensemble_core.session.tags import never_began
 
 __all__ = ["gone_on"]
@@ -49,67 +45,39 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
         )
     if info.state == "ended":
         return EnsembleRun(tag, folder, task=None, program=source.program)
-    require_own(folder)
-    lock = Lock(folder)
-    lock.acquire()
-    try:
-        return _taken_up(folder, lock, source, overrides)
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _taken_up(folder: Path, lock: Lock, source: Source, overrides: Sequence[str]) -> EnsembleRun:
-    from ensemble_core.api.task import Task
-
-    for asked in (STOP, HALT, LEAVE):
-        with contextlib.suppress(OSError):
-            (folder / asked).unlink()
-    forget_requests(folder)
-    if not (folder / NAME).exists():
-        check_not_lost(folder, find_plugins)
-    migrate(folder / NAME)
-    with KeptRun(
-        None,
-        f"{folder}{os.sep}",
-        find_plugins=find_plugins,
-        warn=_LOG.warning,
-        program=source.program,
-    ) as past:
-        past.journal.check_if_small()
-        past.journal.check_newest()
-        _check(past, source, overrides)
-        name = str(past.executor["name"])
-        record = past.registry.lookup("executor", name)
-        executor = build_executor(past.registry, record, dict(past.executor.get("options", {})))
-        engine = past.recover().engine
-        damaged = past.warn_of_damage()
-        about, registry = past.journal.about, past.registry
-    check_environment(engine.state.ensemble)
-    writer = JournalWriter(folder / NAME)
-    try:
-        if damaged:
-            writer.forget_snapshots()
-        kept = ControlledRun(folder, lock, writer, registry)
-        kept.begin()
-        task = Task(
-            engine.state.ensemble,
-            registry,
-            executor,
-            name=name,
-            tag=folder.name,
-            output=Path(str(about.get("output") or folder / "output")),
+    taken = take_up(
+        folder,
+        partial(
+            KeptRun,
+            None,
+            f"{folder}{os.sep}",
+            find_plugins=find_plugins,
+            warn=_LOG.warning,
             program=source.program,
-            kept=kept,
-            engine=engine,
+        ),
+        find_plugins,
+        partial(_unchanged, source=source, overrides=overrides),
+    )
+    try:
+        task = Task(
+            taken.ensemble,
+            taken.registry,
+            taken.executor,
+            name=taken.choice.name,
+            tag=tag,
+            output=taken.output,
+            program=source.program,
+            kept=taken.kept,
+            engine=taken.engine,
         )
     except BaseException:
-        writer.close()
+        taken.kept.__exit__()
         raise
-    return EnsembleRun(folder.name, folder, task=task, program=source.program)
+    return EnsembleRun(tag, folder, task=task, program=source.program)
 
 
-def _check(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
+def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
+    """Raise :class:`UsageError` if the file has changed, or this is not the run's folder."""
     text = past.journal.texts()[-1]
     if (text.text, text.overrides) != (source.text, tuple(overrides)):
         raise UsageError(

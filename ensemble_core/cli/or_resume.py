@@ -56,9 +56,9 @@ def go_on(
                     err=True,
                 )
         return info.exit_code or 0
-    from ensemble_core.cli.commands.resume import take_up
+    from ensemble_core.cli.commands.resume import resume_run
 
-    return take_up(str(folder), state, display, wall=wall)
+    return resume_run(str(folder), state, display, wall=wall)
 
 
 def _has_changed(journal: Path, file: str) -> bool:

@@ -69,10 +69,11 @@ class KeptRun:
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
         self._find_plugins = find_plugins
-        self._warn = warn
+        self.warn = warn
         self._whole = whole
         self._told = salvage
         self._own = is_own(self.folder)
+        self.has_program = program is not None
         self._program = program
         self._registry: Registry | None = None
 
@@ -105,12 +106,12 @@ class KeptRun:
         self._told = True
         missing, damage = self.journal.missing_tail(), self.journal.damage
         if missing is not None:
-            self._warn(
+            self.warn(
                 f"{missing.what}\n  because: {missing.cause}\n  the run continues after event "
                 f"{self.journal.last()} and asks the executor about the jobs known there"
             )
         if damage is not None:
-            self._warn(f"{damage.what}\n  because: {damage.cause}")
+            self.warn(f"{damage.what}\n  because: {damage.cause}")
         return damage is not None
 
     @property
@@ -133,7 +134,7 @@ class KeptRun:
             files = tuple(self.journal.about.get("plugins", ()))
             loaded = is_loaded("plugin", "look" if self._own else "check")
             if files and not loaded:
-                self._warn(
+                self.warn(
                     f"run {self.tag} is another user's: the plugins that it names are not loaded "
                     f"({', '.join(map(str, files))})"
                 )

@@ -41,6 +41,7 @@ class ControlledRun:
         self.folder = folder
         self.journal = journal
         self._lock = lock
+        self._is_new = False
         self._nothing = False
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
@@ -75,6 +76,7 @@ class ControlledRun:
                 journal.describe(about)
                 journal.text(str(about["file"]), text, overrides, attached)
                 kept = cls(folder, lock, journal, registry)
+                kept._is_new = True
                 kept.begin()
                 with contextlib.suppress(OSError):  # the journal says it too
                     write_began(folder, time.time())
@@ -94,7 +96,8 @@ class ControlledRun:
     def end(self, outcome: Outcome | None) -> str | None:
         """Write down how the run was left; what went wrong with that, if anything did."""
         if outcome is None and not self.journal.seq:
-            self._nothing = True  # the queue could not be opened: nothing ever happened
+            # The queue could not be opened: nothing ever happened.
+            self._nothing = self._is_new
             return None
         if outcome is None:
             said: dict[str, Any] = {"over": False, "reason": "the controller failed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import ensemble_core as ensemble
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.writer import JournalWriter
 
 PROGRAM = """
 import os, signal, sys, time
@@ -84,6 +87,16 @@ def test_another_ensemble_than_the_run_s_is_refused(
     with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
         ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)
     assert got.value.code == "bad-option"
+
+
+def test_a_simulated_run_is_not_resumed_with_real_jobs(tmp_path: Path) -> None:
+    assert program(tmp_path, "kill").returncode == -9
+    with contextlib.closing(JournalWriter(tmp_path / "state" / "runs" / "t" / NAME)) as journal:
+        journal.describe({"simulated": True})
+    refused = program(tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "run t was simulated" in refused.stderr
+    (tmp_path / "go").touch()  # ends the job that the first program began
 
 
 def test_a_run_that_others_can_write_is_not_resumed(

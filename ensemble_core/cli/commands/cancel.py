@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ensemble_core.cli.asking import asker, leave_word, wait_until_left
-from ensemble_core.cli.commands.resume import take_up
+from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
@@ -68,7 +68,7 @@ def cancel(
         stop = StopRequested(0.0, f"cancelled by {asker()}")
         display = Display(as_json=as_json)
         try:
-            take_up(str(folder), state, display, take_over=take_over, stop_first=stop)
+            resume_run(str(folder), state, display, take_over=take_over, stop_first=stop)
         except JournalError as error:
             locked = error.code == "locked"
             ended = 0 if locked else remains(folder, load_plugins, end=True)

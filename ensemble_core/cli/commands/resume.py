@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,30 +25,16 @@ from ensemble_core.cli.options import (
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
 from ensemble_core.display.text_style import printable
-from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.journal.reader import NAME, Text, migrate
-from ensemble_core.journal.requests import forget_requests
-from ensemble_core.journal.run_store import (
-    HALT,
-    LEAVE,
-    STOP,
-    Lock,
-    find,
-    require_own,
-    state_folder,
-)
-from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Resumed, StopRequested
-from ensemble_core.session.executor_choice import (
-    ExecutorChoice,
-    build_executor,
-    check_environment,
-    read_options,
-)
-from ensemble_core.session.remains import check_not_lost
-from ensemble_core.session.run_control import ControlledRun
+from ensemble_core.journal.reader import Text
+from ensemble_core.journal.run_store import find, state_folder
+from ensemble_core.model.events import StopRequested
+from ensemble_core.session import kept_run
+from ensemble_core.session.executor_choice import read_options
+from ensemble_core.session.resume import take_up
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.records import ExecutorPlugin
 
 __all__ = ["resume"]
 
@@ -91,7 +76,7 @@ def resume(
     An executor is used as it was, unless one of its flags says otherwise: of a service that has
     moved, --host and --port.
     """
-    return take_up(
+    return resume_run(
         run,
         state,
         display,
@@ -102,7 +87,7 @@ def resume(
     )
 
 
-def take_up(
+def resume_run(
     run: str,
     state: str | None,
     display: Display,
@@ -113,140 +98,41 @@ def take_up(
     stop_first: StopRequested | None = None,
     wall: float | None = None,
 ) -> int:
-    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left: of a
-    run that has ended too, where the run does not end by it."""
+    """Resume a run and show it; its exit code. With ``stop_first``, only to cancel what is left: of
+    a run that has ended too, where the run does not end by it."""
     folder = find(state_folder(state), run)
-    require_own(folder)
-    lock = Lock(folder)
-    lock.acquire(take_over=take_over)
-    try:
-        # What an earlier controller was asked. At once: from here on it is this one that is asked,
-        # and to read a long history takes a while.
-        for asked in (STOP, HALT, LEAVE):
-            with contextlib.suppress(OSError):
-                (folder / asked).unlink()
-        forget_requests(folder)
-        if not (folder / NAME).exists():
-            check_not_lost(folder, load_plugins)
-        migrate(folder / NAME)
-        with KeptRun(state, str(folder)) as past:
-            return _take_up(past, lock, display, accept_changes, overrides, stop_first, wall)
-    finally:
-        lock.release()
 
+    def changed(past: kept_run.KeptRun) -> Text | None:
+        _go_to(str(past.journal.about.get("cwd", ".")), past.tag)
+        return None if stop_first is not None else _changed(past, accept_changes, overrides)
 
-def _take_up(
-    past: KeptRun,
-    lock: Any,
-    display: Display,
-    accept_changes: bool,
-    overrides: Sequence[str],
-    stop_first: StopRequested | None,
-    wall: float | None,
-) -> int:
-    if past.journal.about.get("simulated"):
-        raise UsageError(
-            f"run {past.tag} was simulated: no job of it is real, so there is none to go on with",
-            hint="'ensemble simulate' plays it again; 'ensemble run' runs it",
-            code="run-simulated",
-        )
-    sessions = past.journal.sessions()
-    outcome = sessions[-1].outcome if sessions else None
-    over = outcome is not None and bool(outcome.get("over"))
-    ended = UsageError(
-        f"run {past.tag} has ended, with exit code {(outcome or {}).get('exit_code')}",
-        cause=str((outcome or {}).get("reason") or "") or None,
-        hint="'ensemble run' starts it anew; a change of its file that gives it something to do "
-        "opens it again, with --accept-changes or --set; 'ensemble status' shows how it went",
-        code="run-ended",
+    taken = take_up(
+        folder,
+        partial(KeptRun, state, str(folder)),
+        load_plugins,
+        changed,
+        with_flags=_with_flags,
+        may_reopen=accept_changes or bool(overrides),
+        take_over=take_over,
+        stop_first=stop_first,
     )
-    ends = stop_first is not None and stop_first.ends
-    if over and (ends or (stop_first is None and not (accept_changes or overrides))):
-        raise ended
-    if not past.journal.texts():
-        check_not_lost(past.folder, load_plugins)
-        raise UsageError(
-            f"run {past.tag} was killed before it began: nothing happened in it",
-            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
-            code="never-began",
-        )
-    if past.journal.about.get("program") and stop_first is None:
-        raise UsageError(
-            f"run {past.tag} has functions of the Python program that began it",
-            hint=f"go on with it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
-            code="program-absent",
-        )
-    past.journal.check_if_small()
-    if not ends:
-        past.journal.check_newest()
-    about = past.journal.about
-    _go_to(str(about.get("cwd", ".")), past.tag)
-    changed = None if stop_first is not None else _changed(past, accept_changes, overrides)
-    reopened = over and stop_first is None
-    if reopened and (
-        changed is None or not _something_to_do(past, past.loading_new("check")(changed))
-    ):
-        raise ended
-    record = past.registry.lookup("executor", str(past.executor["name"]))
-    options = dict(past.executor.get("options", {}))
-    told = given_flags(record, options)
-    if told != options:
-        options = read_options(record, (), told)
-    executor = build_executor(past.registry, record, options)
-    recovered = past.recover(compare=not ends, pending=changed is None)
-    ensemble: Ensemble = recovered.engine.state.ensemble
-    damaged = past.warn_of_damage()
-    # Whoever leaves last tidies the file up, and that is to be the one who writes.
-    past.journal.close()
-    with contextlib.closing(JournalWriter(past.journal.path)) as writer:
-        if damaged:
-            writer.forget_snapshots()
-        kept = ControlledRun(past.folder, lock, writer, past.registry)
-        if changed is not None:
-            ensemble = past.loading_new("run")(changed)
-        if stop_first is None:
-            check_environment(ensemble)
-        if changed is not None:
-            _adopt(recovered.engine, ensemble)
-            writer.text(changed.file, changed.text, changed.overrides, ensemble.attached)
-        kept.begin()
-        choice = ExecutorChoice(str(past.executor["name"]), record, "", "as the run began", options)
-        session = RunSession(ensemble, choice, display)
-        return session.run(
-            past.registry,
-            executor,
-            Path(str(about.get("output") or past.folder / "output")),
-            past.tag,
-            kept,
-            engine=recovered.engine,
+    with taken.kept:
+        return RunSession(taken.ensemble, taken.choice, display).run(
+            taken.registry,
+            taken.executor,
+            taken.output,
+            folder.name,
+            taken.kept,
+            engine=taken.engine,
             stop_first=stop_first,
             wall=wall,
-            reopened=reopened,
+            reopened=taken.reopened,
         )
 
 
-def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
-    """True if a run that has ended goes on with this file: tried on an engine of its own."""
-    trial = past.recover(compare=False, pending=False).engine
-    trial.adopt(ensemble)
-    trial.handle(Resumed(trial.state.now, reopened=True))
-    return trial.state.ended is None
-
-
-def _adopt(engine: Engine, ensemble: Ensemble) -> None:
-    """Go on with a changed file; say which rules can have no effect any more."""
-    for rule in engine.adopt(ensemble):
-        click.echo(
-            f"warning: rule {rule}, which joined while the run was under way, speaks of what the "
-            "changed file does not have: it is gone",
-            err=True,
-        )
-    for state in engine.state.rules.states.values():
-        if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
-            click.echo(
-                f"warning: rule {state.rule.id} waits for the start, which is over: it never fires",
-                err=True,
-            )
+def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, Any]:
+    told = given_flags(record, options)
+    return options if told == options else read_options(record, (), told)
 
 
 def _go_to(folder: str, tag: str) -> None:
@@ -262,7 +148,7 @@ def _go_to(folder: str, tag: str) -> None:
         ) from error
 
 
-def _changed(past: KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
+def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
     """The ensemble file as it is now, with these overrides after its own, if it differs from what
     the run goes by. Raises :class:`UsageError` with the differences where they are not accepted.
     """
@@ -274,7 +160,7 @@ def _changed(past: KeptRun, accept: bool, overrides: Sequence[str]) -> Text | No
     return replace(now, overrides=(*now.overrides, *overrides))
 
 
-def _changed_file(past: KeptRun, text: Text, accept: bool) -> Text | None:
+def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | None:
     if not text.file or past.journal.about.get("made"):
         return None  # it was a mapping of a program, or made of another file
     try:

@@ -70,13 +70,13 @@ def _none_left(info: RunInfo) -> bool:
 
 
 def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
-    from ensemble_core.cli.commands.resume import take_up
+    from ensemble_core.cli.commands.resume import resume_run
     from ensemble_core.model.events import StopRequested
     from ensemble_core.runtime.controller import STOPPED
 
     asked = StopRequested(0.0, f"stopped by {asker()}", STOPPED, "cancel-left")
     try:
-        take_up(str(folder), state, display, stop_first=asked)
+        resume_run(str(folder), state, display, stop_first=asked)
     except EnsembleError as error:
         if isinstance(error, ExecutorError) or error.code == "locked":
             error.exit_code = AGAIN

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ensemble_core.cli.commands import resume
 from ensemble_core.journal import database, writer
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
 from ensemble_core.runtime import orders, resumption, snapshots
-from ensemble_core.session import run_control
+from ensemble_core.session import resume, run_control
 from ensemble_core.testing.crash.kill_points import reach
 
 __all__ = ["instrument"]
@@ -135,6 +134,6 @@ def instrument(chance: random.Random) -> None:
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock is let go"),
         (run_control.ControlledRun, "begin", "keeping"),
-        (resume, "_take_up", "the run is taken up"),
+        (resume, "_taken_up", "the run is taken up"),
     ):
         _around(owner, name, label)

@@ -1,0 +1,208 @@
+"""Resumption of a run: its lock, the checks, its engine, executor and journal.
+
+``ensemble resume``, ``ensemble cancel``, ``ensemble stop --cancel-jobs`` and ``ensemble_core.run(…,
+or_resume=True)`` all call :func:`take_up`; what they do with the run then is up to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.reader import NAME, Text, migrate
+from ensemble_core.journal.requests import forget_requests
+from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, require_own
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import Resumed, StopRequested
+from ensemble_core.session.executor_choice import ExecutorChoice, build_executor, check_environment
+from ensemble_core.session.remains import check_not_lost
+from ensemble_core.session.run_control import ControlledRun
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.records import ExecutorPlugin
+    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.session.kept_run import KeptRun
+    from ensemble_core.session.plugins import FindPlugins
+
+__all__ = ["TakenUp", "take_up"]
+
+_Options = dict[str, Any]
+
+
+class TakenUp(NamedTuple):
+    """All that a controller needs to go on with a run, whose lock and journal ``kept`` holds.
+
+    ``reopened`` is true if the run had ended.
+    """
+
+    ensemble: Ensemble
+    engine: Engine
+    choice: ExecutorChoice
+    executor: Executor
+    registry: Registry
+    output: Path
+    kept: ControlledRun
+    reopened: bool
+
+
+def take_up(
+    folder: Path,
+    open_kept: Callable[[], KeptRun],
+    find_plugins: FindPlugins,
+    changed: Callable[[KeptRun], Text | None],
+    *,
+    with_flags: Callable[[ExecutorPlugin, _Options], _Options] = lambda record, options: options,
+    may_reopen: bool = False,
+    take_over: bool = False,
+    stop_first: StopRequested | None = None,
+) -> TakenUp:
+    """Lock the run in this folder, check that it can go on, and recover its engine.
+
+    ``open_kept`` opens the run. ``changed`` returns the ensemble file if the run is to go on with a
+    changed one; it also checks or enters the folder in which the run was started. ``with_flags``
+    changes the executor's options. A run that has ended is resumed only if ``may_reopen`` and the
+    changed file gives it something to do, or to cancel what is left with ``stop_first``.
+    ``take_over`` ignores a lock whose owner cannot be checked.
+
+    Raises :class:`EnsembleError` for a run of another user, one that was simulated, that has ended,
+    or whose program's functions are missing; then the lock is released.
+    """
+    require_own(folder)
+    lock = Lock(folder)
+    lock.acquire(take_over=take_over)
+    try:
+        # What an earlier controller was asked. At once: from here on it is this one that is asked,
+        # and to read a long history takes a while.
+        for asked in (STOP, HALT, LEAVE):
+            with contextlib.suppress(OSError):
+                (folder / asked).unlink()
+        forget_requests(folder)
+        if not (folder / NAME).exists():
+            check_not_lost(folder, find_plugins)
+        migrate(folder / NAME)
+        with open_kept() as past:
+            _check(past, stop_first, may_reopen, find_plugins)
+            return _taken_up(past, lock, changed, with_flags, stop_first)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check(
+    past: KeptRun, stop_first: StopRequested | None, may_reopen: bool, find_plugins: FindPlugins
+) -> None:
+    """Raise :class:`EnsembleError` if nothing can go on with this run."""
+    if past.journal.about.get("simulated"):
+        raise UsageError(
+            f"run {past.tag} was simulated: no job of it is real, so there is none to go on with",
+            hint="'ensemble simulate' plays it again; 'ensemble run' runs it",
+            code="run-simulated",
+        )
+    ends = stop_first is not None and stop_first.ends
+    if _is_over(past) and (ends or (stop_first is None and not may_reopen)):
+        raise _ended(past)
+    if not past.journal.texts():
+        check_not_lost(past.folder, find_plugins)
+        raise UsageError(
+            f"run {past.tag} was killed before it began: nothing happened in it",
+            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            code="never-began",
+        )
+    if past.journal.about.get("program") and stop_first is None and not past.has_program:
+        raise UsageError(
+            f"run {past.tag} has functions of the Python program that began it",
+            hint=f"go on with it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
+            code="program-absent",
+        )
+    past.journal.check_if_small()
+    if not ends:
+        past.journal.check_newest()
+
+
+def _taken_up(
+    past: KeptRun,
+    lock: Lock,
+    changed: Callable[[KeptRun], Text | None],
+    with_flags: Callable[[ExecutorPlugin, _Options], _Options],
+    stop_first: StopRequested | None,
+) -> TakenUp:
+    text = changed(past)
+    reopened = _is_over(past) and stop_first is None
+    if reopened and (text is None or not _something_to_do(past, past.loading_new("check")(text))):
+        raise _ended(past)
+    name = str(past.executor["name"])
+    record = past.registry.lookup("executor", name)
+    options = with_flags(record, dict(past.executor.get("options", {})))
+    executor = build_executor(past.registry, record, options)
+    ends = stop_first is not None and stop_first.ends
+    engine = past.recover(compare=not ends, pending=text is None).engine
+    ensemble: Ensemble = engine.state.ensemble
+    damaged = past.warn_of_damage()
+    output = Path(str(past.journal.about.get("output") or past.folder / "output"))
+    # Whoever leaves last tidies the file up, and that is to be the one who writes.
+    past.journal.close()
+    writer = JournalWriter(past.journal.path)
+    try:
+        if damaged:
+            writer.forget_snapshots()
+        kept = ControlledRun(past.folder, lock, writer, past.registry)
+        if text is not None:
+            ensemble = past.loading_new("run")(text)
+        if stop_first is None:
+            check_environment(ensemble)
+        if text is not None:
+            _adopt(engine, ensemble, past.warn)
+            writer.text(text.file, text.text, text.overrides, ensemble.attached)
+        kept.begin()
+    except BaseException:
+        writer.close()
+        raise
+    choice = ExecutorChoice(name, record, "", "as the run began", options)
+    return TakenUp(ensemble, engine, choice, executor, past.registry, output, kept, reopened)
+
+
+def _outcome(past: KeptRun) -> Mapping[str, Any]:
+    """How the last controller left the run; empty if it was killed."""
+    sessions = past.journal.sessions()
+    return (sessions[-1].outcome if sessions else None) or {}
+
+
+def _is_over(past: KeptRun) -> bool:
+    return bool(_outcome(past).get("over"))
+
+
+def _ended(past: KeptRun) -> UsageError:
+    outcome = _outcome(past)
+    return UsageError(
+        f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
+        cause=str(outcome.get("reason") or "") or None,
+        hint="'ensemble run' starts it anew; a change of its file that gives it something to do "
+        "opens it again, with --accept-changes or --set; 'ensemble status' shows how it went",
+        code="run-ended",
+    )
+
+
+def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
+    """True if a run that has ended goes on with this file: tried on an engine of its own."""
+    trial = past.recover(compare=False, pending=False).engine
+    trial.adopt(ensemble)
+    trial.handle(Resumed(trial.state.now, reopened=True))
+    return trial.state.ended is None
+
+
+def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
+    """Go on with a changed file; warn about rules that can have no effect any more."""
+    for rule in engine.adopt(ensemble):
+        warn(
+            f"rule {rule}, which joined while the run was under way, speaks of what the changed "
+            "file does not have: it is gone"
+        )
+    for state in engine.state.rules.states.values():
+        if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
+            warn(f"rule {state.rule.id} waits for the start, which is over: it never fires")
