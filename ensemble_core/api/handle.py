@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
-from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES
@@ -287,10 +286,11 @@ class EnsembleRun:
                 again = task.runtime.ended is not None
                 task.stop(reason, how="leave" if again else "stop")
             return
+        from ensemble_core.journal.requests import leave_word
         from ensemble_core.journal.run_store import HALT
 
         if self.folder is not None and self.state == "running":
-            (self.folder / HALT).write_text(reason, encoding="utf-8")
+            leave_word(self.folder, HALT, word=reason)
 
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any
@@ -345,12 +345,12 @@ class EnsembleRun:
 
     def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Ask the run for an action, wherever it is under way; what was decided."""
+        from ensemble_core.journal.requests import ask, asker
+
         by = f"a program of {asker()}"
         if self._task is not None:
             decided = self._task.runtime.request(plain(action), by).result()
             return [decision.to_dict() for decision in decided]
-        from ensemble_core.journal.requests import ask
-
         assert self.folder is not None
         return ask(self.folder, plain(action), by)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from ensemble_core.cli.run_session import Feed
 from ensemble_core.display.console import Narrator, OutputLine
+from ensemble_core.display.feed import Feed
 from ensemble_core.display.output import Output
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.engine import Engine

@@ -5,11 +5,8 @@ The run is asked through its folder: its controller may be on another machine.
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,16 +14,14 @@ import click
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.display.text_style import format_fields, printable
-from ensemble_core.errors import EnsembleError, Location, UsageError
+from ensemble_core.errors import Location, UsageError
 
 if TYPE_CHECKING:
     from ensemble_core.journal.run_store import Lock
 
 __all__ = [
     "AGAIN",
-    "asker",
     "given_values",
-    "leave_word",
     "request",
     "switch_rules",
     "wait_until_left",
@@ -40,7 +35,7 @@ _LOOK = 0.2
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
     """Ask the run for an action and show what it decided; 1 where that was nothing."""
-    from ensemble_core.journal.requests import ask
+    from ensemble_core.journal.requests import ask, asker
     from ensemble_core.journal.run_store import find, state_folder
 
     with errors_as_json(as_json):
@@ -70,32 +65,6 @@ def _said(decision: Mapping[str, Any]) -> str:
     if kind == "fired":
         return f"rule {decision['rule']} fired on that"
     return str(decision.get("message") or kind)
-
-
-def asker() -> str:
-    """The user who runs this program, and the machine, as the run's controller tells it."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "somebody"
-    return f"{user} on {socket.gethostname()}"
-
-
-def leave_word(folder: Path, *names: str) -> None:
-    """Ask the run's controller to end or leave the run, by files of these names in its folder.
-
-    Raises :class:`EnsembleError` where they cannot be written.
-    """
-    try:
-        for name in names:
-            (folder / name).write_text(f"{asker()}\n", encoding="utf-8")
-    except OSError as error:
-        raise EnsembleError(
-            f"run {folder.name} cannot be told to stop",
-            cause=error.strerror,
-            hint="send its controller SIGTERM: 'ensemble status' says where it is",
-            code="unwritable",
-        ) from error
 
 
 def wait_until_left(lock: Lock) -> None:

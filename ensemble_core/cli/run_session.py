@@ -17,29 +17,28 @@ import click
 
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display
-from ensemble_core.display.console import Narrator, OutputLine, interesting
+from ensemble_core.display.console import Narrator, OutputLine
+from ensemble_core.display.feed import Feed
 from ensemble_core.display.live import LiveTable, can_be_live
 from ensemble_core.display.output import Output
 from ensemble_core.display.summary import resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.report import Report
 from ensemble_core.journal.requests import Desk
-from ensemble_core.model.decisions import Decision, Submit
+from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, JobEvent, StopRequested
+from ensemble_core.model.events import Event, StopRequested
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
+from ensemble_core.runtime.controller import Outcome, Runtime
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.shown_table import ShownTable
     from ensemble_core.runtime.virtual import VirtualRuntime
 
-__all__ = ["Feed", "RunSession"]
+__all__ = ["RunSession"]
 
 _USUAL_SIZE = os.terminal_size((80, 24))
 
@@ -137,7 +136,7 @@ class RunSession:
         if self._show is not None and self._block is not None:
             from ensemble_core.cli.shown_table import ShownTable
 
-            feed.shown = ShownTable(runtime.engine, self._show)
+            feed.table = ShownTable(runtime.engine, self._show).lines
         if engine is not None:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
@@ -281,46 +280,3 @@ class RunSession:
             width=self._size().columns if is_terminal(self._out) else None,
             kept=kept,
         )
-
-
-class Feed(Watcher):
-    """Hands a run's events and decisions to the output thread: each call, on the engine's thread,
-    is a few instructions."""
-
-    def __init__(self, output: Output, *, everything: bool) -> None:
-        self._output = output
-        self._everything = everything
-        self.wants_ticks = output.block is not None
-        self.shown: ShownTable | None = None
-        #: Our ids of the jobs that are in the queue, for who asks how many there are.
-        self.active: set[str] = set()
-        #: Tells, once, that the run stops and whether its jobs are left to the queue.
-        self.announce: Callable[[bool], None] | None = None
-        #: The newest event, where nobody was told of it: it says when decisions were made.
-        self._untold: Event | None = None
-
-    def event(self, event: Event) -> None:
-        if isinstance(event, JobEvent) and event.name == "clean":
-            self.active.discard(event.job)
-        if isinstance(event, StopRequested) and self.announce is not None:
-            self.announce(event.then == "keep")
-        self._untold = None
-        if self._everything or interesting(event):
-            self._output.put(event)
-        else:
-            self._untold = event
-
-    def decision(self, decision: Decision) -> None:
-        if isinstance(decision, Submit):
-            self.active.update(job.id for job in decision.jobs)
-        if self._untold is not None:
-            self._output.put(self._untold)
-            self._untold = None
-        self._output.put(decision)
-
-    def tick(self, report: Report) -> None:
-        if self._output.block is not None:
-            self._output.block.report = report
-            lines = None if self.shown is None else self.shown.lines()
-            if lines is not None:
-                self._output.block.table = lines

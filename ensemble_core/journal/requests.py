@@ -23,7 +23,7 @@ from ensemble_core.model.decisions import Decision
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Desk", "ask", "forget_requests"]
+__all__ = ["Desk", "ask", "asker", "forget_requests", "leave_word"]
 
 _FOLDER = "requests"
 _LARGEST = 1_000_000
@@ -101,6 +101,36 @@ def forget_requests(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in (folder / _FOLDER).iterdir():
             path.unlink(missing_ok=True)
+
+
+def asker() -> str:
+    """The user who runs this program, and the machine, as the run's controller tells it."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user} on {socket.gethostname()}"
+
+
+def leave_word(folder: Path, *names: str, word: str | None = None) -> None:
+    """Ask the run's controller to stop, end or leave the run, by files of these names in its
+    folder. They say who asks, or this word instead.
+
+    Raises :class:`EnsembleError` where they cannot be written.
+    """
+    try:
+        for name in names:
+            (folder / name).write_text(f"{word or asker()}\n", encoding="utf-8")
+    except OSError as error:
+        raise EnsembleError(
+            f"run {folder.name} cannot be told to stop",
+            cause=error.strerror,
+            hint="send its controller SIGTERM: 'ensemble status' says where it is",
+            code="unwritable",
+        ) from error
 
 
 class Desk:

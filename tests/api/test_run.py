@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
+from ensemble_core.journal.run_store import HALT
 from ensemble_core.testing import wait_until
 
 STUDY = """
@@ -399,3 +400,17 @@ def test_warnings_about_a_run_that_is_read_go_to_the_log(
     assert len(run.jobs()) == 3
     assert "the plugins that it names are not loaded" in caplog.text
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_stop_that_cannot_be_left_in_the_runs_folder_is_an_error_of_ours(tmp_path: Path) -> None:
+    run = ensemble.run(ENDLESS, executor="local", state=tmp_path / "state", wait=False)
+    started(run)
+    assert run.folder is not None
+    in_the_way = run.folder / HALT
+    in_the_way.mkdir()
+    with pytest.raises(ensemble.EnsembleError, match="cannot be told to stop") as got:
+        ensemble.open_run(state=tmp_path / "state").stop()
+    assert got.value.code == "unwritable"
+    in_the_way.rmdir()
+    run.stop()
+    run.wait()

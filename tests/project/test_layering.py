@@ -88,6 +88,13 @@ def test_the_engine_is_among_what_is_pure() -> None:
     } <= set(PURE)
 
 
+@pytest.mark.parametrize(
+    "file", sorted((CORE / "session").glob("*.py")), ids=lambda file: file.stem
+)
+def test_a_session_leaves_printing_to_its_face(file: Path) -> None:
+    assert "print" not in [name for _, name in world_calls(file.read_text())]
+
+
 def test_the_core_ships_its_types_and_its_schema() -> None:
     assert (CORE / "py.typed").exists()
     assert (CORE / "config" / "ensemble.schema.json").exists()

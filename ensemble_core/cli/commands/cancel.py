@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from ensemble_core.cli.asking import asker, leave_word, wait_until_left
+from ensemble_core.cli.asking import wait_until_left
 from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
+from ensemble_core.journal.requests import asker, leave_word
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.remains import remains

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from ensemble_core.cli.asking import AGAIN, asker, leave_word, wait_until_left
+from ensemble_core.cli.asking import AGAIN, wait_until_left
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.journal.requests import asker, leave_word
 from ensemble_core.journal.run_store import HALT, LEFT, Lock, RunInfo, find, look, state_folder
 
 __all__ = ["stop"]
