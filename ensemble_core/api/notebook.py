@@ -6,16 +6,33 @@ import html
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ensemble_core.display.text_style import format_duration
 
 if TYPE_CHECKING:
-    from ensemble_core.api.handle import EnsembleRun
+    from ensemble_core.engine.report import Report
 
 __all__ = ["as_html", "in_notebook", "progress"]
 
 _COLUMNS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
+
+
+class _Run(Protocol):
+    """The part of an ``EnsembleRun`` that a notebook shows."""
+
+    tag: str
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    def report(self) -> Report: ...
 
 
 def in_notebook() -> bool:
@@ -25,7 +42,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def progress(run: EnsembleRun) -> Callable[[], None]:
+def progress(run: _Run) -> Callable[[], None]:
     """Show how a run stands, below the cell: what shows it anew."""
     from importlib import import_module
 
@@ -39,7 +56,7 @@ def progress(run: EnsembleRun) -> Callable[[], None]:
     return lambda: handle.update(frame())
 
 
-def as_html(run: EnsembleRun, elapsed: float | None = None) -> str:
+def as_html(run: _Run, elapsed: float | None = None) -> str:
     """A run as a notebook shows it: its state and a row for each group."""
     state, code = run.state, run.exit_code
     said = [f"<b>{html.escape(run.tag)}</b>", state]

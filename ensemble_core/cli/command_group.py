@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.entry import end_at_ctrl_c
+from ensemble_core.cli import end_at_ctrl_c
 from ensemble_core.errors import EnsembleError, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]

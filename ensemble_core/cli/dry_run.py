@@ -79,7 +79,7 @@ def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
 
 def _show(job: Job, choice: ExecutorChoice, as_json: bool) -> None:
     from ensemble_core.config.schema import defaults
-    from ensemble_core.plugin.rendering import rendered
+    from ensemble_core.session.executor_choice import rendered
 
     if choice.record.render is None:
         if not as_json:

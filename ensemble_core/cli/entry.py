@@ -5,15 +5,10 @@ While the command line is imported, Ctrl-C ends the process with exit code 130 a
 """
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
-import os
 
-__all__ = ["end_at_ctrl_c", "main"]
+from ensemble_core.cli import end_at_ctrl_c
 
-
-def end_at_ctrl_c(*_: object) -> None:
-    """Handle SIGINT: end the process. Nothing was begun or printed."""
-    os.write(2, b"interrupted\n")
-    os._exit(130)
+__all__ = ["main"]
 
 
 def main(prog_name: "str | None" = None) -> None:

@@ -8,7 +8,8 @@ function needs beyond that, it imports when it is called.
 - **Options**: ``executor_option``, ``key_value_option``, ``plugin_option``, ``state_option``,
   ``json_option``, ``wall_option``, ``run_argument`` (with ``complete_runs`` for shells).
   ``load_plugins`` finds the plugins, ``choose_executor`` and ``read_options`` make of the options
-  what ``build_executor`` and ``build_resizer`` take.
+  what ``build_executor`` and ``build_resizer`` take. ``rendered`` returns a job as an executor
+  would hand it to its queue.
 - **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
@@ -69,6 +70,7 @@ from ensemble_core.session.executor_choice import build_executor as build_execut
 from ensemble_core.session.executor_choice import build_resizer as build_resizer
 from ensemble_core.session.executor_choice import choose_executor as choose_executor
 from ensemble_core.session.executor_choice import read_options as read_options
+from ensemble_core.session.executor_choice import rendered as rendered
 
 if TYPE_CHECKING:
     from ensemble_core.cli.real_run import resume_instead as resume_instead

@@ -242,7 +242,7 @@ def _build(options: Mapping[str, Any]) -> Executor:
 def _remains(tag: str, state: Path, end: bool) -> int:
     from ensemble_core.local.remains import remains
 
-    return remains(tag, state, end)
+    return remains(tag, state, LocalExecutor(slots=1) if end else None)
 
 
 def _available() -> tuple[bool, str]:

@@ -13,13 +13,12 @@ import time
 from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import NAME, boot
 from ensemble_core.local.ledger_lines import checked
 from ensemble_core.local.protocol import decode
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_client import SECRET, address
-from ensemble_core.plugin.executor import Run
+from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["remains"]
 
@@ -27,21 +26,21 @@ __all__ = ["remains"]
 _ENDING = 120.0
 
 
-def remains(tag: str, state: Path, end: bool) -> int:
-    """How many jobs of the run may be alive; ``end`` ends them, and waits for that.
+def remains(tag: str, state: Path, ending: Executor | None) -> int:
+    """How many jobs of the run may be alive. With an executor, which is not open yet, they are
+    ended, and waited for.
 
     Raises :class:`ExecutorError` where they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)
     count = max(1, waiting + begun) if supervisor else begun
-    if end and count:
+    if ending is not None and count:
         if not supervisor:  # one that knows the ledger ends what its predecessor has left
-            executor = LocalExecutor(slots=1)
-            executor.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
+            ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
             supervisor = _supervisor(tag, state)
             _tell_to_end(tag, state, supervisor)
-            executor.close()
+            ending.close()
         else:
             _tell_to_end(tag, state, supervisor)
     return count

@@ -7,17 +7,11 @@ by programs, and by tests.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
 from ensemble_core.model.jobs import Job
 
-if TYPE_CHECKING:
-    from ensemble_core.plugin.records import ExecutorPlugin
-
-__all__ = ["Rendered", "rendered", "shell_line"]
+__all__ = ["Rendered", "shell_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +21,6 @@ class Rendered:
 
     text: str
     media_type: str = "text/x-shellscript"
-
-
-def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
-    """Return what the executor would hand to its queue for a job. Raises :class:`PluginError` if
-    its ``render`` is at fault."""
-    assert record.render is not None
-    try:
-        made: object = record.render(job, options)
-    except EnsembleError:
-        raise
-    except Exception as error:
-        what = f"executor {record.name!r} cannot say what its queue is handed for {job.id}"
-        raise plugin_raised(what, error) from error
-    if not isinstance(made, Rendered):
-        whose = f"executor {record.name!r}"
-        raise returned_wrong(whose, "render", made, "a Rendered", record.render)
-    return made
 
 
 def shell_line(job: Job, launcher: str = "") -> str:

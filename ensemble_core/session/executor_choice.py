@@ -19,9 +19,11 @@ from ensemble_core.errors import EnsembleError, UsageError, plugin_raised, retur
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.model.jobs import Job
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
     from ensemble_core.plugin.registry import Registry
+    from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "check_environment",
     "choose_executor",
     "read_options",
+    "rendered",
 ]
 
 _WORDS = {
@@ -157,6 +160,25 @@ def _options_of(
         ) from error
     except Exception as error:
         raise plugin_raised(f"{_shown(registry, kind, record)} cannot be built", error) from error
+
+
+def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
+    """Return what the executor would hand to its queue for a job. Raises :class:`PluginError` if
+    its ``render`` is at fault."""
+    from ensemble_core.plugin.rendering import Rendered
+
+    assert record.render is not None
+    try:
+        made: object = record.render(job, options)
+    except EnsembleError:
+        raise
+    except Exception as error:
+        what = f"executor {record.name!r} cannot say what its queue is handed for {job.id}"
+        raise plugin_raised(what, error) from error
+    if not isinstance(made, Rendered):
+        whose = f"executor {record.name!r}"
+        raise returned_wrong(whose, "render", made, "a Rendered", record.render)
+    return made
 
 
 def probe(record: ExecutorPlugin) -> tuple[bool, str]:

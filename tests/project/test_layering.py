@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from configparser import ConfigParser
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,67 @@ def test_the_engine_is_among_what_is_pure() -> None:
 )
 def test_a_session_leaves_printing_to_its_face(file: Path) -> None:
     assert "print" not in [name for _, name in world_calls(file.read_text())]
+
+
+#: Rooms that may still have circles inside.
+CIRCULAR = {"engine", "model"}
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """What each module of a package imports of it: anywhere, also in functions and for types."""
+    files = {
+        ".".join([root.name, *file.relative_to(root).with_suffix("").parts]).removesuffix(
+            ".__init__"
+        ): file
+        for file in root.rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for module, file in files.items():
+        named: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                named |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                full = {each.name: f"{node.module}.{each.name}" for each in node.names}
+                named |= {name if name in files else node.module for name in full.values()}
+        # The package itself imports public names when they are used.
+        found[module] = {name for name in named if name in files} - {module, root.name}
+    return found
+
+
+def circle(imports: Mapping[str, Collection[str]]) -> list[str]:
+    """A circle of imports, or an empty list."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_no_modules_import_one_another_not_even_for_types() -> None:
+    graph = {
+        module: {name for name in named if not {room(module)} & {room(name)} & CIRCULAR}
+        for module, named in imports(CORE).items()
+        if module != CORE.name
+    }
+    assert len(graph) > 200
+    assert circle(graph) == []
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_a_circle_of_imports_is_found_also_if_it_is_for_types_only(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    (package / "room").mkdir(parents=True)
+    (package / "room" / "one.py").write_text("from package.room import two\n")
+    (package / "room" / "two.py").write_text(
+        "if TYPE_CHECKING:\n    from package.room.three import Three\n"
+    )
+    (package / "room" / "three.py").write_text("def f():\n    import package.room.one\n")
+    assert set(circle(imports(package))) == {f"package.room.{n}" for n in ("one", "two", "three")}
 
 
 def test_the_core_ships_its_types_and_its_schema() -> None:

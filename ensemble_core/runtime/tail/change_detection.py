@@ -45,9 +45,9 @@ class ChangeDetector:
         self._full_until = 0.0
         self._said: set[str] = set()
         self._kinds: dict[int, str] = {}
-        self._told = PollInterval(_NET, _NET, 60.0, 100.0)
-        self._remote = PollInterval(_REMOTE, _REMOTE, 30.0, 10.0)
-        self._here = PollInterval(0.1, 1.0, 10.0, 20.0)
+        self._told: PollInterval[File] = PollInterval(_NET, _NET, 60.0, 100.0)
+        self._remote: PollInterval[File] = PollInterval(_REMOTE, _REMOTE, 30.0, 10.0)
+        self._here: PollInterval[File] = PollInterval(0.1, 1.0, 10.0, 20.0)
         self._paces = (self._told, self._remote, self._here)
         self._fresh: deque[File] = deque()
 
@@ -157,7 +157,7 @@ class ChangeDetector:
             )
             return False
 
-    def _pace(self, file: File) -> PollInterval:
+    def _pace(self, file: File) -> PollInterval[File]:
         device = self._device(file)
         if device is not None and device != file.device:
             file.device = device

@@ -96,7 +96,7 @@ class File:
         # What the follower notes: on which device it was last, how often it is looked at, which
         # file the kernel tells of, whether its job is over.
         self.device: int | None = None
-        self.pace: PollInterval | None = None
+        self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
         self._observer = observer

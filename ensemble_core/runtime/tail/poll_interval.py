@@ -9,10 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ensemble_core.runtime.tail.file import File
+from typing import Generic, Protocol, TypeVar
 
 __all__ = ["LOCAL", "REMEMBERING", "PollInterval"]
 
@@ -28,7 +25,17 @@ LOCAL = frozenset(
 REMEMBERING = frozenset({"nfs", "nfs4"})
 
 
-class PollInterval:
+class _Polled(Protocol):
+    """A file with the interval at which it is polled now."""
+
+    @property
+    def pace(self) -> object: ...
+
+
+_File = TypeVar("_File", bound=_Polled)
+
+
+class PollInterval(Generic[_File]):
     """Files that are polled together, and when their next turn is.
 
     The pause after a turn is ``shortest`` seconds when there was news, and half as long again as
@@ -41,20 +48,20 @@ class PollInterval:
         self._idle = idle
         self._longest = longest
         self._per_cost = per_cost
-        self._files: dict[File, None] = {}
-        self._left: deque[File] = deque()
+        self._files: dict[_File, None] = {}
+        self._left: deque[_File] = deque()
         self._pause = shortest
         self._next = 0.0
         self._cost = 0.0
         self._news = False
 
-    def add(self, file: File) -> None:
+    def add(self, file: _File) -> None:
         """Look at this file, too."""
         if not self._files:
             self._next = time.monotonic() + self._shortest
         self._files[file] = None
 
-    def remove(self, file: File) -> None:
+    def remove(self, file: _File) -> None:
         """Look at this file no more."""
         self._files.pop(file, None)
 
@@ -68,7 +75,7 @@ class PollInterval:
         """Look at every file now; at those that had their turn, once more after the others."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 
-    def turn(self, look: Callable[[File], bool], slice_: float) -> list[File]:
+    def turn(self, look: Callable[[_File], bool], slice_: float) -> list[_File]:
         """Look at files for at most about ``slice_`` seconds, and go on there the next time. Gives
         those with news."""
         began = time.monotonic()
@@ -76,7 +83,7 @@ class PollInterval:
             if not self._files or began < self._next:
                 return []
             self._left = deque(self._files)
-        news: list[File] = []
+        news: list[_File] = []
         now = began
         while self._left and now - began < slice_:
             file = self._left.popleft()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ensemble_core import Rendered, UsageError
-from ensemble_core.cli.toolkit import Registry, load_text
+from ensemble_core.cli.toolkit import Registry, load_text, rendered
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.faults import nearest
 from ensemble_jobspec.workload import Workload
@@ -66,7 +66,6 @@ def written(
 
 def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str, Rendered]:
     record = registry.executors[target]
-    assert record.render is not None
     ensemble = load_text(as_yaml(converted.document), registry, file="", executor=record)
     defaults = {
         key: option["default"]
@@ -74,7 +73,7 @@ def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str
         if "default" in option
     }
     return {
-        name: record.render(next(group.jobs(0)), defaults)
+        name: rendered(record, next(group.jobs(0)), defaults)
         for name, group in ensemble.groups.items()
         if name in converted.shapes
     }
