@@ -98,6 +98,8 @@ LISTED = "'ensemble runs' lists the runs that there are"
 
 #: Seconds that who reads waits for a write of another machine's controller.
 _PATIENCE = 1.0
+#: Bytes below which an error of the disk is taken for a lack of space.
+_LEAST_SPACE = 1 << 20
 
 
 class JournalError(EnsembleError):
@@ -148,7 +150,9 @@ def words(error: BaseException, path: Path) -> JournalError:
     name = getattr(error, "sqlite_errorname", "")
     if isinstance(error, OSError):
         text = error.strerror or text
-    if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
+    full = "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower()
+    # SQLite says only "disk I/O error" if its shared memory finds no space.
+    if full or ("I/O" in text and _is_nearly_full(path.parent)):
         hint = "free some space, or name another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
     unreadable = (
@@ -179,6 +183,15 @@ def words(error: BaseException, path: Path) -> JournalError:
         hint="'ensemble status' and 'ensemble events' show what of it can be read",
         code="journal",
     )
+
+
+def _is_nearly_full(folder: Path) -> bool:
+    """True if the file system has less space left than SQLite needs to open a journal."""
+    try:
+        system = os.statvfs(folder)
+    except OSError:
+        return False
+    return system.f_blocks > 0 and system.f_bavail * system.f_frsize < _LEAST_SPACE
 
 
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:

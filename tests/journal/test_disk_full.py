@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 
 from ensemble_core.config import load_text
 from ensemble_core.journal import writer as writer_module
+from ensemble_core.journal.database import words
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import Replay
 from ensemble_core.journal.writer import JournalWriter
@@ -448,3 +450,14 @@ def test_a_run_is_not_begun_where_its_journal_has_no_room(tmp_path: Path, free: 
         assert submits(tmp_path) == []
         runs = disk / "state" / "runs"
         assert not runs.exists() or list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(("free", "code"), [(0, "full"), (1000, "journal")])
+def test_an_io_error_of_sqlite_on_a_full_disk_says_that_there_is_no_space(
+    free: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = list(os.statvfs(tmp_path))
+    fields[1], fields[2], fields[4] = 4096, 1000, free
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    error = words(sqlite3.OperationalError("disk I/O error"), tmp_path / NAME)
+    assert error.code == code
