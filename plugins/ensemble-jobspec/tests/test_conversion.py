@@ -500,3 +500,23 @@ def test_flux_takes_what_came_from_flux(tmp_path: Path) -> None:
     assert made["tasks"][0]["command"] == ["hostname", "{index}"]
     assert made["attributes"]["system"]["duration"] == 90
     assert made["attributes"]["system"]["cwd"] == "/tmp"
+
+
+def test_a_plugin_that_cannot_write_for_its_queue_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(FLUX))
+    (tmp_path / "broken.py").write_text("""
+from ensemble_core import ExecutorPlugin, hookimpl
+
+def render(job, options):
+    return 1 / 0
+
+@hookimpl
+def ensemble_executors():
+    return [ExecutorPlugin(name="broken", summary="A queue.", build=dict, render=render)]
+""")
+    job, plugin = str(tmp_path / "job.json"), str(tmp_path / "broken.py")
+    result = CliRunner().invoke(
+        main, ["jobspec", "convert", job, "--to", "broken", "--plugin", plugin]
+    )
+    assert "executor 'broken' cannot say what its queue is handed" in result.output
+    assert result.exit_code == 2
