@@ -6,13 +6,14 @@ Had by ``rule_evaluation``, whose firings decide, and by ``engine``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ensemble_core.engine.occasion import Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
     Call,
     Cancel,
@@ -37,8 +38,6 @@ class Effects:
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submission(state)
-        #: What is done with a decision on a generator.
-        self.steer: Callable[[SetGenerator], None] = lambda decision: None
 
     def apply(self, origin: Origin, decision: Decision) -> None:
         """Give a decision its effect in here, and hand it on."""
@@ -74,7 +73,7 @@ class Effects:
             self.submission.hand_over(decision.group)  # perhaps it has more places now
             return
         elif isinstance(decision, SetGenerator):
-            self.steer(decision)
+            self._steer(decision)
             return
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
@@ -91,6 +90,22 @@ class Effects:
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
             self.state.look_at_once(rule_state)
+
+    def _steer(self, decision: SetGenerator) -> None:
+        """Pause a generator or let it go on, ask for more points, or have it learn."""
+        state = self.state
+        generator = state.generators.get(decision.generator)
+        if generator is None or decision.generator not in state.ensemble.generators:
+            raise EnsembleError(
+                f"there is no generator {decision.generator!r}", code="no-such-generator"
+            )
+        if decision.pause is not None:
+            generator.paused = decision.pause
+        generator.extra += max(0, decision.count)
+        for name in decision.learns:
+            generator.learn(state.generators[name], state.generators)
+        state.look_for_end = state.generators_due = True
+        state.out.append(decision)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from ensemble_core.engine.generator_state import Asking, GeneratorState
 from ensemble_core.engine.known_names import named_fields
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.decisions import Call, Log, SetGenerator
+from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import Event
 from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
@@ -78,22 +77,6 @@ class Generating:
             return False
         self._give_up(generator, error)
         return True
-
-    def steer(self, decision: SetGenerator) -> None:
-        """Do what a rule decided on a generator."""
-        state = self.state
-        generator = state.generators.get(decision.generator)
-        if generator is None or self._spec(decision.generator) is None:
-            raise EnsembleError(
-                f"there is no generator {decision.generator!r}", code="no-such-generator"
-            )
-        if decision.pause is not None:
-            generator.paused = decision.pause
-        generator.extra += max(0, decision.count)
-        for name in decision.learns:
-            generator.learn(state.generators[name], state.generators)
-        state.look_for_end = state.generators_due = True
-        state.out.append(decision)
 
     def resumed(self) -> None:
         """A later controller has the run: calls are made again, generators at fault built anew."""

@@ -73,7 +73,6 @@ class RuleEvaluation:
         self.effects = Effects(state)
         self.endings = Endings(self)
         self.generating = Generating(self)
-        self.effects.steer = self.generating.steer
         self.observer: RuleObserver | None = None
 
     # -- which rules ---------------------------------------------------------------------------
