@@ -1,4 +1,4 @@
-"""Occasions, firings and open requests: what the parts of the engine hand to one another.
+"""Occasions, firings, open requests and stops: what the parts of the engine hand to one another.
 
 Plain data, kept by the run's state where it outlasts an event; made by ``engine`` and
 ``rule_evaluation``.
@@ -7,17 +7,17 @@ Plain data, kept by the run's state where it outlasts an event; made by ``engine
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Scope
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Call, Resize
+from ensemble_core.model.decisions import Call, Resize, Terminate
 from ensemble_core.model.events import Event
 
-__all__ = ["Occasion", "Origin", "Pending"]
+__all__ = ["Occasion", "Origin", "Pending", "Stop"]
 
 Asked = TypeVar("Asked", Call, Resize)
 
@@ -86,3 +86,13 @@ class Pending(Generic[Asked]):
             self.link,
             replace(self.decision, rule=self.origin.rule, attempt=attempt),
         )
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """A stop that is in force: what was decided, the events since, and the jobs of which the last
+    is among these."""
+
+    decision: Terminate
+    deferred: list[Event] = field(default_factory=list)
+    over: dict[str, None] = field(default_factory=dict)

@@ -9,14 +9,14 @@ object, encoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ensemble_core.engine import demands
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.known_names import all_fields, named_fields
-from ensemble_core.engine.occasion import Occasion, Origin, Pending
+from ensemble_core.engine.occasion import Occasion, Origin, Pending, Stop
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
@@ -41,9 +41,6 @@ from ensemble_core.model.ensemble import LONGEST_CHAIN, Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
-
-if TYPE_CHECKING:
-    from ensemble_core.engine.stopping import Stop
 
 __all__ = ["State"]
 

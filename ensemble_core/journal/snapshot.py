@@ -34,7 +34,6 @@ from ensemble_core.engine import (
     rule_set,
     scopes,
     silence,
-    stopping,
     strangers,
     table_rows,
     timers,
@@ -54,7 +53,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 17
+FORMAT = 18
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -76,7 +75,6 @@ _CLASSES: dict[str, type[Any]] = {
             rule_set,
             scopes,
             silence,
-            stopping,
             strangers,
             table_rows,
             timers,
