@@ -6,9 +6,9 @@ Plain data, kept by the run's state where it outlasts an event; made by ``engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.rule_index import RuleState
@@ -17,9 +17,14 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Terminate
 from ensemble_core.model.events import Event
 
-__all__ = ["Occasion", "Origin", "Pending", "Stop"]
+__all__ = ["Occasion", "Origin", "Pending", "Step", "Steps", "Stop"]
 
 Asked = TypeVar("Asked", Call, Resize)
+
+#: A method and its arguments. It is called with the event after them, and returns ``Steps``.
+Step: TypeAlias = tuple[Any, ...]
+#: What follows, first to last; see ``agenda``. ``None``: nothing, not even a metric rule.
+Steps: TypeAlias = Sequence[Step] | None
 
 
 class Occasion(NamedTuple):

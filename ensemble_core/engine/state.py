@@ -37,7 +37,7 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
-from ensemble_core.model.ensemble import LONGEST_CHAIN, Ensemble
+from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
@@ -402,8 +402,8 @@ class State:
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
             f"another without any job finishing in between\n"
             f"  because: {chain_text(link.names())}\n"
-            "  hint: give one of these rules a condition or fewer repetitions"
-            + (", or raise limits.chain" if link.depth <= LONGEST_CHAIN else ""),
+            "  hint: give one of these rules a condition or fewer repetitions, or raise "
+            "limits.chain"
         )
         if one is state:
             self.out.append(DisableRule(rules=(state.rule.id,)))
