@@ -19,7 +19,7 @@ from ensemble_core.engine.scopes import Slice
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
-from ensemble_core.model.rules import RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["Endings"]
 

@@ -16,7 +16,7 @@ from ensemble_core.engine.variation import beyond, combinations
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import tidy
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.rules import changed_fields
+from ensemble_core.model.retry_policy import changed_fields
 
 __all__ = ["of_rows", "rows_of"]
 

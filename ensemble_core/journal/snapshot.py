@@ -48,7 +48,8 @@ from ensemble_core.model import conditions, decisions, events, generators, jobs,
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.expressions import Formula, expression
-from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.model.rules import BoundRule, BoundSpec
 
 __all__ = ["FORMAT", "dump", "load"]
 
@@ -91,7 +92,7 @@ _CLASSES: dict[str, type[Any]] = {
     if isinstance(found, type)
     and found.__module__ == module.__name__
     and not issubclass(found, (Enum, StatisticSpec))
-} | {"rules.RetryPolicy": RetryPolicy}
+} | {"retry_policy.RetryPolicy": RetryPolicy}
 _CONTAINERS: dict[str, type[Any]] = {
     each.__name__: each for each in (dict, list, set, deque, MappingProxyType)
 }

@@ -39,7 +39,8 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.expressions import EVENT_FIELDS, expression
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.rules import BoundAction, BoundRule, RetryPolicy, Trigger
+from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.testing import Story
 
 Spec = Mapping[str, Any]
