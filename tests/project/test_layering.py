@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 from configparser import ConfigParser
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,50 @@ def test_the_engine_is_among_what_is_pure() -> None:
         "engine/job_table",
         "errors",
     } <= set(PURE)
+
+
+def imports(rooms: Collection[str]) -> dict[str, set[str]]:
+    """The modules of these rooms, each with those of them that it imports, be it only for types."""
+    files = {
+        ".".join(file.relative_to(CORE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): file
+        for room in rooms
+        for file in (CORE / room).rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for module, file in files.items():
+        named: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                named.update(each.name for each in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        found[module] = (named & files.keys()) - {module}
+    return found
+
+
+def test_no_circle_of_imports_even_for_types() -> None:
+    try:
+        TopologicalSorter(imports(["engine", "metrics", "model"])).prepare()
+    except CycleError as error:
+        pytest.fail(f"these import one another: {' → '.join(error.args[1])}")
+
+
+def test_the_layers_of_the_engine_hold_for_type_only_imports() -> None:
+    contracts = ConfigParser()
+    contracts.read(CONTRACTS)
+    layers = [
+        [f"ensemble_core.engine.{name}" for name in line.split(" | ")]
+        for line in contracts["importlinter:contract:engine"]["layers"].strip().splitlines()
+    ]
+    graph, reached = imports(["engine"]), dict[str, set[str]]()
+    for module in TopologicalSorter(graph).static_order():
+        reached[module] = graph[module].union(*(reached[each] for each in graph[module]))
+    for place, layer in enumerate(layers):
+        above = {module for higher in layers[: place + 1] for module in higher}
+        for module in layer:
+            assert reached[module].isdisjoint(above), f"{module} imports upwards"
 
 
 def test_the_core_ships_its_types_and_its_schema() -> None:
