@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ensemble_core.engine.endings import Endings
 from ensemble_core.engine.generating import Generating
-from ensemble_core.engine.occasion import Step, Steps
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.records import Step, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.state import State
 from ensemble_core.model.events import Event
@@ -26,10 +26,10 @@ class Agenda:
     """The steps that follow from an event."""
 
     def __init__(
-        self, state: State, rules: RuleEvaluation, endings: Endings, generating: Generating
+        self, state: State, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
     ) -> None:
         self._state, self._rules = state, rules
-        self._endings, self._generating = endings, generating
+        self._completion, self._generating = completion, generating
 
     def work(self, event: Event, steps: Steps, rest: Callable[[], Step | None]) -> None:
         """Carry out these steps and all that follow from them. ``rest`` returns the next step when
@@ -43,11 +43,11 @@ class Agenda:
                 state.link = state.deepest
                 self._rules.look(event)
                 if state.withdrawn:
-                    stack += [(self._endings.gone, each) for each in reversed(state.withdrawn)]
+                    stack += [(self._completion.gone, each) for each in reversed(state.withdrawn)]
                     state.withdrawn = []
                 elif state.dropped:
                     stack += [
-                        (self._endings.settle_index, each) for each in reversed(state.dropped)
+                        (self._completion.settle_index, each) for each in reversed(state.dropped)
                     ]
                     state.dropped = []
                 else:
@@ -69,15 +69,15 @@ class Agenda:
             return None
         if state.limits_met:
             met, state.limits_met = list(state.limits_met), {}
-            return (self._endings.limited, met)
+            return (self._completion.limited, met)
         if state.generators_due:
             return (self._generating.turn,)
         if state.look_for_idle:
-            return (self._endings.idle,)
-        met = self._endings.only_held()
-        return (self._endings.limited, met) if met else None
+            return (self._completion.idle,)
+        met = self._completion.only_held()
+        return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
         """Return the same for an event that a stop deferred: ``idle`` alone."""
         state = self._state
-        return (self._endings.idle,) if state.look_for_idle and state.ended is None else None
+        return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

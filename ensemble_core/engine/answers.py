@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core.engine.endings import Endings
 from ensemble_core.engine.generating import Generating
-from ensemble_core.engine.occasion import Pending, Steps
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.records import Pending, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
@@ -22,9 +22,11 @@ _LONGEST_RETRY = 60.0
 class Answers:
     """Answers worked into ``state``, with the rules that hear of them."""
 
-    def __init__(self, rules: RuleEvaluation, endings: Endings, generating: Generating) -> None:
+    def __init__(
+        self, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
+    ) -> None:
         self._state, self._rules = rules.state, rules
-        self._endings, self._generating = endings, generating
+        self._completion, self._generating = completion, generating
 
     def returned(self, event: CallReturned) -> Steps:
         """Handle a function's return: perform the actions it asks for, or tell its generator."""
@@ -46,7 +48,7 @@ class Answers:
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
-            return self._endings.settle_index(record.index, event)
+            return self._completion.settle_index(record.index, event)
         return None
 
     def failed(self, event: CallFailed) -> Steps:

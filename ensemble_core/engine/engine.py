@@ -57,13 +57,12 @@ from typing import Any
 
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
-from ensemble_core.engine.endings import Endings
 from ensemble_core.engine.generating import Generating
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.known_names import named_fields
-from ensemble_core.engine.occasion import Occasion, Steps
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.records import JobRecord, Occasion, Steps
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
@@ -122,9 +121,9 @@ class Engine:
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
         self._generating = Generating(self._rules)
-        self._endings = Endings(self._rules, self._generating.jobs)
-        self._agenda = Agenda(ensemble, self._rules, self._endings, self._generating)
-        self._answers = Answers(self._rules, self._endings, self._generating)
+        self._completion = JobCompletion(self._rules, self._generating.jobs)
+        self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
+        self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
         #: Whether events that a stop deferred are worked in: their rows are counted already.
         self._catching_up = False
@@ -285,7 +284,7 @@ class Engine:
         state, rules = self.state, self._rules
         record = state.table.records.get(event.job) if event.ours else None
         if record is None:
-            self._on_stranger(event)
+            self._on_foreign_job(event)
             return ()
         state.link = record.link
         if record.stopping and self._stopping.swallows(record, event):
@@ -305,7 +304,7 @@ class Engine:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
             if event.name == "clean":
-                return [(self._endings.settle_index, record.index)]
+                return [(self._completion.settle_index, record.index)]
             return None
         # Most events concern no rule, and are to cost no call.
         if (
@@ -315,8 +314,8 @@ class Engine:
         ):
             rules.react(occasions, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
-                return [(self._endings.cleaned, record)] if event.name == "clean" else ()
-        return self._endings.cleaned(record, event) if event.name == "clean" else None
+                return [(self._completion.cleaned, record)] if event.name == "clean" else ()
+        return self._completion.cleaned(record, event) if event.name == "clean" else None
 
     def _work_out_result(self, record: JobRecord, event: JobEvent) -> None:
         """Work out the group's ``result`` of a job that has succeeded."""
@@ -354,12 +353,12 @@ class Engine:
             return
         table.without_value.append(name)
 
-    def _on_stranger(self, event: JobEvent) -> None:
+    def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
             return  # late news of a job that is over, or of a run that is
         if state.rules.strangers:
-            names, fields = state.strangers.take(event)
+            names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, stranger=True)
 
     def _on_observed(self, event: Observed) -> None:
@@ -438,7 +437,7 @@ class Engine:
             self._catch_up(deferred)
         if state.ended is not None:
             state.rules.index.touched.clear()
-            return [(self._endings.settle_index, record.index) for record in cancelled]
+            return [(self._completion.settle_index, record.index) for record in cancelled]
         for call in calls:
             if call in state.calls:
                 state.calls[call] = asked = state.calls[call].retry()
@@ -450,7 +449,7 @@ class Engine:
             self._generating.resumed()
         state.withdrawn += cancelled
         self._rules.react((), None, event)
-        return [(self._endings.resumed,)]
+        return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
         """Work in the events that a stop deferred, each as if it came now."""
@@ -572,7 +571,7 @@ class Engine:
             index = state.attempts.get(event.key)
             if index is not None:
                 index.waits = False
-                return [(self._endings.settle_index, index)]
+                return [(self._completion.settle_index, index)]
         elif event.timer == "retry":
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:

@@ -2,9 +2,9 @@
 
 A call of a generator goes out as a decision ``Call`` of kind ``generator``, and its answer comes
 back as the event that a function's does, so that a replay calls nobody. One call of each is under
-way at a time, and holds all that it is to be told. Had by ``rule_evaluation``; ``endings`` tells
-``jobs`` (the module ``points``) of indices that are over, and lets generators be called before
-rules on ``idle`` are looked at.
+way at a time, and holds all that it is to be told. Called by ``agenda``, which calls generators
+before it looks at rules on ``idle``, and by ``answers``. ``job_completion`` tells ``jobs`` (the
+module ``points``) of indices that are over.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from ensemble_core.engine.generator_state import Asking, GeneratorState
-from ensemble_core.engine.known_names import named_fields
-from ensemble_core.engine.occasion import Occasion, Steps
+from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.points import PointJobs
+from ensemble_core.engine.records import Occasion, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallReturned, Event

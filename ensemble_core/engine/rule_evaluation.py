@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from ensemble_core.engine.effects import Effects
+from ensemble_core.engine.effects import Effects, switched
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.records import JobRecord, Occasion, Origin, Slice
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
-from ensemble_core.engine.switching import switched
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import AddRule, Decision, Fired, Switch
@@ -325,7 +322,7 @@ class RuleEvaluation:
         """Perform actions of a firing. Yield whenever the actions of other firings come first."""
         state = self.state
         for action in actions:
-            if state.ended is not None:
+            if self.state.ended is not None:
                 return
             try:
                 decided: Iterable[object] = EngineFiring(state, origin).perform(action)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.occasion import Stop
+from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
 from ensemble_core.model.codec import NOTHING

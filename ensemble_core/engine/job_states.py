@@ -1,6 +1,6 @@
-"""Job steps: what an event of each name (RFC 21) does to a job's state, and the occasions it makes.
+"""States of a job: what an event of each name (RFC 21) changes, and the occasions that it makes.
 
-Used by the job table, for strangers' jobs, and by the index of rules.
+Used by the job table, for foreign jobs, and by the index of rules.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from typing import Literal, NamedTuple
 
 from ensemble_core.model.jobs import RFC21_EVENTS, JobState
 
-__all__ = ["OUTCOME_OCCASIONS", "STEPS", "Outcome", "Step", "events_of", "exit_code", "step_of"]
+__all__ = [
+    "OUTCOME_OCCASIONS",
+    "TRANSITIONS",
+    "Outcome",
+    "Transition",
+    "events_of",
+    "exit_code",
+    "transition_of",
+]
 
 Outcome = Literal["success", "failed", "cancelled"]
 
@@ -49,7 +57,7 @@ _STATE_OCCASION = {
 }
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """The change that an event of one name makes to a job.
 
     ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
@@ -64,17 +72,17 @@ class Step(NamedTuple):
     moving: tuple[str, ...]
 
 
-def step_of(name: str) -> Step:
-    """The step of an event, whether or not RFC 21 names it."""
+def transition_of(name: str) -> Transition:
+    """The transition of an event, whether or not RFC 21 names it."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
     moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
-    return Step(once, changes, state.value, own, moving)
+    return Transition(once, changes, state.value, own, moving)
 
 
-STEPS = {name: step_of(name) for name in RFC21_EVENTS}
+TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
 #: The occasions of how a job ended, which is known by its ``finish`` or else its ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
@@ -94,6 +102,6 @@ def events_of(occasion: str) -> Iterator[str]:
         yield occasion.removeprefix("job-")
     if occasion in OUTCOME_OCCASIONS.values():
         yield from ("finish", "clean")
-    for name, step in STEPS.items():
-        if occasion in step.moving:
+    for name, transition in TRANSITIONS.items():
+        if occasion in transition.moving:
             yield name

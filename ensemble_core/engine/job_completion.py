@@ -1,7 +1,10 @@
-"""Endings: what follows when an attempt is over, then perhaps its index, and then perhaps all jobs
-of a slice, of a group or of the run.
+"""Completion of jobs: retry, done, lost and idle.
 
-Had by ``rule_evaluation``, whose rules on ``job-done``, ``job-lost`` and ``idle`` it considers.
+Decides what follows when an attempt is over, then perhaps its index, and then perhaps all jobs of a
+slice, of a group or of the run.
+
+The methods are steps of ``agenda``: each returns the steps that follow. Rules on ``job-done``,
+``job-lost``, ``limit`` and ``idle`` are considered here.
 """
 
 from __future__ import annotations
@@ -9,22 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from ensemble_core.engine.job_fields import JobFields
-from ensemble_core.engine.job_record import Index, JobRecord, Link
-from ensemble_core.engine.occasion import Occasion, Step, Steps
+from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.points import PointJobs
+from ensemble_core.engine.records import Index, JobRecord, Link, Occasion, Slice, Step, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
 from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["Endings"]
+__all__ = ["JobCompletion"]
 
 
-class Endings:
+class JobCompletion:
     """Retries, indices that are over, and ``idle``, as attempts end."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
