@@ -1,24 +1,59 @@
-"""States of a job: what an event of each name (RFC 21) changes, and the occasions that it makes.
+"""States of attempts and indices, and what an event of each name (RFC 21) changes.
 
-Used by the job table, for foreign jobs, and by the index of rules.
+``ATTEMPT`` and ``INDEX`` say how jobs move through the engine; a property test holds the job table
+and ``job_completion`` to them, and docs/job-states.md is drawn from them. ``TRANSITIONS`` are the
+same for a single event, as the job table, foreign jobs and the index of rules use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 from ensemble_core.model.jobs import RFC21_EVENTS, JobState
 
 __all__ = [
+    "ATTEMPT",
+    "INDEX",
     "OUTCOME_OCCASIONS",
     "TRANSITIONS",
     "Outcome",
+    "States",
     "Transition",
     "events_of",
     "exit_code",
     "transition_of",
 ]
+
+#: States, with the states that each may lead to, by what happens. All else changes no state.
+States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+#: An attempt: a job of the queue. ``submit`` is the decision, the rest of the single words are
+#: events of its job. ``requeue``: a stop cancelled it, or its queue is gone, and the run resumed.
+ATTEMPT: States = {
+    "new": {"submit": ("held", "paced", "queued")},
+    "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
+    "paced": {"its turn": ("queued",), "cancel or end": ("gone",)},
+    "queued": {
+        "start": ("running",),
+        "finish": ("ended",),
+        "clean": ("gone",),
+        "requeue": ("held",),
+    },
+    "running": {"finish": ("ended",), "clean": ("gone",), "requeue": ("held",)},
+    "ended": {"clean": ("gone",)},
+    "gone": {},
+}
+
+#: An index: a job with all its attempts. It is called while functions that its attempts' events
+#: asked for are under way, and waiting while its next attempt is to come.
+INDEX: States = {
+    "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
+    "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
+    "waiting": {"wait over": ("open", "lost"), "cancel or end": ("lost",)},
+    "done": {},
+    "lost": {},
+}
 
 Outcome = Literal["success", "failed", "cancelled"]
 

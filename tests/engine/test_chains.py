@@ -127,3 +127,24 @@ def test_a_snapshot_holds_a_long_chain() -> None:
     again = load(state, told.ensemble)
     assert again is not None
     assert dump(again) == state
+
+
+MIXED = """
+jobs: [{name: g, command: 'true', count: 5, at_once: 1, retry: {times: 2, wait: 50}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {trigger: job-start, name: g, when: index == 2, action: {name: cancel, label: g}}
+  - {trigger: job-cancel, repetitions: unlimited, action: {name: log, message: 'cancel {job}'}}
+  - {trigger: job-lost, repetitions: unlimited, action: {name: log, message: 'lost {job}'}}
+"""
+
+
+def test_held_jobs_and_waiting_retries_that_are_cancelled_together_are_settled_one_by_one() -> None:
+    told = Story(MIXED)
+    told.start()
+    for job in ("g.0", "g.1"):  # both wait for their retries
+        told.play(job, status=256)
+    decided = told.job("g.2", *BEGIN)
+    assert [one.message for one in decided if isinstance(one, Log)] == [
+        *("cancel g.3", "lost g.3", "lost g.0", "lost g.1", "cancel g.4", "lost g.4")
+    ]
