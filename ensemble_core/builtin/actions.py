@@ -45,7 +45,8 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import worked_out
 from ensemble_core.model.placeholders import filled_message
-from ensemble_core.model.rules import Firing, changed_fields
+from ensemble_core.model.retry_policy import changed_fields
+from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick

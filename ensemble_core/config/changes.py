@@ -16,7 +16,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.groups import change_group
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
-from ensemble_core.model.rules import LITERAL_FIELDS
+from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
 __all__ = ["JOB_FIELDS", "check_merge", "known_now"]
 

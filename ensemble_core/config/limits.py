@@ -10,37 +10,25 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import RESOURCES
-from ensemble_core.model.ensemble import LONGEST_CHAIN, Limits, amount
+from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["bind_limits", "hours_of"]
 
 
-def bind_limits(
-    context: Context, given: object, groups: Iterable[JobGroup], *, kept: bool = False
-) -> Limits:
-    """The checked limits. Errors are reported, and the default stands in for a wrong value. A run
-    that is ``kept`` may have a longer chain: it was begun when that was allowed."""
+def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
+    """The checked limits. Errors are reported, and the default stands in for a wrong value."""
     if not isinstance(given, Mapping) or not context.intact(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
     hours = {name: float(given[name]) for name in RESOURCES if given.get(name) is not None}
     for group in groups:
         _check_one_job(context, group, hours)
-    chain = int(given.get("chain", Limits().chain))
-    if chain > LONGEST_CHAIN and not kept:
-        context.report(
-            ("limits", "chain"),
-            f"'chain' is {chain}, it must be at most {LONGEST_CHAIN}: a longer chain of firings "
-            "could exceed Python's recursion limit",
-            hint="give a rule of the chain a condition or fewer repetitions",
-            code="out-of-range",
-        )
     return Limits(
         jobs=None if jobs is None else int(jobs),
         **hours,
         submits_per_second=None if pace is None else float(pace),
-        chain=chain,
+        chain=int(given.get("chain", Limits().chain)),
         wall=_duration(
             context, given, "wall", "the run would be stopped at once", 'it may go on: "3h50m"'
         ),

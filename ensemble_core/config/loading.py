@@ -107,16 +107,14 @@ def load_text(
     functions: Collection[str] = (),
     here: str | None = None,
     must_begin: bool = False,
-    kept: bool = False,
     purpose: Purpose = "check",
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
-    that stands for the file's. ``functions`` are available besides those of ``custom:``. ``kept``:
-    a kept run began with this text, so what is refused only in new runs is accepted. Only if the
-    ``purpose`` is to run the file are the classes that it names loaded and tried.
+    that stands for the file's. ``functions`` are available besides those of ``custom:``. Only
+    if the ``purpose`` is to run the file are the classes that it names loaded and tried.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -126,7 +124,7 @@ def load_text(
 
             give_parameters(context.document.data)
         check_shape(context)
-        ensemble = _Loader(context, file, frozenset(functions), must_begin, kept).load()
+        ensemble = _Loader(context, file, frozenset(functions), must_begin).load()
     _raise(context)
     return ensemble
 
@@ -244,16 +242,10 @@ class _Loader:
     """Builds the ensemble part by part, in the order in which they refer to one another."""
 
     def __init__(
-        self,
-        context: Context,
-        file: str,
-        functions: frozenset[str],
-        must_begin: bool,
-        kept: bool,
+        self, context: Context, file: str, functions: frozenset[str], must_begin: bool
     ) -> None:
         self._context = context
         self._must_begin = must_begin
-        self._kept = kept
         self._functions = functions
         self._data: dict[str, Any] = context.document.data
         self._file = file
@@ -277,7 +269,7 @@ class _Loader:
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
-        limits = bind_limits(context, data.get("limits"), groups.values(), kept=self._kept)
+        limits = bind_limits(context, data.get("limits"), groups.values())
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         if not context.errors:
             warn_of_submits(context, rules)

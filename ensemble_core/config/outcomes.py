@@ -19,7 +19,7 @@ from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.expressions import Expression, check_names, expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
-from ensemble_core.model.rules import RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["with_result", "with_retry"]
 

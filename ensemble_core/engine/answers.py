@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core.engine.occasion import Pending
+from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.records import Pending, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
-from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
 
@@ -21,15 +22,18 @@ _LONGEST_RETRY = 60.0
 class Answers:
     """Answers worked into ``state``, with the rules that hear of them."""
 
-    def __init__(self, state: State, rules: RuleEvaluation) -> None:
-        self._state = state
-        self._rules = rules
+    def __init__(
+        self, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
+    ) -> None:
+        self._state, self._rules = rules.state, rules
+        self._completion, self._generating = completion, generating
 
-    def returned(self, event: CallReturned) -> None:
+    def returned(self, event: CallReturned) -> Steps:
         """Handle a function's return: perform the actions it asks for, or tell its generator."""
         state = self._state
-        if state.generators and self._rules.generating.answered(event.call, event.result, event):
-            return
+        generator = self._generating.caller(event.call)
+        if generator is not None:
+            return self._generating.answered(generator, event)
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None and state.ended is None:
@@ -37,27 +41,29 @@ class Answers:
             for spec in event.result:
                 self._rules.follow(called.origin, spec)
             state.via = None
-            self._rules.settle(event)
-        self._answered(called, event)
+        return [(self._answered, called)]
 
-    def _answered(self, called: Pending[Call] | None, event: Event) -> None:
+    def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
         """A function is under way no more: an index that waited for it may be over."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
-            self._rules.endings.settle_index(record.index, event)
+            return self._completion.settle_index(record.index, event)
+        return None
 
-    def failed(self, event: CallFailed) -> None:
+    def failed(self, event: CallFailed) -> Steps:
         """A function raised, which is told of."""
         state = self._state
-        if state.generators and self._rules.generating.failed(event.call, event.error):
-            return
+        generator = self._generating.caller(event.call)
+        if generator is not None:
+            self._generating.give_up(generator, event.error)
+            return None
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None:
             told = f"{called.origin.rule}: {event.error}"
             state.error(told, called.origin, tolerated=called.decision.tolerated)
-        self._answered(called, event)
+        return self._answered(called, event)
 
     def resized(self, event: ResizeOutcome) -> None:
         """The queue's answer to a request for more or fewer nodes; without one it is asked again,

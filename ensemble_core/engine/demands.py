@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.engine.combinations import combination
+from ensemble_core.engine.group_state import combination
 from ensemble_core.engine.job_table import JobTable
-from ensemble_core.engine.scopes import SliceKey, SliceTable, add_read
+from ensemble_core.engine.records import SliceKey, SliceTable, add_read
 from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundRule

@@ -1,18 +1,20 @@
 """Effects of decisions on the run's state, and the end of the run.
 
-Had by ``rule_evaluation``, whose firings decide, and by ``engine``.
+Used by ``rule_evaluation``, whose firings decide, by ``firing`` (what a switch concerns) and by
+``engine``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ensemble_core.engine.occasion import Origin, Pending
+from ensemble_core.engine.records import Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
     Call,
     Cancel,
@@ -24,11 +26,12 @@ from ensemble_core.model.decisions import (
     SetGenerator,
     SetGroup,
     Submit,
+    Switch,
     Terminate,
 )
 from ensemble_core.model.ensemble import amount
 
-__all__ = ["Effects"]
+__all__ = ["Effects", "changed", "switched", "waiting_of"]
 
 
 class Effects:
@@ -37,8 +40,6 @@ class Effects:
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submission(state)
-        #: What is done with a decision on a generator.
-        self.steer: Callable[[SetGenerator], None] = lambda decision: None
 
     def apply(self, origin: Origin, decision: Decision) -> None:
         """Give a decision its effect in here, and hand it on."""
@@ -74,7 +75,7 @@ class Effects:
             self.submission.hand_over(decision.group)  # perhaps it has more places now
             return
         elif isinstance(decision, SetGenerator):
-            self.steer(decision)
+            self._steer(decision)
             return
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
@@ -91,6 +92,22 @@ class Effects:
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
             self.state.look_at_once(rule_state)
+
+    def _steer(self, decision: SetGenerator) -> None:
+        """Pause a generator or let it go on, ask for more points, or have it learn."""
+        state = self.state
+        generator = state.generators.get(decision.generator)
+        if generator is None or decision.generator not in state.ensemble.generators:
+            raise EnsembleError(
+                f"there is no generator {decision.generator!r}", code="no-such-generator"
+            )
+        if decision.pause is not None:
+            generator.paused = decision.pause
+        generator.extra += max(0, decision.count)
+        for name in decision.learns:
+            generator.learn(state.generators[name], state.generators)
+        state.look_for_end = state.generators_due = True
+        state.out.append(decision)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -197,3 +214,72 @@ class Effects:
         if errors:
             reasons.append("1 error" if errors == 1 else f"{errors} errors")
         return "; ".join(reasons) or "nothing more can happen"
+
+
+def changed(
+    known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of ``known``, each with whether it is on: what a switch to ``to`` switches on and what off.
+    ``away`` of ``None`` is all that is on, where something of these is switched to."""
+    wanted = dict.fromkeys(name for name in to if name in known)
+    on = tuple(name for name in wanted if not known[name])
+    left = (known if on else ()) if away is None else dict.fromkeys(away)
+    return on, tuple(name for name in left if known.get(name) and name not in wanted)
+
+
+def waiting_of(
+    state: State, instances: Iterable[str], generators: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The jobs that rules of these instances, or these generators, submitted and that wait: held
+    ones, those in the queue and retries to come."""
+    named = set(instances)
+    own = {name for name, each in state.rules.states.items() if each.rule.instance in named}
+    own.update(f"generator {name}" for name in generators)
+    waiting = [
+        job
+        for job, record in state.table.records.items()
+        if record.started is None
+        and record.outcome is None
+        and not record.cancelling
+        and record.link is not None
+        and record.link.rule in own
+    ]
+    return (*waiting, *(job for job, index in state.attempts.items() if _by(index, own)))
+
+
+def _by(index: Index, rules: set[str]) -> bool:
+    link = index.record.link
+    return link is not None and link.rule in rules
+
+
+def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
+    """Carry the decision out. The rules that wait for a start of what was switched to, and the
+    indices of which a call is not awaited any more."""
+    state = effects.state
+    rules = state.rules
+    for name in decision.off:
+        rules.switch(name, False, state.now)
+    dropped = [] if decision.keep else _drop_calls(state, decision.off)
+    for name in decision.on:
+        if decision.reset:
+            for each in rules.members(name):
+                rules.reset(each)
+        effects.awaken(rules.switch(name, True, state.now))
+    state.look_for_end = True
+    members = (each for name in decision.on for each in rules.members(name))
+    return [each for each in members if "start" in each.rule.trigger.wakes], dropped
+
+
+def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
+    """Forget the calls that rules of these instances asked for."""
+    named, dropped = set(instances), list[Index]()
+    for call, asked in list(state.calls.items()):
+        origin = asked.origin
+        if origin.rule_state.rule.instance not in named:
+            continue
+        del state.calls[call]
+        state.look_for_idle = True
+        if origin.occasion.record is not None:
+            origin.occasion.record.index.calls -= 1
+            dropped.append(origin.occasion.record.index)
+    return dropped

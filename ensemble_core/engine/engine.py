@@ -55,15 +55,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.known_names import named_fields
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.records import JobRecord, Occasion, Steps
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
+from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables
@@ -117,13 +120,16 @@ class Engine:
         ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
-        self._answers = Answers(ensemble, self._rules)
+        self._generating = Generating(self._rules)
+        self._completion = JobCompletion(self._rules, self._generating.jobs)
+        self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
+        self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
         #: Whether events that a stop deferred are worked in: their rows are counted already.
         self._catching_up = False
         #: The metrics after an event that called functions: what these are given.
         self._view: MetricsView | None = None
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+        self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
             Observed: self._on_observed,
             Started: self._on_started,
             Resumed: self._on_resumed,
@@ -228,14 +234,15 @@ class Engine:
         try:
             if event.timestamp > state.now:
                 state.now = event.timestamp
+            steps: Steps = None
             if state.stop is not None and self._stopping.defers(event):
                 pass
             elif type(event) is JobEvent:
-                self._on_job(event)
+                steps = self._on_job(event)
             else:
-                self._handlers[type(event)](event)
-            if state.look_for_end:
-                self._rules.endings.settle_run(event)
+                steps = self._handlers[type(event)](event) or ()
+            if steps is not None or state.look_for_end:
+                self._agenda.work(event, steps, self._agenda.of_run)
         except Exception as error:  # a plugin's malformed event: it must not take the run with it
             self._recover(event, error)
         # Here and not by who asks for it: reading may find a statistic at fault, which is told of
@@ -273,20 +280,20 @@ class Engine:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def _on_job(self, event: JobEvent) -> None:
+    def _on_job(self, event: JobEvent) -> Steps:
         state, rules = self.state, self._rules
         record = state.table.records.get(event.job) if event.ours else None
         if record is None:
-            self._on_stranger(event)
-            return
+            self._on_foreign_job(event)
+            return ()
         state.link = record.link
         if record.stopping and self._stopping.swallows(record, event):
             if not self._catching_up:
                 self._stopping.hand_on()
-            return
+            return None
         occasions = state.table.take(record, event)
         if occasions is None:
-            return
+            return None
         if state.heeds and event.name in state.heeds:
             if state.silence.of:
                 state.silence.heed(record, event.name, state.now, state.timers)
@@ -297,8 +304,8 @@ class Engine:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
             if event.name == "clean":
-                rules.endings.settle_index(record.index, event)
-            return
+                return [(self._completion.settle_index, record.index)]
+            return None
         # Most events concern no rule, and are to cost no call.
         if (
             index.touched
@@ -306,8 +313,9 @@ class Engine:
             or (event.name in index.heard and not index.occasions.keys().isdisjoint(occasions))
         ):
             rules.react(occasions, record.job.group, event, record)
-        if event.name == "clean":
-            rules.endings.cleaned(record, event)
+            if index.touched or state.withdrawn or state.dropped:
+                return [(self._completion.cleaned, record)] if event.name == "clean" else ()
+        return self._completion.cleaned(record, event) if event.name == "clean" else None
 
     def _work_out_result(self, record: JobRecord, event: JobEvent) -> None:
         """Work out the group's ``result`` of a job that has succeeded."""
@@ -345,12 +353,12 @@ class Engine:
             return
         table.without_value.append(name)
 
-    def _on_stranger(self, event: JobEvent) -> None:
+    def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
             return  # late news of a job that is over, or of a run that is
         if state.rules.strangers:
-            names, fields = state.strangers.take(event)
+            names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, stranger=True)
 
     def _on_observed(self, event: Observed) -> None:
@@ -366,7 +374,7 @@ class Engine:
             record.count_row(event.observer, event.anew)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
         if self.state.generators:
-            self._rules.generating.jobs.observed(record, event)
+            self._generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
@@ -389,7 +397,7 @@ class Engine:
         state.generators_due = bool(state.generators)
         self._rules.react(("start",), None, event)
 
-    def _on_resumed(self, event: Resumed) -> None:
+    def _on_resumed(self, event: Resumed) -> Steps:
         """Work in what a stop deferred, and say again what may not have been carried out: nobody
         knows how far that had got."""
         state = self.state
@@ -429,9 +437,7 @@ class Engine:
             self._catch_up(deferred)
         if state.ended is not None:
             state.rules.index.touched.clear()
-            for record in cancelled:
-                self._rules.endings.settle_index(record.index, event)
-            return
+            return [(self._completion.settle_index, record.index) for record in cancelled]
         for call in calls:
             if call in state.calls:
                 state.calls[call] = asked = state.calls[call].retry()
@@ -440,10 +446,10 @@ class Engine:
             if request in state.resizes:
                 self._answers.ask_again(request)
         if state.generators:
-            self._rules.generating.resumed()
+            self._generating.resumed()
         state.withdrawn += cancelled
         self._rules.react((), None, event)
-        self._rules.endings.resumed(event)
+        return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
         """Work in the events that a stop deferred, each as if it came now."""
@@ -453,11 +459,10 @@ class Engine:
             state.link = state.deepest = None
             try:
                 if type(event) is JobEvent:
-                    self._on_job(event)
+                    steps = self._on_job(event)
                 else:
-                    self._handlers[type(event)](event)
-                if state.look_for_idle and state.ended is None:
-                    self._rules.endings.idle(event)
+                    steps = self._handlers[type(event)](event)
+                self._agenda.work(event, steps, self._agenda.of_deferred)
             except Exception as error:  # as of any other
                 self._recover(event, error)
         self._catching_up = False
@@ -530,7 +535,6 @@ class Engine:
     def _on_requested(self, event: Requested) -> None:
         if self.state.ended is None:
             carry_out(self._effects, event)
-            self._rules.settle(event)
         self.state.look_for_end = True
 
     def _on_plugin(self, event: PluginEvent) -> None:
@@ -541,41 +545,54 @@ class Engine:
 
     # -- timers --------------------------------------------------------------------------------
 
-    def _on_timer(self, event: TimerElapsed) -> None:
+    def _on_timer(self, event: TimerElapsed) -> Steps:
         state = self.state
         if state.ended is not None:
-            return  # after a resume the time has still come
+            return None  # after a resume the time has still come
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.beating = True
             state.look_for_end = True
             state.beat()
             self._rules.react(("heartbeat",), None, event)
-            state.beating = False
-        elif event.timer == "interval":
+            return [(self._end_beat,)]
+        if event.timer == "interval":
             rule_state = state.rules.states[event.key]
             self._rules.consider(rule_state, Occasion(event))
-            self._rules.settle(event)
-            if not rule_state.live:
-                state.timers.stop("interval", event.key)
             state.look_for_end = True
-        elif event.timer == "silent":
-            for seconds, job in state.silence.found(event.key, state.now):
-                record = state.table.records.get(job)
-                if record is not None and (record.refused or not record.cancelling):
-                    self._rules.silent(record, seconds, event)
-            state.silence.wait(event.key, state.timers)
+            return [(self._keep_interval, rule_state)]
+        if event.timer == "silent":
+            found = state.silence.found(event.key, state.now)
             state.look_for_end = True
-        elif event.timer == "pace":
+            return [*((self._silent, *each) for each in found), (self._await_silence, event.key)]
+        if event.timer == "pace":
             self._effects.submission.release()
         elif event.timer == "attempt":
             index = state.attempts.get(event.key)
             if index is not None:
                 index.waits = False
-                self._rules.endings.settle_index(index, event)
+                return [(self._completion.settle_index, index)]
         elif event.timer == "retry":
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:
                 state.resizes[event.key] = asked
                 self._answers.ask_again(event.key)
             state.look_for_end = True
+        return None
+
+    # Steps that follow from a timer.
+
+    def _end_beat(self, event: Event) -> None:
+        self.state.beating = False
+
+    def _keep_interval(self, rule_state: RuleState, event: TimerElapsed) -> None:
+        if not rule_state.live:
+            self.state.timers.stop("interval", event.key)
+
+    def _silent(self, seconds: float, job: str, event: Event) -> None:
+        record = self.state.table.records.get(job)
+        if record is not None and (record.refused or not record.cancelling):
+            self._rules.silent(record, seconds, event)
+
+    def _await_silence(self, key: str, event: Event) -> None:
+        self.state.silence.wait(key, self.state.timers)

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from ensemble_core.engine import demands
 from ensemble_core.engine.backlog import Order, taken_next
-from ensemble_core.engine.job_fields import JobFields
-from ensemble_core.engine.occasion import Origin
+from ensemble_core.engine.effects import changed, waiting_of
+from ensemble_core.engine.names import JobFields
+from ensemble_core.engine.records import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
-from ensemble_core.engine.switching import changed, waiting_of
 from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError, kind_of, written_at
 from ensemble_core.model.decisions import (

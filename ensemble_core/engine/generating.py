@@ -2,27 +2,23 @@
 
 A call of a generator goes out as a decision ``Call`` of kind ``generator``, and its answer comes
 back as the event that a function's does, so that a replay calls nobody. One call of each is under
-way at a time, and holds all that it is to be told. Had by ``rule_evaluation``; ``endings`` tells
-``jobs`` (the module ``points``) of indices that are over, and lets generators be called before
-rules on ``idle`` are looked at.
+way at a time, and holds all that it is to be told. Called by ``agenda``, which calls generators
+before it looks at rules on ``idle``, and by ``answers``. ``job_completion`` tells ``jobs`` (the
+module ``points``) of indices that are over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ensemble_core.engine.generator_state import Asking, GeneratorState
-from ensemble_core.engine.known_names import named_fields
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.decisions import Call, Log, SetGenerator
-from ensemble_core.model.events import Event
+from ensemble_core.engine.records import Occasion, Steps
+from ensemble_core.engine.rule_evaluation import RuleEvaluation
+from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.events import CallReturned, Event
 from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
-
-if TYPE_CHECKING:
-    from ensemble_core.engine.rule_evaluation import RuleEvaluation
 
 __all__ = ["Generating"]
 
@@ -43,23 +39,20 @@ class Generating:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def answered(self, call: str, result: tuple[Mapping[str, Any], ...], event: Event) -> bool:
-        """A generator answered; false if the call was none of a generator."""
-        generator = self._pending(call)
-        if generator is None:
-            return False
+    def answered(self, generator: GeneratorState, event: CallReturned) -> Steps:
+        """Work in a generator's answer."""
         state, spec = self.state, self._spec(generator.name)
         asking, generator.asking = generator.asking, None
         state.look_for_end = state.look_for_idle = state.generators_due = True
         if asking is None or spec is None or state.ended is not None:
             generator.take_back(asking)
-            return True
+            return None
         suggested = [
             self.jobs.begin(generator, spec, each["point"], event)
-            for each in result
+            for each in event.result
             if "point" in each
         ]
-        pruned = [int(each["prune"]) for each in result if "prune" in each]
+        pruned = [int(each["prune"]) for each in event.result if "prune" in each]
         generator.exchanges.append(Exchange(asking.told, asking.readings, tuple(suggested)))
         generator.ingested += sum(point.origin is None for point in asking.told)
         self.jobs.prune(generator, spec, pruned, event)
@@ -67,33 +60,7 @@ class Generating:
         if generator.short and not generator.pending and not generator.over:
             generator.exhausted = True
             self._tell_exhausted(generator, spec, event)
-        self._tell_metrics(generator)
-        self._rules.settle(event)
-        return True
-
-    def failed(self, call: str, error: str) -> bool:
-        """A call of a generator failed; false if the call was none of a generator."""
-        generator = self._pending(call)
-        if generator is None:
-            return False
-        self._give_up(generator, error)
-        return True
-
-    def steer(self, decision: SetGenerator) -> None:
-        """Do what a rule decided on a generator."""
-        state = self.state
-        generator = state.generators.get(decision.generator)
-        if generator is None or self._spec(decision.generator) is None:
-            raise EnsembleError(
-                f"there is no generator {decision.generator!r}", code="no-such-generator"
-            )
-        if decision.pause is not None:
-            generator.paused = decision.pause
-        generator.extra += max(0, decision.count)
-        for name in decision.learns:
-            generator.learn(state.generators[name], state.generators)
-        state.look_for_end = state.generators_due = True
-        state.out.append(decision)
+        return [(self._tell_metrics, generator)]
 
     def resumed(self) -> None:
         """A later controller has the run: calls are made again, generators at fault built anew."""
@@ -110,32 +77,31 @@ class Generating:
 
     # -- what follows --------------------------------------------------------------------------
 
-    def settle(self, event: Event) -> None:
+    def turn(self, event: Event) -> Steps:
         """Work in the points that are over, and ask for others where there is room."""
-        state = self.state
-        state.generators_due = False
-        for generator, spec in self.jobs.generators():
-            while generator.ended and state.ended is None:
-                self._end(generator, spec, generator.ended.pop(0), event)
-            if state.ended is None:
-                self._ask(generator, spec, event)
+        self.state.generators_due = False
+        return [(self._turn, *each) for each in self.jobs.generators()]
 
-    def _end(
-        self, generator: GeneratorState, spec: GeneratorSpec, point: Point, event: Event
-    ) -> None:
-        """Every job of a point is over."""
-        improves = self.jobs.end(generator, spec, point)
+    def _turn(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> Steps:
+        if self.state.ended is not None:
+            return None
+        if not generator.ended:
+            self._ask(generator, spec, event)
+            return None
+        improves = self.jobs.end(generator, spec, point := generator.ended.pop(0))
         generator.short = False
-        self._tell_metrics(generator)
+        self._tell_metrics(generator, event)
         if improves:
             fields = {"generator": spec.name, "point": point.number, **point.values}
             self._rules.react(
                 ("generator-best",), None, event, None, {**fields, **point.parameters}
             )
-        self._rules.settle(event)
+        return [(self._give_up_if_lost, generator), (self._turn, generator, spec)]
+
+    def _give_up_if_lost(self, generator: GeneratorState, event: Event) -> None:
         lost = generator.lost_in_row
         if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
-            self._give_up(generator, f"has lost its first {lost} points: see why")
+            self.give_up(generator, f"has lost its first {lost} points: see why")
 
     def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
         """Call the generator where it is to be told something, or where there is room."""
@@ -177,13 +143,14 @@ class Generating:
                 known[name] = value
         return bool(until.verdict(None, known, state.metric))
 
-    def _pending(self, call: str) -> GeneratorState | None:
+    def caller(self, call: str) -> GeneratorState | None:
+        """Return the generator that made this call, if one did."""
         for generator in self.state.generators.values():
             if generator.asking is not None and generator.asking.call.call == call:
                 return generator
         return None
 
-    def _give_up(self, generator: GeneratorState, error: str) -> None:
+    def give_up(self, generator: GeneratorState, error: str) -> None:
         """A generator is at fault: what is under way ends, and a resume begins it anew."""
         state = self.state
         generator.take_back(generator.asking)
@@ -205,7 +172,7 @@ class Generating:
         fields = {"generator": spec.name, "points": count}
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
-    def _tell_metrics(self, generator: GeneratorState) -> None:
+    def _tell_metrics(self, generator: GeneratorState, event: Event) -> None:
         if self.state.rules.index.gauges:  # else they are worked out when somebody asks
             self.state.set_gauges(dict(generator.gauges()))
 

@@ -4,18 +4,18 @@ rules have the table keep of it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.rule_index import Watch
-from ensemble_core.engine.scopes import Reads, SliceTable
 from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["CHANGES", "Change", "GroupState"]
+__all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
 #: How counters change: when a job is submitted, as the ``first`` attempt of its index or ``again``;
 #: by the outcome of an attempt; and when its index is over.
@@ -29,6 +29,9 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "done": (("open", -1), ("done", 1)),
     "lost": (("open", -1), ("lost", 1)),
 }
+
+#: A combination of parameters and its replica, as 16 bytes.
+Combination = bytes
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -93,3 +96,16 @@ class GroupState:
         """How long each waiting job has waited so far, in seconds."""
         for record in self.waiting.values():
             yield max(0.0, now - record.submitted)
+
+
+def combination(parameters: Mapping[str, object], replica: int) -> Combination:
+    """Digest of a combination and its replica, the same for jobs whose parameters are equal: 1
+    equals 1.0 and is never ``"1"``."""
+    items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
+    return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
+
+
+def _canonical(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

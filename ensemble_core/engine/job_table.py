@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
-from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.gauges import OwnGauges
-from ensemble_core.engine.group_state import CHANGES, Change, GroupState
-from ensemble_core.engine.job_record import Index, JobRecord, Link
-from ensemble_core.engine.job_steps import OUTCOME_OCCASIONS, STEPS, Outcome
+from ensemble_core.engine.group_state import CHANGES, Change, GroupState, combination
+from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, Outcome
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
 from ensemble_core.engine.rule_index import RuleIndex
-from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.metrics.store import (
     COMMITTED,
     RESOURCES,
@@ -295,7 +293,7 @@ class JobTable:
         name = event.name
         context, time = event.context, event.timestamp
         record.newest = event.told_at if context and "told_at" in context else time
-        step = STEPS.get(name)
+        step = TRANSITIONS.get(name)
         if step is None:
             return (f"job-{name}",)
         once, changes, state, occasions, moving = step

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.job_record import JobRecord, Link
-from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.records import JobRecord, Link, Occasion, Origin
 from ensemble_core.engine.variation import combinations
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Log, Submit

@@ -14,7 +14,7 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.records import Occasion, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.decisions import Log

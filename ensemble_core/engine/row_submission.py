@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.engine.combinations import Combination, combination
-from ensemble_core.engine.job_record import MOST_ROWS
-from ensemble_core.engine.occasion import Origin
+from ensemble_core.engine.group_state import Combination, combination
+from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.engine.variation import beyond, combinations
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import tidy
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.rules import changed_fields
+from ensemble_core.model.retry_policy import changed_fields
 
 __all__ = ["of_rows", "rows_of"]
 

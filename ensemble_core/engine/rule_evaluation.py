@@ -7,19 +7,14 @@ laws of all stand at the top of ``engine.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from ensemble_core.engine.effects import Effects
-from ensemble_core.engine.endings import Endings
+from ensemble_core.engine.effects import Effects, switched
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.generating import Generating
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.records import JobRecord, Occasion, Origin, Slice
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
-from ensemble_core.engine.switching import switched
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import AddRule, Decision, Fired, Switch
@@ -36,6 +31,8 @@ __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 Verdict = Literal[
     "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
 ]
+
+_DONE = object()
 
 
 class RuleObserver(Protocol):
@@ -71,10 +68,9 @@ class RuleEvaluation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.effects = Effects(state)
-        self.endings = Endings(self)
-        self.generating = Generating(self)
-        self.effects.steer = self.generating.steer
         self.observer: RuleObserver | None = None
+        #: Firings whose actions are being performed, each in the middle of the one before.
+        self._performing: list[Iterator[None]] = []
 
     # -- which rules ---------------------------------------------------------------------------
 
@@ -102,29 +98,11 @@ class RuleEvaluation:
         if index.occasions and not index.occasions.keys().isdisjoint(names):
             occasion = Occasion(event, record, fields)
             self.event_rules(names, group, occasion, stranger=stranger)
-        if index.touched or self.state.withdrawn or self.state.dropped:
-            self.settle(event)
 
-    def settle(self, event: Event) -> None:
-        """The rules that wait for what the firings themselves did, until there is nothing more:
-        metric rules of what they counted, ``job-cancel`` of held jobs they cancelled, and what
-        follows when these are over."""
-        state = self.state
-        while state.ended is None and (
-            state.rules.index.touched or state.withdrawn or state.dropped
-        ):
-            state.link = state.deepest
-            for rule_state in self.satisfied():
-                self.consider(rule_state, Occasion(event))
-            withdrawn, state.withdrawn = state.withdrawn, []
-            for record in withdrawn:
-                state.link = record.link
-                self.report_occasions(("job-cancel",), record.job.group)
-                self.event_rules(("job-cancel",), record.job.group, Occasion(event, record))
-                self.endings.cleaned(record, event)
-            dropped, state.dropped = state.dropped, []
-            for index in dropped:
-                self.endings.settle_index(index, event)
+    def look(self, event: Event) -> None:
+        """Consider the rules whose metrics were updated since the last look."""
+        for rule_state in self.satisfied():
+            self.consider(rule_state, Occasion(event))
 
     def report_occasions(
         self, names: Sequence[str], group: str | None, *, stranger: bool = False
@@ -178,7 +156,6 @@ class RuleEvaluation:
         for rule_state in self.state.rules.index.waiting(("silent",), group):
             if rule_state.rule.trigger.after == seconds:
                 self.consider(rule_state, Occasion(event, record))
-        self.settle(event)
 
     # -- one rule ------------------------------------------------------------------------------
 
@@ -337,38 +314,39 @@ class RuleEvaluation:
                 each=occasion.scope.parameters if isinstance(occasion.scope, Slice) else NOTHING,
             )
         )
-        for action in rule.actions:
-            if state.ended is not None:
-                return
-            self._act(origin, action)
+        self._go_through(self._perform(origin, rule.actions))
 
     # -- what it does --------------------------------------------------------------------------
 
-    def _act(self, origin: Origin, action: BoundAction) -> None:
+    def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
+        """Perform actions of a firing. Yield whenever the actions of other firings come first."""
         state = self.state
-        try:
-            decided: Iterable[object] = EngineFiring(state, origin).perform(action)
-            for decision in decided:
-                if state.ended is not None:
-                    return
-                if isinstance(decision, Switch):
-                    self._switch(origin, decision)
-                elif isinstance(decision, Decision):
-                    self.effects.apply(origin, decision)
-                else:
-                    told = f"action {action.name} handed on {kind_of(decision)}, not a decision"
-                    told = f"{told} ({written_at(action.plan)})"
-                    state.error(told, origin, tolerated=action.tolerated)
-                    return
-        except EnsembleError as error:
-            about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
-            told = f"{about}: {error}" if error.code == "no-value" else str(error)
-            state.error(told, origin, tolerated=action.tolerated)
-        except Exception as error:  # a plugin's plan: it must not take the run with it
-            told = f"action {action.name} raised {error!r} ({raised_at(error)})"
-            state.error(told, origin, tolerated=action.tolerated)
+        for action in actions:
+            if self.state.ended is not None:
+                return
+            try:
+                decided: Iterable[object] = EngineFiring(state, origin).perform(action)
+                for decision in decided:
+                    if state.ended is not None:
+                        return
+                    if isinstance(decision, Switch):
+                        yield from self._switch(origin, decision)
+                    elif isinstance(decision, Decision):
+                        self.effects.apply(origin, decision)
+                    else:
+                        told = f"action {action.name} handed on {kind_of(decision)}, not a decision"
+                        told = f"{told} ({written_at(action.plan)})"
+                        state.error(told, origin, tolerated=action.tolerated)
+                        break
+            except EnsembleError as error:
+                about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
+                told = f"{about}: {error}" if error.code == "no-value" else str(error)
+                state.error(told, origin, tolerated=action.tolerated)
+            except Exception as error:  # a plugin's plan: it must not take the run with it
+                told = f"action {action.name} raised {error!r} ({raised_at(error)})"
+                state.error(told, origin, tolerated=action.tolerated)
 
-    def _switch(self, origin: Origin, decision: Switch) -> None:
+    def _switch(self, origin: Origin, decision: Switch) -> Iterator[None]:
         """Switch to other instances, and start them: what waits for a start fires now."""
         state, event = self.state, origin.occasion.event
         state.out.append(decision)
@@ -377,10 +355,25 @@ class RuleEvaluation:
         self.report_occasions(("start",), None)
         for rule_state in starting:
             self.consider(rule_state, Occasion(event))
+            yield  # the actions of that rule, if it fired
         state.link = link
-        for index in dropped:  # settled after the firing, lest each switch goes a level deeper
+        for index in dropped:  # settled after the firing
             index.record.link = origin.link
         state.dropped += dropped
+
+    def _go_through(self, actions: Iterator[None]) -> None:
+        """Perform actions, and those of firings that come in the middle of them. A stack keeps
+        these firings, because a chain of switches may be longer than Python can recurse."""
+        stack = self._performing
+        stack.append(actions)
+        if len(stack) > 1:
+            return  # the loop below is at work further up
+        try:
+            while stack:
+                if next(stack[-1], _DONE) is _DONE:
+                    stack.pop()
+        finally:
+            stack.clear()
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
         """Do what a function returned: an action, a rule to add, or values for a submit."""
@@ -397,7 +390,7 @@ class RuleEvaluation:
             else:
                 told = spec.get("fields")
                 action = state.ensemble.binder.action(spec["action"])
-                self._act(origin.knowing(told) if told else origin, action)
+                self._go_through(self._perform(origin.knowing(told) if told else origin, (action,)))
         except EnsembleError as error:
             state.error(str(error), origin)
 

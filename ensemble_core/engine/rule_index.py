@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
-from ensemble_core.engine.job_steps import events_of
+from ensemble_core.engine.job_states import events_of
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import GAUGES, MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.records import Occasion, Slice
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed

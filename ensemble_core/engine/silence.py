@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.records import JobRecord
 from ensemble_core.engine.timers import Timers
 
 __all__ = ["Quiet", "Silence"]

@@ -9,20 +9,28 @@ object, encoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ensemble_core.engine import demands
+from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
-from ensemble_core.engine.known_names import all_fields, named_fields
-from ensemble_core.engine.occasion import Occasion, Origin, Pending
+from ensemble_core.engine.names import all_fields, named_fields
 from ensemble_core.engine.rate_limit import RateLimit
+from ensemble_core.engine.records import (
+    Index,
+    JobRecord,
+    Link,
+    Occasion,
+    Origin,
+    Pending,
+    Scope,
+    Slice,
+    Stop,
+)
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
-from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.silence import Silence
-from ensemble_core.engine.strangers import Strangers
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
@@ -37,13 +45,10 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
-from ensemble_core.model.ensemble import LONGEST_CHAIN, Ensemble
+from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
-
-if TYPE_CHECKING:
-    from ensemble_core.engine.stopping import Stop
 
 __all__ = ["State"]
 
@@ -82,10 +87,10 @@ class State:
     # Attributes of an instance are read faster from slots, where there are more than thirty.
     __slots__ = (
         "_serial", "attempts", "beating", "calls", "deepest", "dropped", "ended", "ended_for_now",
-        "ensemble", "errors", "events", "firings", "generators", "generators_due", "heeds",
-        "held_at", "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost",
-        "metrics", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared", "silence",
-        "sources", "started", "stop", "strangers", "table", "timers", "unhandled_failures", "via",
+        "ensemble", "errors", "events", "firings", "foreign_jobs", "generators", "generators_due",
+        "heeds", "held_at", "limits_met", "limits_told", "link", "look_for_end", "look_for_idle",
+        "lost", "metrics", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared",
+        "silence", "sources", "started", "stop", "table", "timers", "unhandled_failures", "via",
         "warnings", "withdrawn",
     )  # fmt: skip
 
@@ -100,7 +105,7 @@ class State:
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
         self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
-        self.strangers = Strangers()
+        self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
         self.silence = Silence()
         #: The events of jobs that rules on ``silent`` or results of groups have to do with.
@@ -405,8 +410,8 @@ class State:
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
             f"another without any job finishing in between\n"
             f"  because: {chain_text(link.names())}\n"
-            "  hint: give one of these rules a condition or fewer repetitions"
-            + (", or raise limits.chain" if link.depth <= LONGEST_CHAIN else ""),
+            "  hint: give one of these rules a condition or fewer repetitions, or raise "
+            "limits.chain"
         )
         if one is state:
             self.out.append(DisableRule(rules=(state.rule.id,)))

@@ -9,9 +9,9 @@ record and statistics of its own begun anew. Had by ``engine``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
 from ensemble_core.model.codec import NOTHING
@@ -29,17 +29,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 
-__all__ = ["Stop", "Stopping"]
-
-
-@dataclass(slots=True, eq=False)
-class Stop:
-    """A stop that is in force: what was decided, the events since, and the jobs of which the last
-    is among these."""
-
-    decision: Terminate
-    deferred: list[Event] = field(default_factory=list)
-    over: dict[str, None] = field(default_factory=dict)
+__all__ = ["Stopping"]
 
 
 #: Events that a resume works in; others tell how the queue stood meanwhile.

@@ -1,8 +1,8 @@
 """Submission: how the jobs of a submit, the next attempts of a retry and held jobs are handed on,
 and how they are cancelled.
 
-Works upon the state for ``effects``, which gives each decision its effect, and for ``endings``,
-which finds the place for a further job.
+Works upon the state for ``effects``, which gives each decision its effect, and for
+``job_completion``, which finds the place for a further job.
 """
 
 from __future__ import annotations
@@ -11,19 +11,42 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ensemble_core.engine.attempts import coming, next_attempt
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.job_table import AT_ONCE
-from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.records import Index, JobRecord, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Log, Retry, Submit
+from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["Submission", "expand", "source_of"]
+
+
+def coming(index: Index) -> str:
+    """The id that the next attempt of an index will have."""
+    job = index.record.job
+    return f"{job.group}.{job.index}-{job.attempt + 1}"
+
+
+def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
+    """The next attempt, and what it is made of: the attempt before with the fields of the retry
+    merged over its own. Raises :class:`EnsembleError` where these do not fit."""
+    job, source = index.record.job, index.record.source
+    if source is None:
+        raise EnsembleError("it was submitted by a plugin as a whole", code="no-source")
+    fields = {**retry.fields}
+    parameters = {**job.parameters, **(fields.pop("parameters", None) or {})}
+    if fields:
+        source = binder.group(replace(source, more=()), fields)
+    unknown = parameters.keys() - job.parameters.keys()
+    if unknown:
+        raise EnsembleError(
+            f"{job.group!r} has no parameter {', '.join(sorted(unknown))}", code="no-such-parameter"
+        )
+    return source.job(job.index, parameters, job.replica, job.attempt + 1), source
 
 
 def _batches(held: Iterable[HeldJob]) -> list[Submit]:

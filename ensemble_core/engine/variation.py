@@ -9,9 +9,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.combinations import Combination, combination
-from ensemble_core.engine.occasion import Origin
-from ensemble_core.engine.scopes import Slice
+from ensemble_core.engine.group_state import Combination, combination
+from ensemble_core.engine.records import Origin, Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.job_steps import exit_code
+from ensemble_core.engine.job_states import exit_code
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.job_rows import FIELDS
 from ensemble_core.journal.reader import Journal

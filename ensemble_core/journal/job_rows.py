@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.job_steps import exit_code
+from ensemble_core.engine.job_states import exit_code
+from ensemble_core.engine.records import JobRecord
 from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [

@@ -23,19 +23,16 @@ from typing import Any
 
 from ensemble_core.engine import (
     budget,
+    foreign_jobs,
     gauges,
     generator_state,
     group_state,
-    job_record,
     job_table,
-    occasion,
     rate_limit,
+    records,
     rule_index,
     rule_set,
-    scopes,
     silence,
-    stopping,
-    strangers,
     table_rows,
     timers,
 )
@@ -49,12 +46,13 @@ from ensemble_core.model import conditions, decisions, events, generators, jobs,
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.expressions import Formula, expression
-from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.model.rules import BoundRule, BoundSpec
 
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 17
+FORMAT = 18
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -63,21 +61,18 @@ _CLASSES: dict[str, type[Any]] = {
         *(
             budget,
             engine_state,
+            foreign_jobs,
             gauges,
             generator_state,
             group_state,
-            job_record,
             job_table,
-            occasion,
             rate_limit,
+            records,
             rule_index,
         ),
         *(
             rule_set,
-            scopes,
             silence,
-            stopping,
-            strangers,
             table_rows,
             timers,
             series,
@@ -93,7 +88,7 @@ _CLASSES: dict[str, type[Any]] = {
     if isinstance(found, type)
     and found.__module__ == module.__name__
     and not issubclass(found, (Enum, StatisticSpec))
-} | {"rules.RetryPolicy": RetryPolicy}
+} | {"retry_policy.RetryPolicy": RetryPolicy}
 _CONTAINERS: dict[str, type[Any]] = {
     each.__name__: each for each in (dict, list, set, deque, MappingProxyType)
 }

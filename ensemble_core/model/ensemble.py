@@ -15,12 +15,7 @@ from ensemble_core.model.tables import Table
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["LONGEST_CHAIN", "Binder", "Ensemble", "Instance", "Limits", "amount"]
-
-
-#: Most links of a chain of firings. Each takes up to four levels of Python's stack, which has 1,000
-#: by default: enough are left to whoever calls the engine, and to plans of plugins.
-LONGEST_CHAIN = 200
+__all__ = ["Binder", "Ensemble", "Instance", "Limits", "amount"]
 
 
 def amount(number: float) -> str:

@@ -18,7 +18,7 @@ from ensemble_core.model.sweeps import GivenBy
 
 if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
-    from ensemble_core.model.rules import RetryPolicy
+    from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 

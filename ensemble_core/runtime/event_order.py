@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.job_steps import STEPS
+from ensemble_core.engine.job_states import TRANSITIONS
+from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import to_author
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.plugin.executor import Executor
@@ -33,7 +33,7 @@ _DAY = 86400.0
 _STEP = 1e-6
 #: The order of a job's events; a fatal exception comes before what it ends.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
-_SUBMIT = STEPS["submit"].once
+_SUBMIT = TRANSITIONS["submit"].once
 #: Events whose times are used in calculations.
 TIMED = frozenset({"submit", "start", "finish", "clean"})
 
@@ -175,7 +175,7 @@ class OrderCheck:
         """Return whether the job already had this event, so that it changes nothing."""
         if event.name == "exception":
             return record.exception is not None
-        step = STEPS.get(event.name)
+        step = TRANSITIONS.get(event.name)
         return step is not None and bool(step.once & record.seen)
 
     def _timed(self, event: JobEvent, record: JobRecord) -> Event:

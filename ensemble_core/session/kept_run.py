@@ -160,13 +160,13 @@ class KeptRun:
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
         """How a text of the journal becomes an ensemble."""
-        return self._loading("check", kept=True)
+        return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
         """How a text that is not in the journal yet becomes an ensemble."""
-        return self._loading(purpose, kept=False)
+        return self._loading(purpose)
 
-    def _loading(self, purpose: Purpose, *, kept: bool) -> Callable[[Text], Ensemble]:
+    def _loading(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
         from ensemble_core.config import load_text
 
         record = self.registry.executors.get(str(self.executor.get("name")))
@@ -182,7 +182,6 @@ class KeptRun:
                 attached=text.attached,
                 functions=self.program.functions,
                 here=None if text.file else cwd,
-                kept=kept,
                 purpose=purpose,
             ).begun(self.tag, cwd)
 

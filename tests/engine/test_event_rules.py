@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ensemble_core.engine.job_steps import OUTCOME_OCCASIONS, STEPS, events_of
+from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, events_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGroup, Submit, Terminate
 from ensemble_core.model.events import CallReturned
 from ensemble_core.testing import Story
@@ -121,7 +121,7 @@ def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
     told.start()
     for number in range(100):
         told.job(f"f{number}", *LIFE, "finish", "clean", ours=False, status=0)
-    assert not told.engine.state.strangers._jobs
+    assert not told.engine.state.foreign_jobs._jobs
 
 
 def test_a_previous_runs_job_that_bears_the_name_of_a_group_is_not_ours() -> None:
@@ -385,7 +385,7 @@ def test_a_rule_that_another_rule_of_the_same_occasion_disables_does_not_fire() 
 
 def test_whatever_occasion_an_event_makes_the_event_is_one_that_may_make_it() -> None:
     """Events that can make no occasion which a rule waits for are not looked at any further."""
-    for name, step in STEPS.items():
+    for name, step in TRANSITIONS.items():
         for occasion in (*step.occasions, *step.moving):
             assert name in events_of(occasion), (name, occasion)
     for occasion in OUTCOME_OCCASIONS.values():

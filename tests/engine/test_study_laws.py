@@ -17,10 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.known_names import all_fields, named_fields
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.names import all_fields, named_fields
+from ensemble_core.engine.records import Occasion, Slice
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.metrics.store import COUNTS
@@ -39,7 +38,8 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.expressions import EVENT_FIELDS, expression
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.rules import BoundAction, BoundRule, RetryPolicy, Trigger
+from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.testing import Story
 
 Spec = Mapping[str, Any]

@@ -96,10 +96,6 @@ def test_a_session_leaves_printing_to_its_face(file: Path) -> None:
     assert "print" not in [name for _, name in world_calls(file.read_text())]
 
 
-#: Rooms that may still have circles inside.
-CIRCULAR = {"engine", "model"}
-
-
 def imports(root: Path) -> dict[str, set[str]]:
     """What each module of a package imports of it: anywhere, also in functions and for types."""
     files = {
@@ -133,11 +129,7 @@ def circle(imports: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def test_no_modules_import_one_another_not_even_for_types() -> None:
-    graph = {
-        module: {name for name in named if not {room(module)} & {room(name)} & CIRCULAR}
-        for module, named in imports(CORE).items()
-        if module != CORE.name
-    }
+    graph = {module: named for module, named in imports(CORE).items() if module != CORE.name}
     assert len(graph) > 200
     assert circle(graph) == []
 
@@ -155,6 +147,27 @@ def test_a_circle_of_imports_is_found_also_if_it_is_for_types_only(tmp_path: Pat
     )
     (package / "room" / "three.py").write_text("def f():\n    import package.room.one\n")
     assert set(circle(imports(package))) == {f"package.room.{n}" for n in ("one", "two", "three")}
+
+
+def test_the_layers_of_the_engine_hold_for_type_only_imports() -> None:
+    contracts = ConfigParser()
+    contracts.read(CONTRACTS)
+    layers = [
+        [f"ensemble_core.engine.{name}" for name in line.split(" | ")]
+        for line in contracts["importlinter:contract:engine"]["layers"].strip().splitlines()
+    ]
+    graph = {
+        module: {name for name in named if room(name) == "engine"}
+        for module, named in imports(CORE).items()
+        if module.startswith("ensemble_core.engine.")
+    }
+    reached: dict[str, set[str]] = {}
+    for module in TopologicalSorter(graph).static_order():
+        reached[module] = graph[module].union(*(reached[each] for each in graph[module]))
+    for place, layer in enumerate(layers):
+        above = {module for higher in layers[: place + 1] for module in higher}
+        for module in layer:
+            assert reached[module].isdisjoint(above), f"{module} imports upwards"
 
 
 def test_the_core_ships_its_types_and_its_schema() -> None:

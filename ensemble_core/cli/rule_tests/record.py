@@ -22,7 +22,7 @@ from ensemble_core.cli.rule_tests.play import Played, play
 from ensemble_core.cli.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_core.cli.rule_tests.test_file import read_tests
 from ensemble_core.display.text_style import printable
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.records import Occasion
 from ensemble_core.engine.rule_evaluation import Verdict
 from ensemble_core.engine.rule_index import RuleState, Watch
 from ensemble_core.journal.replay import Replay

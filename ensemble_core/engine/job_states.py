@@ -1,16 +1,59 @@
-"""Job steps: what an event of each name (RFC 21) does to a job's state, and the occasions it makes.
+"""States of attempts and indices, and what an event of each name (RFC 21) changes.
 
-Used by the job table, for strangers' jobs, and by the index of rules.
+``ATTEMPT`` and ``INDEX`` say how jobs move through the engine; a property test holds the job table
+and ``job_completion`` to them, and docs/job-states.md is drawn from them. ``TRANSITIONS`` are the
+same for a single event, as the job table, foreign jobs and the index of rules use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 from ensemble_core.model.jobs import RFC21_EVENTS, JobState
 
-__all__ = ["OUTCOME_OCCASIONS", "STEPS", "Outcome", "Step", "events_of", "exit_code", "step_of"]
+__all__ = [
+    "ATTEMPT",
+    "INDEX",
+    "OUTCOME_OCCASIONS",
+    "TRANSITIONS",
+    "Outcome",
+    "States",
+    "Transition",
+    "events_of",
+    "exit_code",
+    "transition_of",
+]
+
+#: States, with the states that each may lead to, by what happens. All else changes no state.
+States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+#: An attempt: a job of the queue. ``submit`` is the decision, the rest of the single words are
+#: events of its job. ``requeue``: a stop cancelled it, or its queue is gone, and the run resumed.
+ATTEMPT: States = {
+    "new": {"submit": ("held", "paced", "queued")},
+    "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
+    "paced": {"its turn": ("queued",), "cancel or end": ("gone",)},
+    "queued": {
+        "start": ("running",),
+        "finish": ("ended",),
+        "clean": ("gone",),
+        "requeue": ("held",),
+    },
+    "running": {"finish": ("ended",), "clean": ("gone",), "requeue": ("held",)},
+    "ended": {"clean": ("gone",)},
+    "gone": {},
+}
+
+#: An index: a job with all its attempts. It is called while functions that its attempts' events
+#: asked for are under way, and waiting while its next attempt is to come.
+INDEX: States = {
+    "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
+    "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
+    "waiting": {"wait over": ("open", "lost"), "cancel or end": ("lost",)},
+    "done": {},
+    "lost": {},
+}
 
 Outcome = Literal["success", "failed", "cancelled"]
 
@@ -49,7 +92,7 @@ _STATE_OCCASION = {
 }
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """The change that an event of one name makes to a job.
 
     ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
@@ -64,17 +107,17 @@ class Step(NamedTuple):
     moving: tuple[str, ...]
 
 
-def step_of(name: str) -> Step:
-    """The step of an event, whether or not RFC 21 names it."""
+def transition_of(name: str) -> Transition:
+    """The transition of an event, whether or not RFC 21 names it."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
     moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
-    return Step(once, changes, state.value, own, moving)
+    return Transition(once, changes, state.value, own, moving)
 
 
-STEPS = {name: step_of(name) for name in RFC21_EVENTS}
+TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
 #: The occasions of how a job ended, which is known by its ``finish`` or else its ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
@@ -94,6 +137,6 @@ def events_of(occasion: str) -> Iterator[str]:
         yield occasion.removeprefix("job-")
     if occasion in OUTCOME_OCCASIONS.values():
         yield from ("finish", "clean")
-    for name, step in STEPS.items():
-        if occasion in step.moving:
+    for name, transition in TRANSITIONS.items():
+        if occasion in transition.moving:
             yield name

@@ -1,21 +1,21 @@
-"""Strangers: what is known of other people's jobs in the queue, for rules with ``scope: queue``."""
+"""Jobs in the queue that do not belong to this run, for rules with ``scope: queue``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ensemble_core.engine.job_steps import STEPS, exit_code, step_of
+from ensemble_core.engine.job_states import TRANSITIONS, exit_code, transition_of
 from ensemble_core.model.causes import Cause, cause_of, said_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
 
-__all__ = ["Strangers"]
+__all__ = ["ForeignJobs"]
 
 
 @dataclass(slots=True)
-class _Stranger:
-    """A job of somebody else's that is not over yet."""
+class _ForeignJob:
+    """A job of another run or user that is not over yet."""
 
     state: int = JobState.NEW.value
     exception: str | None = None
@@ -23,22 +23,22 @@ class _Stranger:
     cause: Cause | None = None
 
 
-class Strangers:
-    """Figures of other users' jobs, for rules that see the whole queue.
+class ForeignJobs:
+    """State of the jobs that other runs and users have in the queue.
 
     Nothing of a job is kept once it is over, and nothing at all while no rule asks.
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _Stranger] = {}
+        self._jobs: dict[str, _ForeignJob] = {}
 
     def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The occasions that an event makes, and what conditions may know of the job."""
         job = self._jobs.get(event.job)
         if job is None:
-            job = self._jobs[event.job] = _Stranger()
+            job = self._jobs[event.job] = _ForeignJob()
         name, context = event.name, event.context
-        step = STEPS.get(name) or step_of(name)
+        step = TRANSITIONS.get(name) or transition_of(name)
         occasions = list(step.occasions)
         ended = job.state >= JobState.CLEANUP
         if step.state > job.state:

@@ -1,40 +1,47 @@
-"""Endings: what follows when an attempt is over, then perhaps its index, and then perhaps all jobs
-of a slice, of a group or of the run.
+"""Completion of jobs: retry, done, lost and idle.
 
-Had by ``rule_evaluation``, whose rules on ``job-done``, ``job-lost`` and ``idle`` it considers.
+Decides what follows when an attempt is over, then perhaps its index, and then perhaps all jobs of a
+slice, of a group or of the run.
+
+The methods are steps of ``agenda``: each returns the steps that follow. Rules on ``job-done``,
+``job-lost``, ``limit`` and ``idle`` are considered here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from ensemble_core.engine.job_fields import JobFields
-from ensemble_core.engine.job_record import Index, JobRecord
-from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.names import JobFields
+from ensemble_core.engine.points import PointJobs
+from ensemble_core.engine.records import Index, JobRecord, Link, Occasion, Slice, Step, Steps
+from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.scopes import Slice
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
-from ensemble_core.model.rules import RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
 
-if TYPE_CHECKING:
-    from ensemble_core.engine.rule_evaluation import RuleEvaluation
-
-__all__ = ["Endings"]
+__all__ = ["JobCompletion"]
 
 
-class Endings:
+class JobCompletion:
     """Retries, indices that are over, and ``idle``, as attempts end."""
 
-    def __init__(self, rules: RuleEvaluation) -> None:
+    def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state
+        self._points = points
         self._rules = rules
         self._submission = rules.effects.submission
 
-    def cleaned(self, record: JobRecord, event: Event) -> None:
+    def gone(self, record: JobRecord, event: Event) -> Steps:
+        """A held job was cancelled by a firing."""
+        self.state.link, group = record.link, record.job.group
+        self._rules.report_occasions(("job-cancel",), group)
+        self._rules.event_rules(("job-cancel",), group, Occasion(event, record))
+        return self.cleaned(record, event)
+
+    def cleaned(self, record: JobRecord, event: Event) -> Steps:
         """An attempt is over, and the rules about that have been considered."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
@@ -43,15 +50,17 @@ class Endings:
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
         ):  # nothing for settle_index to decide: of most jobs, so it is seen without a call
-            self._over(record, event)
+            follow = self._over(record, event)
         else:
-            self.settle_index(index, event)
-        if state.ended is not None:
-            return
+            follow = self.settle_index(index, event)
         if state.table.holds:
-            self._submission.hand_over(record.job.group)
-        if state.rules.index.touched:
-            self._rules.settle(event)
+            return [*(follow or ()), (self._hand_over, (record.job.group,))]
+        return follow
+
+    def _hand_over(self, groups: Iterable[str], event: Event) -> None:
+        if self.state.ended is None:
+            for group in groups:
+                self._submission.hand_over(group)
 
     def _retry_by_group(self, record: JobRecord, policy: RetryPolicy, event: Event) -> None:
         state, index = self.state, record.index
@@ -73,31 +82,25 @@ class Endings:
         again = Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
         self._submission.retry(index, again)
 
-    def settle_index(self, index: Index, event: Event) -> None:
+    def settle_index(self, index: Index, event: Event) -> Steps:
         """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
         way any more."""
         state = self.state
         if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
-            return
+            return None
         if index.retry is not None:
             if state.ended is None and self._submission.begin_attempt(index):
-                if state.rules.index.touched:
-                    self._rules.settle(event)
-                return
+                return ()
             if state.ended is not None and state.ended is state.ended_for_now:
-                return  # a resume takes the loss back
-        self._over(index.record, event)
+                return None  # a resume takes the loss back
+        return self._over(index.record, event)
 
-    def resumed(self, event: Event) -> None:
+    def resumed(self, event: Event) -> Steps:
         """Go on with what an end that was taken back, or a changed file, left to be done."""
-        for index in list(self.state.attempts.values()):
-            self.settle_index(index, event)
-        for group in self.state.table.groups:
-            self._submission.hand_over(group)
-        if self.state.rules.index.touched:
-            self._rules.settle(event)
+        steps: list[Step] = [(self.settle_index, each) for each in self.state.attempts.values()]
+        return [*steps, (self._hand_over, tuple(self.state.table.groups))]
 
-    def _over(self, record: JobRecord, event: Event) -> None:
+    def _over(self, record: JobRecord, event: Event) -> Steps:
         """This was the last attempt of its index, and none is to come."""
         state, index = self.state, record.kept
         done = record.outcome == "success"
@@ -105,7 +108,7 @@ class Endings:
             done = done and index.retry is None and not index.dropped
         state.table.close(record, done)
         if state.generators:
-            self._rules.generating.jobs.index_over(record, done)
+            self._points.index_over(record, done)
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
@@ -113,7 +116,7 @@ class Endings:
             state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
             rules.touched.clear()
-            return
+            return None
         name, group = "job-done" if done else "job-lost", record.job.group
         if index is not None and done and index.result:
             state.table.record_result(index, state.now)
@@ -126,90 +129,78 @@ class Endings:
             occasion = Occasion(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, occasion)
-        if rules.touched or state.withdrawn or state.dropped:
-            self._rules.settle(event)
-        if (
-            record.outcome == "failed"
-            and not record.concern
-            and not state.rules.awaits_failures(group)
-        ):
-            state.unhandled_failures += 1
+        if record.outcome == "failed" and not record.concern:
+            return [(self._judge, record)]
+        return () if rules.touched or state.withdrawn or state.dropped else None
 
-    def settle_run(self, event: Event) -> None:
-        """Consider the rules on what the event, worked in, left of the run: limits that hold jobs,
-        jobs that are over, and whether only held jobs are left."""
-        state = self.state
-        while state.ended is None:
-            if state.limits_met:
-                met, state.limits_met = list(state.limits_met), {}
-                self._limited(met, event)
-            elif state.generators_due:
-                self._rules.generating.settle(event)
-            elif state.look_for_idle:
-                self.idle(event)
-            elif not self._only_held(event):
-                return
+    def _judge(self, record: JobRecord, event: Event) -> None:
+        """Count a failure that no rule handled (law 7)."""
+        if not record.concern and not self.state.rules.awaits_failures(record.job.group):
+            self.state.unhandled_failures += 1
 
-    def _only_held(self, event: Event) -> bool:
-        """Consider the rules on limits once more where only jobs are left that these hold; whether
-        that was new."""
+    def only_held(self) -> list[str]:
+        """The limits that hold the only jobs that are left, where that is new."""
         state = self.state
         if not state.only_held or state.awaits_answers() or state.attempts:
-            return False
+            return []
         filled = state.table.submitted
         if state.held_at == filled:
-            return False
+            return []
         state.held_at = filled
         groups = (group for group in state.table.groups.values() if group.held)
         found = (state.table.obstacle(group, state.now) for group in groups)
-        self._limited(list(dict.fromkeys(each for each in found if each)), event)
-        return True
+        return list(dict.fromkeys(each for each in found if each))
 
-    def _limited(self, met: Sequence[str], event: Event) -> None:
+    def limited(self, met: Sequence[str], event: Event) -> Steps:
         """Consider the rules that wait for these limits to hold jobs."""
         state = self.state
-        for what in met:
-            budget, held = state.table.budget, state.table.held_jobs()
-            if budget is None or what not in budget.limits or state.ended is not None:
-                return
-            used, committed = budget.standing(what, state.now)
-            fields = {
-                "what": what,
-                "most": budget.limits[what],
-                "used": used,
-                "committed": committed,
-                "needed": budget.needed(held, state.now)[what][0],
-                "held": len(held),
-                "left": len(state.table.records) - len(held),
-            }
-            state.link = state.deepest or state.link
-            self._rules.react(("limit",), None, event, None, fields)
+        what, *others = met
+        budget, held = state.table.budget, state.table.held_jobs()
+        if budget is None or what not in budget.limits or state.ended is not None:
+            return None
+        used, committed = budget.standing(what, state.now)
+        fields = {
+            "what": what,
+            "most": budget.limits[what],
+            "used": used,
+            "committed": committed,
+            "needed": budget.needed(held, state.now)[what][0],
+            "held": len(held),
+            "left": len(state.table.records) - len(held),
+        }
+        state.link = state.deepest or state.link
+        self._rules.react(("limit",), None, event, None, fields)
+        return [(self.limited, others)] if others else None
 
-    def idle(self, event: Event) -> None:
+    def idle(self, event: Event) -> Steps:
         """Consider the rules that wait for jobs to be over, where none is open any more: narrowest
         first, each settled before the next. A function under way counts as an open job."""
+        self.state.look_for_idle = False
+        return self._look_for_idle(event)
+
+    def _look_for_idle(self, event: Event) -> Steps:
         state = self.state
-        state.look_for_idle = False
         if state.awaits_answers():
-            return
+            return None
         found = self._idle_now() if "idle" in state.rules.index.occasions else []
-        while found and not state.awaits_answers() and state.ended is None:
-            link = state.deepest or state.link
-            for rule_state, scope in found:
-                one = rule_state if scope is None else scope.instance(rule_state.key)
-                still_open, filled = state.standing(rule_state.rule, scope)
-                if still_open or one.filled == filled:
-                    continue
-                if state.awaits_answers() or state.ended is not None:
-                    continue
-                one.filled = filled
-                state.link = link
-                self._rules.report_occasions(("idle",), rule_state.rule.trigger.group)
-                self._rules.consider(rule_state, Occasion(event, scope=scope))
-                self._rules.settle(event)
-            found = self._idle_now()
-        if not state.awaits_answers():
+        if not found or state.ended is not None:
             state.table.emptied.clear()
+            return None
+        link = state.deepest or state.link
+        return [*((self._idle, *each, link) for each in found), (self._look_for_idle,)]
+
+    def _idle(
+        self, rule_state: RuleState, scope: Slice | None, link: Link | None, event: Event
+    ) -> None:
+        state = self.state
+        one = rule_state if scope is None else scope.instance(rule_state.key)
+        still_open, filled = state.standing(rule_state.rule, scope)
+        if still_open or one.filled == filled or state.awaits_answers() or state.ended is not None:
+            return
+        one.filled = filled
+        state.link = link
+        self._rules.report_occasions(("idle",), rule_state.rule.trigger.group)
+        self._rules.consider(rule_state, Occasion(event, scope=scope))
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
         """The rules on ``idle`` whose jobs are over and had not been when they were last looked at,

@@ -1,0 +1,83 @@
+"""The agenda: the one loop that carries out what follows from an event.
+
+A *step* is a method with its arguments, called with the event after them. It returns the steps that
+follow from it. These come before the steps that wait already, so the stack holds what nested calls
+would, and a long chain of firings needs no deep recursion. Between two steps come the metric rules
+for what was counted, held jobs that were cancelled, and retries that were dropped. When no step is
+left, the rest of the run comes: limits, generators, ``idle``. The stack is empty between two
+events, so snapshots know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.records import Step, Steps
+from ensemble_core.engine.rule_evaluation import RuleEvaluation
+from ensemble_core.engine.state import State
+from ensemble_core.model.events import Event
+
+__all__ = ["Agenda"]
+
+
+class Agenda:
+    """The steps that follow from an event."""
+
+    def __init__(
+        self, state: State, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
+    ) -> None:
+        self._state, self._rules = state, rules
+        self._completion, self._generating = completion, generating
+
+    def work(self, event: Event, steps: Steps, rest: Callable[[], Step | None]) -> None:
+        """Carry out these steps and all that follow from them. ``rest`` returns the next step when
+        none is left."""
+        state = self._state
+        stack: list[Step] = [*steps][::-1] if steps else []
+        while True:
+            if state.ended is None and (
+                state.rules.index.touched or state.withdrawn or state.dropped
+            ):
+                state.link = state.deepest
+                self._rules.look(event)
+                if state.withdrawn:
+                    stack += [(self._completion.gone, each) for each in reversed(state.withdrawn)]
+                    state.withdrawn = []
+                elif state.dropped:
+                    stack += [
+                        (self._completion.settle_index, each) for each in reversed(state.dropped)
+                    ]
+                    state.dropped = []
+                else:
+                    continue
+            elif not stack:
+                step = rest()
+                if step is None:
+                    return
+                stack.append(step)
+            method, *given = stack.pop()
+            follow = method(*given, event)
+            if follow:
+                stack += follow[::-1]
+
+    def of_run(self) -> Step | None:
+        """Return what the event left to do for the run as a whole."""
+        state = self._state
+        if state.ended is not None or not state.look_for_end:
+            return None
+        if state.limits_met:
+            met, state.limits_met = list(state.limits_met), {}
+            return (self._completion.limited, met)
+        if state.generators_due:
+            return (self._generating.turn,)
+        if state.look_for_idle:
+            return (self._completion.idle,)
+        met = self._completion.only_held()
+        return (self._completion.limited, met) if met else None
+
+    def of_deferred(self) -> Step | None:
+        """Return the same for an event that a stop deferred: ``idle`` alone."""
+        state = self._state
+        return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

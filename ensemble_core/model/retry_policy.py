@@ -1,0 +1,59 @@
+"""Retry policy of a job group, and how a retry or an action changes fields of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+
+__all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
+
+#: Fields whose texts are no expressions: patterns and columns of files.
+LITERAL_FIELDS = frozenset({"observe", "points"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """A group's ``retry``: a failed attempt for which ``when`` holds is submitted again, at most
+    ``times`` times for each index, after ``wait`` (seconds or an expression), with ``fields``
+    changed, as a chain if ``resume``. ``reads`` and ``metrics`` are the ``STAT.NAME`` and the
+    metrics that these speak of."""
+
+    times: int
+    when: Condition | None = None
+    wait: float | str = 0.0
+    fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    reads: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+    resume: bool = False
+
+    def worked_out(
+        self, known: Mapping[str, Any], metric: Callable[[str], float | None]
+    ) -> tuple[Mapping[str, Any], float]:
+        """The fields that change and the wait in seconds, for an attempt of which this is known.
+        Raises :class:`EnsembleError`."""
+        wait = worked_out(self.wait, known, metric)
+        return changed_fields(self.fields, known, metric), max(0.0, float(wait))
+
+
+def changed_fields(
+    fields: Mapping[str, Any],
+    known: Mapping[str, Any],
+    metric: Callable[[str], float | None],
+) -> dict[str, Any]:
+    """Fields of a group as an action changes them: expressions worked out, and placeholders filled
+    under ``parameters``; elsewhere ``{job.NAME}`` alone, for bare names are the new job's. Raises
+    :class:`EnsembleError` that names what has no value."""
+    return {
+        key: value
+        if key in LITERAL_FIELDS
+        else worked_out(
+            value, known, metric, FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER
+        )
+        for key, value in fields.items()
+    }
