@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
+from ensemble_testing import (
+    ActionContract,
+    GeneratorContract,
+    ObserverContract,
+    StatisticContract,
+    TriggerContract,
+)
 from river import stats as river
 
 from ensemble_core import Row
@@ -20,13 +27,6 @@ from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.events import JobEvent
-from ensemble_core.testing import (
-    ActionContract,
-    GeneratorContract,
-    ObserverContract,
-    StatisticContract,
-    TriggerContract,
-)
 
 STATISTICS: Mapping[str, Any] = {
     record.name: record for record in builtin_statistics.ensemble_statistics()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 import ensemble_core
 from ensemble_core.config import load_text
@@ -15,7 +16,6 @@ from ensemble_core.model.decisions import Cancel, Decision, Log
 from ensemble_core.model.ensemble import LONGEST_CHAIN, Ensemble, Limits
 from ensemble_core.model.rules import BoundAction, Firing
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 #: Levels of the stack that whoever calls the engine may have taken already.
 DEEP = 100

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import ledger as ledger_module
@@ -29,7 +30,6 @@ from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
-from ensemble_core.testing.executor import Session, wait_until
 
 #: A controller to be killed: submits jobs and writes down what it hears.
 CONTROLLER = """

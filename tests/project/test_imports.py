@@ -67,7 +67,7 @@ NOT_TO_VALIDATE = {
 }  # fmt: skip
 NOT_TO_RUN = {
     "asyncio", "concurrent", "ctypes", "importlib.metadata", "subprocess", "tempfile",
-    "ensemble_core.local.supervisor", "ensemble_core.testing", "ensemble_flux.executor",
+    "ensemble_core.local.supervisor", "ensemble_testing", "ensemble_flux.executor",
     "ensemble_lammps.thermo", "ensemble_service.client", "ensemble_slurm.executor",
 }  # fmt: skip
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from ensemble_minicluster import ensemble_executors
 from ensemble_service import MemberStatus, ServiceClient
+from ensemble_testing.executor import Session, wait_until
 
 import ensemble_core
 from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
-from ensemble_core.testing.executor import Session, wait_until
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
 

@@ -26,10 +26,10 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing import wait_until
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import wait_until
 
 NOW = dt.datetime.now(dt.timezone.utc)
 

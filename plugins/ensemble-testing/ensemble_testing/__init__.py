@@ -1,9 +1,9 @@
-"""Contract suites and fakes for plugin authors; needs pytest.
+"""Contract suites and fakes for plugin authors, and rule tests of ensemble files.
 
 Inherit the suite of your kind of plugin in your own tests, say what your plugin is and what comes
 out, and pytest runs every law of it::
 
-    from ensemble_core.testing import StatisticContract
+    from ensemble_testing import StatisticContract
 
     class TestGeometricMean(StatisticContract):
         plugin = geometric_mean
@@ -12,61 +12,63 @@ out, and pytest runs every law of it::
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import pytest
+if "pytest" in sys.modules:  # ``ensemble test`` does without
+    import pytest
 
-# Their asserts are to explain themselves in the author's own tests.
-pytest.register_assert_rewrite(
-    *(
-        f"ensemble_core.testing.{name}"
-        for name in (
-            "action",
-            "algorithm",
-            "chain",
-            "crash",
-            "decisions",
-            "executor",
-            "executor_fields",
-            "executor_knobs",
-            "executor_leaving",
-            "faults",
-            "generator",
-            "observer",
-            "options",
-            "readme",
-            "running",
-            "session",
-            "statistic",
-            "stops",
-            "story",
-            "trigger",
+    # Their asserts are to explain themselves in the author's own tests.
+    pytest.register_assert_rewrite(
+        *(
+            f"{__name__}.{name}"
+            for name in (
+                "action",
+                "algorithm",
+                "chain",
+                "crash",
+                "decisions",
+                "executor",
+                "executor_fields",
+                "executor_knobs",
+                "executor_leaving",
+                "faults",
+                "generator",
+                "observer",
+                "options",
+                "readme",
+                "running",
+                "session",
+                "statistic",
+                "stops",
+                "story",
+                "trigger",
+            )
         )
     )
-)
 
 if TYPE_CHECKING:
-    from ensemble_core.testing.action import ActionContract
-    from ensemble_core.testing.algorithm import AlgorithmContract
-    from ensemble_core.testing.chain import ChainSuite
-    from ensemble_core.testing.crash import CrashSuite
-    from ensemble_core.testing.decisions import DecisionSuite
-    from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
-    from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
-    from ensemble_core.testing.faults import FaultSuite
-    from ensemble_core.testing.generator import GeneratorContract, PlayedGenerator, build_generator
-    from ensemble_core.testing.observer import ObserverContract
-    from ensemble_core.testing.readme import ReadmeContract
-    from ensemble_core.testing.running import Running
-    from ensemble_core.testing.session import Session, wait_until
-    from ensemble_core.testing.statistic import StatisticContract
-    from ensemble_core.testing.stops import StopSuite
-    from ensemble_core.testing.story import Story
-    from ensemble_core.testing.trigger import TriggerContract
+    from ensemble_testing.action import ActionContract
+    from ensemble_testing.algorithm import AlgorithmContract
+    from ensemble_testing.chain import ChainSuite
+    from ensemble_testing.crash import CrashSuite
+    from ensemble_testing.decisions import DecisionSuite
+    from ensemble_testing.executor import ExecutorContract, ExecutorSuite
+    from ensemble_testing.fakes import FakeExecutor, FakeFiring
+    from ensemble_testing.faults import FaultSuite
+    from ensemble_testing.generator import GeneratorContract, PlayedGenerator, build_generator
+    from ensemble_testing.observer import ObserverContract
+    from ensemble_testing.readme import ReadmeContract
+    from ensemble_testing.running import Running
+    from ensemble_testing.session import Session, wait_until
+    from ensemble_testing.statistic import StatisticContract
+    from ensemble_testing.stops import StopSuite
+    from ensemble_testing.story import Story
+    from ensemble_testing.trigger import TriggerContract
 else:
     # Imported when they are used: pytest imports this package wherever Ensemble is installed, for
-    # its plugin (see ``rule_tests``).
+    # its plugin (see ``pytest_plugin``).
     _HOMES = {
         "ActionContract": "action",
         "AlgorithmContract": "algorithm",

@@ -14,8 +14,8 @@ from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
-from ensemble_core.testing.fakes import FakeFiring
-from ensemble_core.testing.options import RecordContract
+from ensemble_testing.fakes import FakeFiring
+from ensemble_testing.options import RecordContract
 
 __all__ = ["ActionContract"]
 

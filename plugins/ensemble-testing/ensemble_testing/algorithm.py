@@ -17,9 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from ensemble_core.config import load_text
-from ensemble_core.config.schema import defaults
-from ensemble_core.config.writer import write_yaml
+from ensemble_core.cli.toolkit import load_text, option_defaults, write_yaml
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
@@ -64,7 +62,7 @@ class AlgorithmContract:
         assert json.loads(json.dumps(first)) == first, "rules are plain data"
 
     def test_building_changes_neither_options_nor_groups(self) -> None:
-        options = defaults(self.plugin.options, copy.deepcopy(dict(self.options)))
+        options = option_defaults(self.plugin.options, copy.deepcopy(dict(self.options)))
         view, before = self._view(), copy.deepcopy(options)
         self.plugin.build(options, view)
         assert options == before
@@ -106,16 +104,16 @@ class AlgorithmContract:
             return
         from click.testing import CliRunner
 
-        from ensemble_core.cli.commands.replay import replay
-        from ensemble_core.cli.commands.run import run
+        from ensemble_core.cli.main import main
 
         with TemporaryDirectory() as folder:
             file, state = Path(folder) / "example.yaml", str(Path(folder) / "state")
             file.write_text(self.plugin.example, encoding="utf-8")
             words = [str(file), "--executor", "local", "--state", state, *self.example_options]
-            ended = CliRunner().invoke(run, words, standalone_mode=False)
+            ended = CliRunner().invoke(main, ["run", *words], standalone_mode=False)
             assert (ended.return_value or 0) == self.example_exit_code, ended.output
-            again = CliRunner().invoke(replay, ["last", "--state", state], standalone_mode=False)
+            words = ["replay", "last", "--state", state]
+            again = CliRunner().invoke(main, words, standalone_mode=False)
             assert not again.exception, again.output
             assert not again.return_value, again.output
 
@@ -140,7 +138,7 @@ class AlgorithmContract:
         return AlgorithmView(instance="one", groups=groups)
 
     def _fragment(self, options: Mapping[str, Any]) -> Any:
-        return self.plugin.build(defaults(self.plugin.options, options), self._view())
+        return self.plugin.build(option_defaults(self.plugin.options, options), self._view())
 
     def _built(self, options: Mapping[str, Any]) -> dict[str, Any]:
         made = self._fragment(options)

@@ -2,7 +2,7 @@
 
 An author's own test file::
 
-    from ensemble_core.testing import ChainSuite
+    from ensemble_testing import ChainSuite
 
     class TestMyQueue(ChainSuite):
         example = Path("examples/chain")
@@ -32,7 +32,7 @@ from typing import ClassVar
 
 import pytest
 
-from ensemble_core.testing.session import wait_until
+from ensemble_testing.session import wait_until
 
 __all__ = ["ChainSuite"]
 

@@ -1,4 +1,4 @@
-"""``ensemble test FILE…``: rule tests, run by the engine that runs the study."""
+"""Test rules: what they decide on what happens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json, print_warning
-from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import complete_runs, json_option, plugin_option, state_option
-from ensemble_core.cli.text_style import count_of, print_line, printable, style_of
+from ensemble_core.cli.toolkit import (
+    KeptRun,
+    complete_runs,
+    count_of,
+    errors_as_json,
+    json_option,
+    plugin_option,
+    print_line,
+    print_warning,
+    printable,
+    state_option,
+    style_of,
+    to_json,
+)
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,8 +77,7 @@ def test(
 
 
 def _record(run: str, state: str | None) -> int:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.rule_tests.record import recorded
+    from ensemble_testing.rule_tests.record import recorded
 
     with KeptRun(state, run) as kept:
         text, said = recorded(kept)
@@ -87,10 +96,10 @@ def _run(
 ) -> int:
     import sys
 
-    from ensemble_core.cli.rule_tests.junit import report
-    from ensemble_core.cli.rule_tests.play import Played, play
-    from ensemble_core.cli.rule_tests.test_file import read_tests
     from ensemble_core.errors import EnsembleError, FileErrors
+    from ensemble_testing.rule_tests.junit import report
+    from ensemble_testing.rule_tests.play import Played, play
+    from ensemble_testing.rule_tests.test_file import read_tests
 
     look = style_of(sys.stdout)
     read, errors = [], list[EnsembleError]()

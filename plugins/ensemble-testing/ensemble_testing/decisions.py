@@ -2,7 +2,7 @@
 
 An author's own test file::
 
-    from ensemble_core.testing import DecisionSuite
+    from ensemble_testing import DecisionSuite
 
     class TestMyQueue(DecisionSuite):
         executor = "my-queue"
@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ensemble_core.testing.running import cancel_runs, held_jobs
+from ensemble_testing.running import cancel_runs, held_jobs
 
 __all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 

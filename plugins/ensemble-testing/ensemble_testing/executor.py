@@ -2,7 +2,7 @@
 
 An author's own test file::
 
-    from ensemble_core.testing import ExecutorContract
+    from ensemble_testing import ExecutorContract
 
     class TestMyExecutor(ExecutorContract):
         plugin = my_record
@@ -32,19 +32,19 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.config.schema import defaults
+from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import CAUSES, Cause
 from ensemble_core.model.events import ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.validation import CAPABILITIES, check_record, plain
-from ensemble_core.testing.crash import CrashSuite
-from ensemble_core.testing.decisions import DecisionSuite
-from ensemble_core.testing.executor_fields import JobFieldsContract
-from ensemble_core.testing.executor_knobs import ExecutorKnobs
-from ensemble_core.testing.executor_leaving import LeavingContract
-from ensemble_core.testing.session import Session, alive, wait_until, within
+from ensemble_testing.crash import CrashSuite
+from ensemble_testing.decisions import DecisionSuite
+from ensemble_testing.executor_fields import JobFieldsContract
+from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.executor_leaving import LeavingContract
+from ensemble_testing.session import Session, alive, wait_until, within
 
 __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wait_until"]
 
@@ -105,7 +105,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             assert option.get("description"), f"option {name!r} has no description"
         import jsonschema_rs
 
-        given = defaults(schema, self.build_options)
+        given = option_defaults(schema, self.build_options)
         if schema:
             wrong = [e.message for e in jsonschema_rs.validator_for(schema).iter_errors(given)]
             assert not wrong, (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ensemble_core.model.jobs import Job
-from ensemble_core.testing.executor_knobs import ExecutorKnobs
-from ensemble_core.testing.session import Session
+from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.session import Session
 
 __all__ = ["JobFieldsContract"]
 

@@ -15,7 +15,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import RFC21_EVENTS, Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
-from ensemble_core.testing.session import Session
+from ensemble_testing.session import Session
 
 __all__ = ["ExecutorKnobs"]
 

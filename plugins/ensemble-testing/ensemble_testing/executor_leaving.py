@@ -18,8 +18,8 @@ import pytest
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.events import ExecutorLost
-from ensemble_core.testing.executor_knobs import ExecutorKnobs
-from ensemble_core.testing.session import Session, wait_until
+from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.session import Session, wait_until
 
 __all__ = ["LeavingContract"]
 

@@ -2,7 +2,7 @@
 
 An author's own test file, for an executor that runs commands of its queue::
 
-    from ensemble_core.testing import FaultSuite
+    from ensemble_testing import FaultSuite
 
     class TestMyQueueAtFault(FaultSuite):
         commands = {"connect": "qinfo", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
@@ -36,7 +36,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.records import Records, Sent
-from ensemble_core.testing.session import Session, wait_until
+from ensemble_testing.session import Session, wait_until
 
 __all__ = ["FaultSuite"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from ensemble_core.config.schema import defaults
+from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.model.generators import Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.named_code import build_generator
-from ensemble_core.testing.options import RecordContract
+from ensemble_testing.options import RecordContract
 
 __all__ = ["GeneratorContract", "PlayedGenerator", "build_generator"]
 
@@ -102,7 +102,7 @@ class GeneratorContract(RecordContract):
 
     def _play(self, at_once: int = 1, vocs: Vocs | None = None) -> PlayedGenerator:
         problem = vocs or self.vocs
-        options = defaults(self.plugin.options, self.options)
+        options = option_defaults(self.plugin.options, self.options)
         return PlayedGenerator(
             lambda: build_generator(self.plugin, problem, options, "run"), problem, at_once
         )
@@ -118,7 +118,7 @@ class GeneratorContract(RecordContract):
 
     def test_it_accepts_the_problem(self) -> None:
         if self.plugin.check is not None:
-            self.plugin.check(self.vocs, defaults(self.plugin.options, self.options))
+            self.plugin.check(self.vocs, option_defaults(self.plugin.options, self.options))
 
     def test_points_are_points_of_the_problem_and_not_more_than_asked_for(self) -> None:
         for at_once in (1, 3):

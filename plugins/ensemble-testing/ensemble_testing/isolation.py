@@ -1,6 +1,6 @@
 """Test isolation: a fixture that keeps the user's settings and state out of tests.
 
-In a ``conftest.py``: ``from ensemble_core.testing.isolation import isolated``.
+In a ``conftest.py``: ``from ensemble_testing.isolation import isolated``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.rule_tests.test_file import RuleTest, TestFile
+    from ensemble_testing.rule_tests.test_file import RuleTest, TestFile
 
 __all__ = ["SUFFIX", "RuleTestFile", "RuleTestItem", "pytest_collect_file"]
 
@@ -33,8 +33,8 @@ class RuleTestFile(pytest.File):
     """A file of rule tests."""
 
     def collect(self) -> Iterator[RuleTestItem]:
-        from ensemble_core.cli.rule_tests.test_file import read_tests
         from ensemble_core.errors import EnsembleError
+        from ensemble_testing.rule_tests.test_file import read_tests
 
         try:
             # Like conftest.py, what a test file names is code that pytest was asked to run.
@@ -58,7 +58,7 @@ class RuleTestItem(pytest.Item):
         self._test = test
 
     def runtest(self) -> None:
-        from ensemble_core.cli.rule_tests.play import play
+        from ensemble_testing.rule_tests.play import play
 
         played = play(self._tests, self._test)
         if not played.passed:

@@ -9,7 +9,7 @@ from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ensemble_core.config import load_text
+from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
 
 __all__ = ["ReadmeContract"]

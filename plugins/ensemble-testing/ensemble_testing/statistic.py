@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ensemble_core.config.schema import defaults
+from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.codec import dumps
 from ensemble_core.plugin.hookspecs import StatisticPlugin
 from ensemble_core.plugin.validation import required_options
-from ensemble_core.testing.options import RecordContract
+from ensemble_testing.options import RecordContract
 
 __all__ = ["StatisticContract"]
 
@@ -61,7 +61,7 @@ class StatisticContract(RecordContract):
     def test_can_be_built_without_options_unless_its_schema_requires_some(self) -> None:
         if not required_options(self.plugin.options):
             # So it is named in a path, and where every statistic is kept.
-            self.plugin.build(defaults(self.plugin.options, {}))
+            self.plugin.build(option_defaults(self.plugin.options, {}))
 
     def test_gives_numbers_or_none(self) -> None:
         said = self._feed(self._build(), self.samples)

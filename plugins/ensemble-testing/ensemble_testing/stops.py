@@ -2,7 +2,7 @@
 
 An author's own test file::
 
-    from ensemble_core.testing import StopSuite
+    from ensemble_testing import StopSuite
 
     class TestMyQueue(StopSuite):
         executor = "my-queue"
@@ -27,9 +27,9 @@ from typing import ClassVar, Literal
 
 import pytest
 
-import ensemble_core.testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
-from ensemble_core.testing.running import cancel_runs, held_jobs, slots_at_once
-from ensemble_core.testing.session import wait_until
+import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
+from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
+from ensemble_testing.session import wait_until
 
 __all__ = ["StopSuite"]
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ensemble_core.config import load_text
+from ensemble_core.cli.toolkit import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Switch, Terminate
 from ensemble_core.model.ensemble import Ensemble

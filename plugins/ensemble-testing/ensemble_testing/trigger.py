@@ -20,7 +20,7 @@ from ensemble_core.model.events import (
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
-from ensemble_core.testing.options import RecordContract
+from ensemble_testing.options import RecordContract
 
 __all__ = ["TriggerContract"]
 

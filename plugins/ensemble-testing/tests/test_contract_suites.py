@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import (
+    ActionContract,
+    FakeExecutor,
+    FakeFiring,
+    GeneratorContract,
+    ObserverContract,
+    StatisticContract,
+    TriggerContract,
+    fakes,
+)
 
 from ensemble_core import (
     Action,
@@ -33,16 +43,6 @@ from ensemble_core import (
     TriggerPlugin,
     Variable,
     Vocs,
-)
-from ensemble_core.testing import (
-    ActionContract,
-    FakeExecutor,
-    FakeFiring,
-    GeneratorContract,
-    ObserverContract,
-    StatisticContract,
-    TriggerContract,
-    fakes,
 )
 
 

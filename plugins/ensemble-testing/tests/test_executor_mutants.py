@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ensemble_testing import ExecutorContract, StatisticContract
 
 from ensemble_core import (
     Emit,
@@ -30,7 +31,6 @@ from ensemble_core import (
 )
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.model.events import ResizeOutcome
-from ensemble_core.testing import ExecutorContract, StatisticContract
 
 FAILED = (AssertionError, Exception, pytest.fail.Exception)
 

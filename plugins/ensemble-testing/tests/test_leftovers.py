@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from ensemble_testing import Session
+from ensemble_testing.running import slots_at_once
 
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import Session
-from ensemble_core.testing.running import slots_at_once
 
 SUITE = """
 import os
 
 from ensemble_core import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import ExecutorContract
+from ensemble_testing import ExecutorContract
 
 
 class Sound(LocalExecutor):
@@ -132,7 +132,7 @@ def test_timeout_says_whose_jobs_the_queue_holds(tmp_path: Path) -> None:
 
 FULL = """
 from ensemble_core import ExecutorPlugin, hookimpl
-from ensemble_core.testing import FakeExecutor
+from ensemble_testing import FakeExecutor
 
 
 class Full(FakeExecutor):

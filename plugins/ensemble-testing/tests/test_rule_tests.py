@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing.rule_tests import given as words
 
 from ensemble_core.cli.main import main
-from ensemble_core.cli.rule_tests import given as words
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.model.events import Event
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 #: The study of the manual's page, with a rule for each kind of event.
 STUDY = """

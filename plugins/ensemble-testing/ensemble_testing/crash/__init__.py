@@ -2,7 +2,7 @@
 
 An author's own test file::
 
-    from ensemble_core.testing import CrashSuite
+    from ensemble_testing import CrashSuite
 
     class TestMyQueue(CrashSuite):
         executor = "my-queue"
@@ -73,7 +73,7 @@ class CrashSuite:
         return 0
 
     def test_each_job_runs_once_whenever_its_controller_is_killed(self, tmp_path: Path) -> None:
-        from ensemble_core.testing.crash.__main__ import JOBS
+        from ensemble_testing.crash.__main__ import JOBS
 
         seed, count = seed_and_rounds(self.rounds)
         slots = () if self.slots is None else ("--slots", str(self.slots))

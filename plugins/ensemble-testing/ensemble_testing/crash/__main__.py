@@ -1,6 +1,6 @@
 """Crash rounds on an executor that runs real jobs; prints one line of JSON for each round.
 
-    python -m ensemble_core.testing.crash local --seed 7 --rounds 3 -- --slots 8
+    python -m ensemble_testing.crash local --seed 7 --rounds 3 -- --slots 8
 
 What follows ``--`` are options of ``ensemble run``. Each job appends its id to a file when it runs:
 each line must be there exactly once. The queue must be there: for ``flux`` an instance around it,
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ensemble_core.testing.crash.rounds import (
+from ensemble_testing.crash.rounds import (
     Kill,
     Outcome,
     Round,
@@ -33,7 +33,7 @@ from ensemble_core.testing.crash.rounds import (
     plan,
     play,
 )
-from ensemble_core.testing.running import cancel_runs, held_jobs, slots_at_once
+from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
 
 TEXT = """
 jobs:
@@ -184,7 +184,7 @@ def rounds(
 def main() -> int:
     """Play the rounds that the command line asks for."""
     parser = argparse.ArgumentParser(
-        prog="python -m ensemble_core.testing.crash", epilog="After --: options of ensemble run."
+        prog="python -m ensemble_testing.crash", epilog="After --: options of ensemble run."
     )
     parser.add_argument("executor")
     parser.add_argument("--seed", type=int, default=0)

@@ -21,7 +21,7 @@ from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
 from ensemble_core.runtime import orders, resumption, snapshots
-from ensemble_core.testing.crash.kill_points import reach
+from ensemble_testing.crash.kill_points import reach
 
 __all__ = ["instrument"]
 

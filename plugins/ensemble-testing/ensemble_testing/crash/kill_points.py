@@ -1,6 +1,6 @@
 """Kill points: named places in a controller's work at which a test may have it killed.
 
-``reach(name)`` marks one. It is called by :mod:`~ensemble_core.testing.crash.instrumentation`, and
+``reach(name)`` marks one. It is called by :mod:`~ensemble_testing.crash.instrumentation`, and
 may be called by a fake queue. It only counts, unless :func:`kill_at` was called in this process.
 """
 

@@ -41,8 +41,8 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
-from ensemble_core.testing.crash import kill_points
-from ensemble_core.testing.crash.instrumentation import instrument
+from ensemble_testing.crash import kill_points
+from ensemble_testing.crash.instrumentation import instrument
 
 __all__ = ["Kill", "Outcome", "Record", "Round", "compare", "on_record", "plan", "play"]
 

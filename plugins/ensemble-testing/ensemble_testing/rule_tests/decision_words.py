@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.config.context import Context
-from ensemble_core.config.document import Path, shown
+from ensemble_core.cli.toolkit import Context, shown
+from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.model.decisions import (
     AddRule,
     Call,

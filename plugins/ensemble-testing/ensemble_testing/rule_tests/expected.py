@@ -12,14 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.rule_tests.decision_words import check, counts, fits, spoken, told
-from ensemble_core.cli.text_style import format_duration, format_times
-from ensemble_core.config.context import Context
-from ensemble_core.config.document import Path, shown
+from ensemble_core.cli.toolkit import Context, format_duration, format_times, shown
+from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.conditions import Condition, parse
 from ensemble_core.model.decisions import Decision, Fired, Log, Terminate
 from ensemble_core.model.events import Event
+from ensemble_testing.rule_tests.decision_words import check, counts, fits, spoken, told
 
 __all__ = ["KEYS", "Expectation", "Failure", "Happened", "decided_by", "read_expectation"]
 

@@ -12,11 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ensemble_core.cli.rule_tests.decision_words import group_of
-from ensemble_core.cli.rule_tests.step_reader import StepReader
-from ensemble_core.cli.rule_tests.told_queue import NotPossible, Tell, ToldQueue, called
-from ensemble_core.config.context import Context
-from ensemble_core.config.document import Path, shown
+from ensemble_core.cli.toolkit import Context, shown
+from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.engine.requests import refusal
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
@@ -37,6 +34,9 @@ from ensemble_core.model.events import (
     Resumed,
     StopRequested,
 )
+from ensemble_testing.rule_tests.decision_words import group_of
+from ensemble_testing.rule_tests.step_reader import StepReader
+from ensemble_testing.rule_tests.told_queue import NotPossible, Tell, ToldQueue, called
 
 __all__ = ["WORDS", "Given"]
 

@@ -11,16 +11,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ensemble_core.cli.rule_tests.expected import Expectation, Failure, Happened
-from ensemble_core.cli.rule_tests.test_file import RuleTest, Step, TestFile
-from ensemble_core.cli.rule_tests.told_queue import NotPossible, ToldQueue, called
-from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
+from ensemble_core.cli.toolkit import RuleSpan as Span
+from ensemble_core.cli.toolkit import (
+    RuleStory,
+    VirtualRuntime,
+    Watcher,
+    conclude,
+    describe_rule,
+    describe_span,
+)
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, event_words
 from ensemble_core.model.decisions import Call, Decision, Fired
 from ensemble_core.model.events import Event
-from ensemble_core.runtime.virtual import VirtualRuntime
-from ensemble_core.runtime.watching import Watcher
+from ensemble_testing.rule_tests.expected import Expectation, Failure, Happened
+from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
+from ensemble_testing.rule_tests.told_queue import NotPossible, ToldQueue, called
 
 __all__ = ["Played", "play"]
 
@@ -165,7 +171,7 @@ class _Traced(_Told):
 
     def __init__(self, tests: TestFile, test: RuleTest, rule: str) -> None:
         super().__init__(tests, test)
-        self.story = Story(RuleTracer(self.engine, rule))
+        self.story = RuleStory(RuleTracer(self.engine, rule))
         self.spans: list[Span] = []
         self._last: Event | None = None
 

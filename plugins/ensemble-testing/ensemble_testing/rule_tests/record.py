@@ -15,17 +15,10 @@ from dataclasses import replace
 from itertools import product, zip_longest
 from typing import Any
 
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.rule_tests.decision_words import spoken, told
-from ensemble_core.cli.rule_tests.expected import SAME_TIME, Happened, decided_by
-from ensemble_core.cli.rule_tests.play import Played, play
-from ensemble_core.cli.rule_tests.step_reader import GIVEN_GAUGES
-from ensemble_core.cli.rule_tests.test_file import read_tests
-from ensemble_core.cli.text_style import printable
+from ensemble_core.cli.toolkit import KeptRun, Replay, printable
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_evaluation import Verdict
 from ensemble_core.engine.rule_index import RuleState, Watch
-from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
@@ -45,6 +38,11 @@ from ensemble_core.model.events import (
     StopRequested,
 )
 from ensemble_core.plugin.registry import Registry
+from ensemble_testing.rule_tests.decision_words import spoken, told
+from ensemble_testing.rule_tests.expected import SAME_TIME, Happened, decided_by
+from ensemble_testing.rule_tests.play import Played, play
+from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
+from ensemble_testing.rule_tests.test_file import read_tests
 
 __all__ = ["recorded"]
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.config.context import Context
-from ensemble_core.config.document import Path, shown
+from ensemble_core.cli.toolkit import Context, shown
+from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.ensemble import Ensemble
 

@@ -11,20 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_core.cli.rule_tests.expected import KEYS, Expectation, read_expectation
-from ensemble_core.cli.rule_tests.given import WORDS, Given
-from ensemble_core.cli.rule_tests.told_queue import Tell
-from ensemble_core.config import load
-from ensemble_core.config.context import Context, Known
-from ensemble_core.config.document import Path, shown
-from ensemble_core.config.reader import read_text
-from ensemble_core.config.schema import Validators
-from ensemble_core.config.source import read
+from ensemble_core.cli.toolkit import (
+    Context,
+    Known,
+    Validators,
+    load_file,
+    read_document,
+    read_file,
+    shown,
+)
+from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.errors import FileErrors, Location
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.named_code import Purpose, require
 from ensemble_core.plugin.registry import Registry
+from ensemble_testing.rule_tests.expected import KEYS, Expectation, read_expectation
+from ensemble_testing.rule_tests.given import WORDS, Given
+from ensemble_testing.rule_tests.told_queue import Tell
 
 __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 
@@ -84,7 +88,7 @@ def read_tests(
     """Return the tests of this file, or of a text in its place. ``purpose`` decides whether plugins
     that it names are loaded. With ``about``, neither these nor its ensemble are read: the tests
     are for that ensemble. Raises :class:`EnsembleError` with all that is wrong."""
-    document = read_text(read(file) if text is None else text, file)
+    document = read_document(read_file(file) if text is None else text, file)
     data = document.data
     here = os.path.dirname(file)
     known = data if isinstance(data, dict) else {}
@@ -120,7 +124,9 @@ def read_tests(
     if about is not None:
         ensemble = about[0]
     else:
-        ensemble = load(os.path.join(here, study), registry, overrides=list(map(str, overrides)))
+        ensemble = load_file(
+            os.path.join(here, study), registry, overrides=list(map(str, overrides))
+        )
     reader = _Reader(context, ensemble)
     found = reader.tests(data.get("tests"))
     if context.errors:

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import ClassVar
 
-from ensemble_core.cli.rule_tests.decision_words import group_of
 from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
@@ -19,6 +18,7 @@ from ensemble_core.model.ensemble import amount
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
+from ensemble_testing.rule_tests.decision_words import group_of
 
 __all__ = ["NotPossible", "Tell", "ToldQueue", "called"]
 
