@@ -38,8 +38,8 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
-#: The same of ours: contract suites and fakes.
-OUR_TEST_TOOLS = ("ensemble-testing",)
+#: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
+OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3

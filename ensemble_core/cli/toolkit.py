@@ -25,10 +25,10 @@ function needs beyond that, it imports when it is called.
   write to a file.
 - **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
-- **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
-  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
-  the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the user allowed
-  it (``--run-code``). ``require_code`` refuses a file that needs its code.
+- **Another runtime**: ``RunSession`` shows a run of one as a real run is shown, ``ControlledRun``
+  keeps it, under a ``new_tag`` (``fit_tag`` makes a name fit for one). A ``Watcher`` hears of its
+  events. Code that the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the
+  user allowed it (``--run-code``). ``require_code`` refuses a file that needs its code.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_times``, ``format_size``, ``count_of``, ``shorten``; ``printable`` for text that came
   from a job; ``style_of`` says whether a stream shows colors, ``terminal_width`` how wide it is.
@@ -64,7 +64,6 @@ from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
-from ensemble_core.cli.simulated import run_simulated as run_simulated
 from ensemble_core.cli.text_style import TextStyle as TextStyle
 from ensemble_core.cli.text_style import count_of as count_of
 from ensemble_core.cli.text_style import format_duration as format_duration
@@ -81,6 +80,8 @@ from ensemble_core.cli.text_style import terminal_width as terminal_width
 if TYPE_CHECKING:
     from ensemble_core.cli.real_run import resume_instead as resume_instead
     from ensemble_core.cli.real_run import run_text as run_text
+    from ensemble_core.cli.run_control import ControlledRun as ControlledRun
+    from ensemble_core.cli.run_session import RunSession as RunSession
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
     from ensemble_core.cli.why_text import describe_rule as describe_rule
@@ -101,7 +102,9 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
+    from ensemble_core.journal.run_store import fit
     from ensemble_core.journal.run_store import is_private as is_private
+    from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
@@ -115,11 +118,11 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
-    from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
 
     DocumentPath = Path
+    fit_tag = fit
     JournalRow = Row
     RuleSpan = Span
     RuleStory = Story
@@ -130,6 +133,8 @@ else:
     #: another one at home stands as ``NAME=THERE``.
     _HOMES = {
         "ensemble_core.cli.real_run": "resume_instead run_text",
+        "ensemble_core.cli.run_control": "ControlledRun",
+        "ensemble_core.cli.run_session": "RunSession",
         "ensemble_core.cli.why_text": (
             "RuleSpan=Span RuleStory=Story conclude describe_rule describe_span"
         ),
@@ -143,7 +148,7 @@ else:
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
-        "ensemble_core.journal.run_store": "is_private state_folder",
+        "ensemble_core.journal.run_store": "fit_tag=fit is_private new_tag state_folder",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
@@ -152,7 +157,6 @@ else:
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watching": "Outcome Watcher",
-        "ensemble_core.runtime.virtual": "VirtualRuntime",
     }
     _HOME = {
         name: (home, there or name)

@@ -1,4 +1,4 @@
-"""A simulated run, shown and kept as a real one is: for commands of plugins.
+"""A simulated run, shown and kept as a real one is.
 
 Its journal says that it was simulated, so that nobody resumes it for real.
 """
@@ -12,16 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.cli.executor_choice import ExecutorChoice
-from ensemble_core.cli.options import Display
+from ensemble_core import ExecutorPlugin
+from ensemble_core.cli.toolkit import (
+    ControlledRun,
+    Display,
+    ExecutorChoice,
+    RunSession,
+    fit_tag,
+    new_tag,
+    state_folder,
+)
+from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 if TYPE_CHECKING:
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.model.decisions import Call
-    from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.executor import VirtualExecutor
-    from ensemble_core.plugin.named_code import Purpose
-    from ensemble_core.plugin.registry import Registry
+    from ensemble_core import EnsembleError, VirtualExecutor
+    from ensemble_core.cli.toolkit import Call, Ensemble, Purpose, Registry
 
 __all__ = ["run_simulated"]
 
@@ -52,15 +57,9 @@ def run_simulated(
     seconds after the begin; ``takes``, ``answers`` and ``purpose`` are those of
     ``VirtualRuntime``.
     """
-    from ensemble_core.cli.run_control import ControlledRun
-    from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.journal.run_store import fit, new_tag, state_folder
-    from ensemble_core.plugin.hookspecs import ExecutorPlugin
-    from ensemble_core.runtime.virtual import VirtualRuntime
-
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)
-    tag = tag or new_tag(fit(f"{ensemble.name}-simulated"))
+    tag = tag or new_tag(fit_tag(f"{ensemble.name}-simulated"))
     ensemble = ensemble.begun(tag, os.getcwd())
     began = float(int(time.time()))
     make = partial(

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from ensemble_simulate.virtual_runtime import VirtualRuntime
+
 from ensemble_core.cli.toolkit import RuleSpan as Span
 from ensemble_core.cli.toolkit import (
     RuleStory,
-    VirtualRuntime,
     Watcher,
     conclude,
     describe_rule,
