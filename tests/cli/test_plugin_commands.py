@@ -176,7 +176,7 @@ def test_the_tests_of_rules_say_what_to_install_where_they_are_not(
 def test_everything_known_is_what_the_distributions_of_this_tree_register() -> None:
     for distribution, entry in json.loads(known.FILE.read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
-        assert set(entry) <= {"install", "command", "public", *KINDS}
+        assert set(entry) <= {"install", "command", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)
 
 
