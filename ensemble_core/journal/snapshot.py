@@ -54,7 +54,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 17
+FORMAT = 18
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
