@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ensemble_testing import FakeExecutor
+
 from ensemble_core.builtin.observers import JsonLines
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Decision
@@ -29,7 +31,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime import output_tracking
 from ensemble_core.runtime.controller import Runtime, Watcher
 from ensemble_core.runtime.tail import Follower
-from ensemble_core.testing import FakeExecutor
 
 #: Writes rows to logs by turns, each with the time of its writing; into the last one, if so asked,
 #: as much as 100 MB/s.

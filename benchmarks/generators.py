@@ -45,6 +45,7 @@ from random import Random
 from typing import Any
 
 import yaml
+from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 import ensemble_core
 from ensemble_core import Emit, Job, JobEvent, Observed, Run, VirtualExecutor
@@ -52,7 +53,6 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.runtime.virtual import VirtualRuntime
 
 Point = Mapping[str, float]
 #: The points of a study, with what the objective was.

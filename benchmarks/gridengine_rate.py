@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_gridengine.executor import GridEngineExecutor
+from ensemble_testing import Session
 
 from ensemble_core import Emit, Event, JobEvent, Run
-from ensemble_core.testing import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -22,13 +22,13 @@ import time
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.forecast import Study, play, played
 from ensemble_simulate.model_file import read
+from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 from ensemble_core.config import load_text
 from ensemble_core.config.reader import read_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.virtual import VirtualRuntime
 from ensemble_core.runtime.watching import Watcher
 
 #: Statistics of a group that rules ask for, with thresholds that none reaches.

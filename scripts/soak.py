@@ -280,7 +280,7 @@ def main() -> int:
     soak = Soak()
     threads = []
     for number in range(chosen.processes):
-        program = ["-m", "ensemble_core.testing.crash", chosen.executor]
+        program = ["-m", "ensemble_testing.crash", chosen.executor]
         if chosen.executor in PROGRAMS:
             program = [str(PROGRAMS[chosen.executor])]
         command = [

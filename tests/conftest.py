@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from ensemble_testing.isolation import isolated
 from hypothesis import settings
-
-from ensemble_core.testing.isolation import isolated
 
 __all__ = ["isolated", "permissions_hold"]
 

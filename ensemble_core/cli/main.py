@@ -39,7 +39,6 @@ COMMANDS: dict[str, str] = {
     "why": "Say why a rule fired, or did not.",
     "replay": "Check a run: decide everything anew from its journal and compare.",
     "clean": "Remove the records of runs that are over.",
-    "test": "Test rules: what they decide on what happens.",
     "validate": "Check ensemble files without running anything.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
     "algorithms": "List algorithms for 'use:', and show the rules that they make.",

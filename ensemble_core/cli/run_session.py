@@ -36,7 +36,7 @@ from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
-    from ensemble_core.runtime.virtual import VirtualRuntime
+    pass
 
 __all__ = ["RunSession"]
 
@@ -100,7 +100,7 @@ class RunSession:
         *,
         engine: Engine | None = None,
         stop_first: StopRequested | None = None,
-        make: Callable[..., Runtime | VirtualRuntime] = Runtime,
+        make: Callable[..., Any] = Runtime,
         wall: float | None = None,
         reopened: bool = False,
     ) -> int:
@@ -108,7 +108,7 @@ class RunSession:
 
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
         the stop for which alone the run is taken up, ``wall`` after how many seconds it is to stop.
-        ``make`` makes the runtime.
+        ``make`` makes the runtime; nobody can go on with a run on another one.
         """
         output = Output(
             self._tell,
@@ -118,7 +118,7 @@ class RunSession:
             as_json=self._as_json,
         )
         feed = Feed(output, everything=self._as_json or self._narrator.debug)
-        runtime = make(
+        runtime: Runtime = make(
             self._ensemble,
             executor,
             actions=registry.actions,
@@ -143,7 +143,7 @@ class RunSession:
                 self._narrator.know(record.job, record.files)
         if stop_first is not None:
             runtime.stop_first(stop_first)
-        if reopened and isinstance(runtime, Runtime):
+        if reopened:
             runtime.reopened = True
 
         def announce(keep: bool, leave: str = "Ctrl-C to leave at once") -> None:
@@ -189,7 +189,7 @@ class RunSession:
             lines = self._end(outcome, str(folder) if folder.is_dir() else None)
             if not self._quiet:
                 lines[-1:-1] = self._asked(runtime.engine)
-            resumable = isinstance(runtime, Runtime) and not outcome.over
+            resumable = make is Runtime and not outcome.over
             if kept is not None and resumable and not self._as_json:
                 again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
                 lines.append(f"  to go on with this run: {again}")

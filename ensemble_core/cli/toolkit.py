@@ -14,19 +14,25 @@ function needs beyond that, it imports when it is called.
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
   ``JournalError``.
-- **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
-  error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
-  files of a plugin's own. ``parse_duration`` reads a length of time. ``is_private`` says whether
-  only the user can write to a file.
+- **Why a rule fired**: ``RuleStory`` follows one rule through a run, ``RuleSpan`` is a stretch of
+  events with the same verdict; ``describe_rule``, ``describe_span`` and ``conclude`` put them in
+  words. ``Replay`` handles a kept run's events again.
+- **An ensemble file**: ``load_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
+  error with its place; ``write_yaml`` writes one. ``read_file`` gives its text. For other files,
+  ``read_document`` gives YAML as plain data with the places of its parts; a ``Context`` (of
+  ``Validators`` and the ``Known`` names) collects errors with their places (``DocumentPath``),
+  ``shown`` quotes a value in them. ``option_defaults`` completes options by their
+  schema. ``parse_duration`` reads a length of time. ``is_private`` says whether only the user can
+  write to a file.
 - **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
   ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
-- **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
-  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events. Code that
-  the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the user allowed
-  it (``--run-code``). ``require_code`` refuses a file that needs its code.
+- **Another runtime**: ``RunSession`` shows a run of one as a real run is shown, ``ControlledRun``
+  keeps it, under a ``new_tag`` (``fit_tag`` makes a name fit for one). A ``Watcher`` hears of its
+  events. Code that the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the
+  user allowed it (``--run-code``). ``require_code`` refuses a file that needs its code.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
-  ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
-  whether a stream shows colors, ``terminal_width`` how wide it is.
+  ``format_times``, ``format_size``, ``count_of``, ``shorten``; ``printable`` for text that came
+  from a job; ``style_of`` says whether a stream shows colors, ``terminal_width`` how wide it is.
 - **Errors**: raise ``ensemble_core.EnsembleError`` or its ``UsageError``. ``CommandGroup`` is a
   group whose errors, exit codes and suggestions are those of ``ensemble``, for a program of its
   own; ``errors_as_json`` prints errors as JSON too; ``print_error`` and ``print_warning`` go on.
@@ -54,12 +60,13 @@ from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
-from ensemble_core.cli.simulated import run_simulated as run_simulated
 from ensemble_core.display.text_style import TextStyle as TextStyle
+from ensemble_core.display.text_style import count_of as count_of
 from ensemble_core.display.text_style import format_duration as format_duration
 from ensemble_core.display.text_style import format_size as format_size
 from ensemble_core.display.text_style import format_table as format_table
 from ensemble_core.display.text_style import format_time as format_time
+from ensemble_core.display.text_style import format_times as format_times
 from ensemble_core.display.text_style import print_line as print_line
 from ensemble_core.display.text_style import printable as printable
 from ensemble_core.display.text_style import shorten as shorten
@@ -75,14 +82,30 @@ from ensemble_core.session.executor_choice import rendered as rendered
 if TYPE_CHECKING:
     from ensemble_core.cli.real_run import resume_instead as resume_instead
     from ensemble_core.cli.real_run import run_text as run_text
+    from ensemble_core.cli.run_session import RunSession as RunSession
+    from ensemble_core.cli.why_text import Span, Story
+    from ensemble_core.cli.why_text import conclude as conclude
+    from ensemble_core.cli.why_text import describe_rule as describe_rule
+    from ensemble_core.cli.why_text import describe_span as describe_span
+    from ensemble_core.config.context import Context as Context
+    from ensemble_core.config.context import Known as Known
     from ensemble_core.config.document import Document as Document
+    from ensemble_core.config.document import Path
+    from ensemble_core.config.document import shown as shown
+    from ensemble_core.config.loading import load
     from ensemble_core.config.loading import load_text as load_text
     from ensemble_core.config.reader import read_text
+    from ensemble_core.config.schema import Validators as Validators
+    from ensemble_core.config.schema import defaults
     from ensemble_core.config.source import read
+    from ensemble_core.config.writer import write_yaml as write_yaml
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
+    from ensemble_core.journal.replay import Replay as Replay
+    from ensemble_core.journal.run_store import fit
     from ensemble_core.journal.run_store import is_private as is_private
+    from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
@@ -96,24 +119,38 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
-    from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
+    from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
+    DocumentPath = Path
+    fit_tag = fit
     JournalRow = Row
+    RuleSpan = Span
+    RuleStory = Story
+    load_file, option_defaults = load, defaults
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
     #: another one at home stands as ``NAME=THERE``.
     _HOMES = {
         "ensemble_core.cli.real_run": "resume_instead run_text",
-        "ensemble_core.config.document": "Document",
-        "ensemble_core.config.loading": "load_text",
+        "ensemble_core.session.run_control": "ControlledRun",
+        "ensemble_core.cli.run_session": "RunSession",
+        "ensemble_core.cli.why_text": (
+            "RuleSpan=Span RuleStory=Story conclude describe_rule describe_span"
+        ),
+        "ensemble_core.config.context": "Context Known",
+        "ensemble_core.config.document": "Document DocumentPath=Path shown",
+        "ensemble_core.config.loading": "load_file=load load_text",
         "ensemble_core.config.reader": "read_document=read_text",
+        "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.source": "read_file=read",
+        "ensemble_core.config.writer": "write_yaml",
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
-        "ensemble_core.journal.run_store": "is_private state_folder",
+        "ensemble_core.journal.replay": "Replay",
+        "ensemble_core.journal.run_store": "fit_tag=fit is_private new_tag state_folder",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
@@ -122,7 +159,6 @@ else:
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watching": "Outcome Watcher",
-        "ensemble_core.runtime.virtual": "VirtualRuntime",
     }
     _HOME = {
         name: (home, there or name)

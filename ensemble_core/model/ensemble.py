@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
@@ -63,18 +64,24 @@ class Limits:
         return any(most is not None for most in (self.jobs, *self.hours.values()))
 
 
+def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
+    raise EnsembleError("this ensemble has no binder: it takes no rules and actions while it runs")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binder:
     """How specifications that arrive while the run is under way are checked and bound.
 
     All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` is given
     the specification and an id to use where it has none; ``group`` a group and the fields to
-    change in it.
+    change in it. By default rules and actions are refused, and fields are not checked.
     """
 
-    rule: Callable[[Mapping[str, Any], str], BoundRule]
-    action: Callable[[Mapping[str, Any]], BoundAction]
-    group: Callable[[JobGroup, Mapping[str, Any]], JobGroup]
+    rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
+    action: Callable[[Mapping[str, Any]], BoundAction] = _refused
+    group: Callable[[JobGroup, Mapping[str, Any]], JobGroup] = lambda group, fields: replace(
+        group, **fields
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +116,7 @@ class Ensemble:
     groups: Mapping[str, JobGroup]
     rules: tuple[BoundRule, ...]
     statistics: Mapping[str, StatisticSpec]
-    binder: Binder
+    binder: Binder = field(default_factory=Binder)
     tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
     instances: Mapping[str, Instance] = field(default_factory=lambda: NOTHING)
     generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)

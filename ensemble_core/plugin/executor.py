@@ -1,6 +1,6 @@
 """The executor: the adapter to one queue.
 
-The docstring of :class:`Executor` is the contract; ``ensemble_core.testing.ExecutorContract``
+The docstring of :class:`Executor` is the contract; the suite ``ExecutorContract``
 checks it. The runtime calls executors; executors call nobody but ``emit``.
 """
 
@@ -101,7 +101,7 @@ class Executor(ABC):
     """The adapter to one queue: performs decisions, emits events.
 
     For a queue that is asked rather than tells, :class:`PolledExecutor` has most of it already.
-    ``ensemble_core.testing.ExecutorContract`` tests each sentence here.
+    The suite ``ExecutorContract`` tests each sentence here.
 
     **Calls.** Methods are called never from the engine's thread and never two at once, though not
     always from the same thread. They may block for the time of a remote call, not for the life of

@@ -26,7 +26,7 @@ is left out as a whole. ``ensemble plugins list`` says why, and a run is stopped
 uses what is missing. Where two packages claim one name, ``PACKAGE:NAME`` says which is meant; a
 built-in keeps its bare name in any case.
 
-:mod:`ensemble_core.testing` has a suite for each kind of plugin, to be inherited by its own tests.
+For the tests of a plugin there is a contract suite for each kind: see docs/plugin-tutorial.md.
 Arguments may be added to hooks in later versions, never changed or removed without notice.
 """
 

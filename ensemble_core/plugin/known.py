@@ -1,8 +1,7 @@
 """Distributions that are known to exist and may not be installed, for hints on what to install.
 
-They stand in ``known_distributions.json``: what each registers, by kind, what ``pip`` installs once
-it is released, and the public names of ``ensemble_core`` that it brings. Nothing here depends on
-which they are.
+They stand in ``known_distributions.json``: what each registers, by kind, and what ``pip`` installs
+once it is released. Nothing here depends on which they are.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import import_module
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "import_public", "installed_names", "known_provider"]
+__all__ = ["FILE", "known_provider"]
 
 FILE = Path(__file__).parent / "known_distributions.json"
 
@@ -56,36 +52,6 @@ def _install_command(distribution: str, released: str) -> str:
                 for part, there in zip(parts, near, strict=True)
             ]
     return f"pip install {shlex.join(names)}"
-
-
-def import_public(name: str) -> Any:
-    """A public name of ``ensemble_core`` that a known distribution brings. Raises
-    :class:`ImportError` with what to install, :class:`AttributeError` where none brings it."""
-    module = _modules().get(name)
-    if module is None:
-        raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
-    if not _is_installed(module):
-        distribution, install = known_provider("public", name) or ("", "")
-        raise ImportError(f"{name} comes with {distribution}, which is not installed: {install}")
-    return getattr(import_module(module), name)
-
-
-def installed_names() -> list[str]:
-    """The public names that known distributions bring which are installed."""
-    return [name for name, module in _modules().items() if _is_installed(module)]
-
-
-def _is_installed(module: str) -> bool:
-    top = module.partition(".")[0]
-    return top in sys.modules or PathFinder.find_spec(top) is not None
-
-
-def _modules() -> dict[str, str]:
-    return {
-        name: module
-        for entry in _known().values()
-        for name, module in entry.get("public", {}).items()
-    }
 
 
 def _known() -> Mapping[str, Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """Observers: pure readers of what jobs write.
 
 The runtime follows the files and hands their bytes on; an observer only parses, so it can be
-tested with nothing but bytes. ``ensemble_core.testing.ObserverContract`` checks the contract.
+tested with nothing but bytes. The suite ``ObserverContract`` checks the contract.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import wait_until
 
 from ensemble_core import open_run
-from ensemble_core.testing import wait_until
 
 pytestmark = pytest.mark.checkout
 

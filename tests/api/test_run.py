@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import wait_until
 
 import ensemble_core as ensemble
 from ensemble_core.journal.run_store import HALT
-from ensemble_core.testing import wait_until
 
 STUDY = """
 jobs:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from ensemble_testing import AlgorithmContract, Story
 
 from ensemble_core.builtin.algorithms import ensemble_algorithms
 from ensemble_core.errors import FileErrors
 from ensemble_core.model.events import ResizeOutcome, Resources
-from ensemble_core.testing import AlgorithmContract, Story
 
 ALGORITHMS = {record.name: record for record in ensemble_algorithms()}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

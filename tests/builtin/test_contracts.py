@@ -6,11 +6,17 @@ import copy
 import math
 import random
 import statistics as exact
-import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
+from ensemble_testing import (
+    ActionContract,
+    GeneratorContract,
+    ObserverContract,
+    StatisticContract,
+    TriggerContract,
+)
 from river import stats as river
 
 from ensemble_core import Row
@@ -20,13 +26,6 @@ from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.events import JobEvent
-from ensemble_core.testing import (
-    ActionContract,
-    GeneratorContract,
-    ObserverContract,
-    StatisticContract,
-    TriggerContract,
-)
 
 STATISTICS: Mapping[str, Any] = {
     record.name: record for record in builtin_statistics.ensemble_statistics()
@@ -397,17 +396,6 @@ def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> Non
             for value in part:
                 by_many.update(value)
     assert by_one.get() == by_many.get() == theirs.get()
-
-
-@pytest.mark.parametrize("name", ["iqr", "mad", "p90", "ewma"])
-def test_another_version_of_river_serves_as_well(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The classes that load fast are no public names of river's."""
-    values = [float(number * 7 % 1009) for number in range(EXACT + 100)]
-    expected = feed(name, values)
-    monkeypatch.setitem(sys.modules, "river._river_rust", None)
-    assert feed(name, values) == expected
 
 
 def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:

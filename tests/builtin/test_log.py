@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ensemble_testing import FakeFiring
 
 from ensemble_core.builtin.actions import ensemble_actions
-from ensemble_core.testing import FakeFiring
 
 (LOG,) = [record for record in ensemble_actions() if record.name == "log"]
 

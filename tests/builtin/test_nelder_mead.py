@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from ensemble_testing import PlayedGenerator
 
 from ensemble_core import Constraint, EnsembleError, Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.builtin.generators import ensemble_generators
-from ensemble_core.testing import PlayedGenerator
 
 OPTIONS = {"start": {}, "step": 0.25, "tolerance": 1e-4}
 (NELDER_MEAD,) = [each for each in ensemble_generators() if each.name == "nelder-mead"]

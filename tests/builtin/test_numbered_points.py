@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from ensemble_testing import PlayedGenerator
 
 from ensemble_core import Exchange, Point, Variable, Vocs
 from ensemble_core.builtin.generators import ensemble_generators
 from ensemble_core.config.schema import defaults
 from ensemble_core.model.generators import Generator
-from ensemble_core.testing import PlayedGenerator
 
 RECORDS = {record.name: record for record in ensemble_generators()}
 X = Variable(name="x", low=0.0, high=1.0)

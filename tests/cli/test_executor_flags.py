@@ -19,7 +19,7 @@ from ensemble_core.plugin.validation import check_record
 FILE = 'rules: [{trigger: start, action: {name: submit, label: a}}]\njobs: [{name: a, command: "true"}]\n'
 QUEUES = """
 from ensemble_core import ExecutorError, ExecutorPlugin, hookimpl
-from ensemble_core.testing import FakeExecutor
+from ensemble_testing import FakeExecutor
 
 
 def record(name, **properties):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.testing import wait_until
 
 FILE = """\
 jobs:

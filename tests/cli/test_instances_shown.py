@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.cli.why_text import describe_rule
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import TextStyle
-from ensemble_core.testing import Story
 
 
 @pytest.mark.parametrize(

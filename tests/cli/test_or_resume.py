@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
-from ensemble_core.testing import wait_until
 
 CRASH = Path(__file__).parents[1] / "journal" / "crash"
 YAML = """

@@ -164,10 +164,19 @@ def test_a_known_command_that_is_not_installed_says_what_to_install(
     assert "It comes with ensemble-bell: pip install 'ensemble-core[bell]>=1.0'" in result.stderr
 
 
+def test_the_tests_of_rules_say_what_to_install_where_they_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ensemble_core.cli.plugin_commands.entry_points", lambda group: [])
+    result = ensemble("test", "study.ensemble-test.yaml")
+    assert result.exit_code == 2
+    assert "It comes with ensemble-testing: pip install " in result.stderr
+
+
 def test_everything_known_is_what_the_distributions_of_this_tree_register() -> None:
     for distribution, entry in json.loads(known.FILE.read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
-        assert set(entry) <= {"install", "command", "public", *KINDS}
+        assert set(entry) <= {"install", "command", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)
 
 

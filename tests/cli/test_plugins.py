@@ -131,7 +131,7 @@ def test_show_documents_every_option(ring: str) -> None:
 def test_show_a_name_that_several_kinds_have_shows_all_or_the_one_asked_for(ring: str) -> None:
     Path(ring).write_text(
         PLUGIN
-        + "\nfrom ensemble_core.testing import FakeExecutor\n"
+        + "\nfrom ensemble_testing import FakeExecutor\n"
         + "from ensemble_core.plugin.hookspecs import ExecutorPlugin\n"
         + "@hookimpl\ndef ensemble_executors():\n"
         + "    return [ExecutorPlugin(name='ring', summary='r', build=lambda o: FakeExecutor())]\n"

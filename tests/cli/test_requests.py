@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 import ensemble_core
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.cli.main import main
 from ensemble_core.model.decisions import Decision
-from ensemble_core.testing import wait_until
 
 FILE = """
 jobs:

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import Story
 
 from ensemble_core import open_run, run
 from ensemble_core.cli.main import main
@@ -32,7 +33,6 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import versions
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 

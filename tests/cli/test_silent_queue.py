@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.testing import wait_until
 
 PLUGIN = """
 from pathlib import Path

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
+from ensemble_testing.stops import STUDY
 
 from ensemble_core.cli.main import main
-from ensemble_core.testing import wait_until
-from ensemble_core.testing.stops import STUDY
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 #: Jobs print a row, wait for a file that lets them end, and print another.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import Story
 
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
@@ -25,7 +26,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, ExecutorLost, Resumed, Started
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import versions
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 MAKER = maker_of(versions(REGISTRY))

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.config import load
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 _FOLDER = os.environ.get("ENSEMBLE_COMPAT_DIR", "")
 FILES = (

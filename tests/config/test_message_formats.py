@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.config import load_text
 from ensemble_core.errors import FileErrors
 from ensemble_core.model.decisions import Log
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 FILE = """

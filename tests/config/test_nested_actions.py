@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from click.testing import CliRunner
+from ensemble_testing import ActionContract, FakeFiring, Story
 
 from ensemble_core import Action, ActionPlugin, Decision, Firing, JobGroup
 from ensemble_core.cli.main import main
@@ -24,7 +25,6 @@ from ensemble_core.model.events import CallReturned
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import check_record
-from ensemble_core.testing import ActionContract, FakeFiring, Story
 
 PLUGIN = """
 import time

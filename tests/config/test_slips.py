@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.config import load, load_text
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 JOB = "{name: a, command: x, count: 4, observe: {json-lines: {fields: [T, x]}}}"

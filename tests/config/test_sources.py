@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core import Fragment, Location, SourcePlugin, UsageError
 from ensemble_core.config import load, load_text, schema
@@ -14,7 +15,6 @@ from ensemble_core.errors import FileErrors
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
-from ensemble_core.testing import Story
 
 ENTRY = "jobs:\n  - {name: first, command: 'true'}\n  - listed: list.txt\n    prefix: p-\n"
 OPTIONS = {"type": "object", "properties": {"prefix": {"type": "string", "default": ""}}}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from ensemble_core.model.decisions import Log
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.sweeps import by_count, by_step
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 RULES = "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"

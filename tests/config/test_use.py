@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core import AlgorithmPlugin, ExecutorPlugin, Fragment
 from ensemble_core.config import expanded, load, load_text
@@ -15,7 +16,6 @@ from ensemble_core.config.writer import write_yaml
 from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
-from ensemble_core.testing import Story
 
 HEAD = "jobs:\n  - {name: sim, command: 'true'}\n  - {name: post, command: 'true'}\n"
 GROUP = {"type": "string", "x-ensemble": "group"}

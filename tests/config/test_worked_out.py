@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Log, Resize, Retry, Submit
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 JOBS = """
 jobs:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.cli.error_format import format_error
 from ensemble_core.cli.json_lines import to_json
@@ -54,7 +55,6 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, Trigger
-from ensemble_core.testing import Story
 
 PLAIN = TextStyle(unicode=True)
 SLEEP = JobGroup(name="sleep", command=("sleep", "10"), text="sleep 10", count=5)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.events import TimerElapsed
-from ensemble_core.testing import Story
 
 
 def story(options: str, more: str = "") -> Story:

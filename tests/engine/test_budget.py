@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ensemble_testing import Story
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Log, Submit, Terminate
 from ensemble_core.model.events import Resumed
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 START = "  - {trigger: start, action: {name: submit, label: a}}"
 

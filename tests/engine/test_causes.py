@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.journal.codec import event_text, list_text, rows_of
@@ -13,7 +14,6 @@ from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import JobEvent
-from ensemble_core.testing import Story
 
 HEAD = (
     "jobs: [{name: sim, command: x, count: 9, duration: 60s}, {name: free, command: x}]\nrules:\n"

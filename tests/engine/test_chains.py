@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.config import load_text
 from ensemble_core.journal.snapshot import dump, load
@@ -14,7 +15,6 @@ from ensemble_core.model.decisions import Cancel, Decision, Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundAction, Firing
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 #: Firings in a chain: twice what Python's stack can hold.
 LONG = 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.model.decisions import Log, Terminate
 from ensemble_core.model.events import (
@@ -12,7 +13,6 @@ from ensemble_core.model.events import (
     Problem,
     StopRequested,
 )
-from ensemble_core.testing import Story
 
 
 def story(rules: str = "", head: str = "") -> Story:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, events_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGroup, Submit, Terminate
 from ensemble_core.model.events import CallReturned
-from ensemble_core.testing import Story
 
 GROUPS = """
 jobs:

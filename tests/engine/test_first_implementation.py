@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.config import load_text
 from ensemble_core.engine.rule_evaluation import RuleObserver
@@ -19,7 +20,6 @@ from ensemble_core.errors import FileErrors
 from ensemble_core.model.decisions import Call, Cancel, Log, Terminate
 from ensemble_core.model.events import CallReturned, JobEvent, Observed, ResizeOutcome, TimerElapsed
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 REGISTRY = discover()
 BUILTIN_TRIGGERS = sorted(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core import EnsembleError, Exchange, Generator, Point, Reading
 from ensemble_core.config import load_text
@@ -23,7 +24,6 @@ from ensemble_core.model.generators import Prune
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.callbacks import order_of
 from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
-from ensemble_core.testing import Story
 
 FILE = """
 jobs:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ensemble_testing import Story
+
 from ensemble_core.model.decisions import Call, Cancel, Fired, Log
 from ensemble_core.model.events import CallReturned
-from ensemble_core.testing import Story
 
 GROUPS = """
 jobs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from ensemble_core.model.events import (
     Resumed,
     StopRequested,
 )
-from ensemble_core.testing import Story
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-states.md"
 

@@ -11,6 +11,7 @@ import random
 
 import pytest
 import yaml
+from ensemble_testing import Story
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from ensemble_core.journal.codec import decisions_text, event_text, list_text, r
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Call, Resize
 from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome, Resources
-from ensemble_core.testing import Story
 
 GROUPS = ("a", "b", "c-d")
 PATHS = [f"count.{group}.{counter}" for group in GROUPS for counter in ("success", "submitted")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.model.events import Resources
-from ensemble_core.testing import Story
 
 
 def story(rule: str, count: int = 3, head: str = "") -> Story:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ensemble_testing import Story
+
 from ensemble_core.model.decisions import Log
-from ensemble_core.testing import Story
 
 
 def told(head: str, rule: str) -> list[str]:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import CallReturned, JobEvent, Observed
 from ensemble_core.model.rules import BoundAction
-from ensemble_core.testing import Story
 
 
 def errors(decisions: list[Decision]) -> list[str]:

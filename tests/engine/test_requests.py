@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.requests import refusal
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.model.decisions import Cancel, DisableRule, EnableRule, Log, SetGroup, Submit
 from ensemble_core.model.events import Event, Requested
-from ensemble_core.testing import Story
 
 FILE = """
 limits: {jobs: 6}

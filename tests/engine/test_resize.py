@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ensemble_testing import Story
+
 from ensemble_core.model.decisions import Resize
 from ensemble_core.model.events import ResizeOutcome, Resources
-from ensemble_core.testing import Story
 
 
 def story(rules: str) -> Story:

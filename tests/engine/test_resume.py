@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit
 from ensemble_core.model.events import (
@@ -15,7 +16,6 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     Resumed,
 )
-from ensemble_core.testing import Story
 
 START = "{trigger: start, action: {name: submit, label: work}}"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Decision, Log, Submit
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 _FILE = """
 jobs:

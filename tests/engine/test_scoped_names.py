@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ensemble_testing import Story
+
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.model.decisions import Log
-from ensemble_core.testing import Story
 
 GROUPS = """
 jobs:

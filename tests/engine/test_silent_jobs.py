@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ensemble_testing import Story
+
 from ensemble_core.model.decisions import Cancel, Log
 from ensemble_core.model.events import Resumed
-from ensemble_core.testing import Story
 
 GROUPS = """
 jobs:

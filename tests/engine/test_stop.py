@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.metrics.store import COUNTS
@@ -25,7 +26,6 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.testing import Story
 
 START = "{trigger: start, action: {name: submit, label: work}}"
 SWEEP = f"""

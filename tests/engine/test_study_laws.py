@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ensemble_testing import Story
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,6 @@ from ensemble_core.model.expressions import EVENT_FIELDS, expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
-from ensemble_core.testing import Story
 
 Spec = Mapping[str, Any]
 

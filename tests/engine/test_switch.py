@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ensemble_testing import Story
+
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import CallReturned, TimerElapsed
-from ensemble_core.testing import Story
 
 PHASES = """
 jobs:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from ensemble_testing import Story
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent, StopRequested
 from ensemble_core.model.expressions import expression
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 _FILE = """
 jobs:

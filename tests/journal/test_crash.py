@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing.crash import read_rounds, seed_and_rounds
+from ensemble_testing.crash import read_rounds, seed_and_rounds
 
 CRASH = Path(__file__).parent / "crash"
 SEED, COUNT = seed_and_rounds(2)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import FakeExecutor, wait_until
 
 from ensemble_core.config import load_text
 from ensemble_core.journal import writer as writer_module
@@ -32,7 +33,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime import controller as controller_module
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
-from ensemble_core.testing import FakeExecutor, wait_until
 
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
+from ensemble_testing import FakeExecutor, Story, wait_until
 
 from ensemble_core.builtin.observers import JsonLines
 from ensemble_core.cli.commands import resume as resuming
@@ -41,7 +42,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Runtime
 from ensemble_core.runtime.tail import Follower
-from ensemble_core.testing import FakeExecutor, Story, wait_until
 
 REGISTRY = discover()
 START = "{trigger: start, action: {name: submit, label: work}}"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import FakeExecutor
+from ensemble_testing.crash import read_rounds
 
 from ensemble_core.config import load_text
 from ensemble_core.journal.reader import NAME, Journal
@@ -21,8 +23,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Run
 from ensemble_core.runtime.controller import Runtime
 from ensemble_core.runtime.event_check import admitted
-from ensemble_core.testing import FakeExecutor
-from ensemble_core.testing.crash import read_rounds
 
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import wait_until
 
 import ensemble_core as ensemble
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.journal.job_history import EventJobs
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of
 from ensemble_core.journal.stored_jobs import StoredJobs
-from ensemble_core.testing import wait_until
 
 STUDY = """
 jobs:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from ensemble_testing.crash import read_rounds
 
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.testing.crash import read_rounds
 
 CRASH = Path(__file__).parent / "crash"
 CALLS = "openat,pwrite64,write,ftruncate,fsync,fdatasync,unlink,unlinkat"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import FakeExecutor, Story
 
 import ensemble_core
 from ensemble_core.builtin.statistics import EXACT
@@ -30,7 +31,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Runtime
-from ensemble_core.testing import FakeExecutor, Story
 
 REGISTRY = discover()
 #: Rules that ask for every statistic of a variable: kept are all, since a function could ask.

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ensemble_testing.executor import ExecutorContract, Session, wait_until
 
 from ensemble_core.local.executor import LocalExecutor, ensemble_executors
 from ensemble_core.model.causes import Cause
 from ensemble_core.plugin.executor import Executor
-from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 

@@ -6,9 +6,8 @@ The supervisor of the jobs outlives the controllers, and leaves nothing behind.
 from __future__ import annotations
 
 import pytest
-
-from ensemble_core.testing import CrashSuite
-from ensemble_core.testing.crash import seed_and_rounds
+from ensemble_testing import CrashSuite
+from ensemble_testing.crash import seed_and_rounds
 
 
 @pytest.mark.timeout(240 + 30 * seed_and_rounds(4)[1])

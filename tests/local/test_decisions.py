@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from ensemble_core.testing import DecisionSuite
+from ensemble_testing import DecisionSuite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("backoff", "custom-action", "failure-handling", "hello-world", "json-lines", "terminate")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.poller import Poller
 from ensemble_core.model.jobs import Job
-from ensemble_core.testing.executor import Session, wait_until
 
 #: A daemon of the old school: two forks, a session of its own, and an environment of its own.
 DAEMON = """

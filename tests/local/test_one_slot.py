@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from ensemble_core.testing import CrashSuite, StopSuite
+from ensemble_testing import CrashSuite, StopSuite
 
 
 @pytest.mark.timeout(300)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.model.events import JobEvent, ResizeOutcome, Resources
 from ensemble_core.model.jobs import Job
-from ensemble_core.testing.executor import Session
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Session, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.model.jobs import Job
-from ensemble_core.testing import Session, wait_until
 
 
 class Machine:

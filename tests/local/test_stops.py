@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ensemble_core.testing import StopSuite
+from ensemble_testing import StopSuite
 
 
 class TestLocal(StopSuite):

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_job
+from ensemble_core.local.protocol import decode, encode_event, encode_job, line
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_client import SECRET, StartedSupervisor, address
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
-from ensemble_core.testing.executor import Session, wait_until
 
 #: A controller to be killed: submits jobs and writes down what it hears.
 CONTROLLER = """
@@ -679,32 +679,6 @@ def test_a_line_of_the_ledger_whose_bits_flipped_is_not_run_and_told(stage: Stag
     assert stage.runs(waiting) == 0
 
 
-def test_a_ledger_without_checksums_is_read_and_goes_on_with_them(tmp_path: Path) -> None:
-    """As version 1.0 wrote it. From its first line with a checksum on, one without is damage."""
-    texts = [line(["v", 1, "t", 100.0]), line(["k", os.uname().nodename, "", 1])]
-    texts += [text for _, text in life(made(0), 200.0, "priority")]
-    path = tmp_path / "local.log"
-    path.write_bytes(b"".join(texts))
-    ledger = Ledger(str(tmp_path), "t", 300.0)
-    assert (ledger.unreadable, ledger.began) == (0, 100.0)
-    data = ledger.past[made(0).id].data
-    assert data is not None
-    assert to_job(data) == made(0)
-    for name, text in life(made(1), 300.0):
-        ledger.add(name, text)
-    ledger.flush(300.0)
-    everything = {made(0).id: 0.0, made(1).id: 0.0}
-    assert len(list(ledger.replay(everything))) == 2 + 6
-    ledger.close()
-    with path.open("ab") as file:
-        file.write(life(made(2), 400.0, "submit")[0][1])
-    ledger = Ledger(str(tmp_path), "t", 500.0)
-    assert (ledger.unreadable, ledger.began) == (1, 100.0)
-    assert ledger.knows(made(1).id)
-    assert not ledger.knows(made(2).id)
-    ledger.close()
-
-
 def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_not_over(
     stage: Stage,
 ) -> None:
@@ -895,13 +869,6 @@ def test_a_name_that_another_user_took_is_given_up(tmp_path: Path) -> None:
         wait_until(lambda: over(heard) == ["a.0"])
         executor.close()
         assert address("same", tmp_path / "executor") != name
-
-
-def test_a_run_that_was_begun_by_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
-    """That one listens at a name that follows from the tag."""
-    (tmp_path / "local.log").write_text("")
-    assert address("tag-1", tmp_path) == address("tag-1", None)
-    assert not (tmp_path / SECRET).exists()
 
 
 def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
@@ -22,7 +23,6 @@ from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Executor, Run
-from ensemble_core.testing.executor import Session, wait_until
 
 
 class InProcess(Executor):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from ensemble_testing import Story
 
 from ensemble_core import EnsembleError, Expression, expression
 from ensemble_core.cli.main import main
@@ -24,7 +25,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Observed, Problem
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.testing import Story
 
 NAN, INF = math.nan, math.inf
 

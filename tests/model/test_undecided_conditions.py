@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.display.summary import why_not_fired
 from ensemble_core.model.conditions import parse
-from ensemble_core.testing import Story
 
 ROWS = """
 jobs: [{name: md, command: lmp, observe: {json-lines: {}}}]

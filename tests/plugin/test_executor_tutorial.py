@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ensemble_testing import ExecutorSuite
 
 from ensemble_core import Executor
-from ensemble_core.testing import ExecutorSuite
 
 PAGE = Path(__file__).parents[2] / "docs" / "executor-tutorial.md"
 CODE, TEST = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)

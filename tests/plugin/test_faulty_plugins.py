@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import Story
 
 from ensemble_core import (
     ActionPlugin,
@@ -30,7 +31,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import OCCASIONS, check_record
-from ensemble_core.testing import Story
 
 INSTALLED = discover()
 PLAIN = TextStyle(unicode=True)

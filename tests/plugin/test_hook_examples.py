@@ -10,6 +10,16 @@ from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
+from ensemble_testing import (
+    ActionContract,
+    FakeFiring,
+    GeneratorContract,
+    ObserverContract,
+    PlayedGenerator,
+    StatisticContract,
+    Story,
+    TriggerContract,
+)
 
 from ensemble_core import (
     CallContext,
@@ -34,16 +44,6 @@ from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import HOOKS
-from ensemble_core.testing import (
-    ActionContract,
-    FakeFiring,
-    GeneratorContract,
-    ObserverContract,
-    PlayedGenerator,
-    StatisticContract,
-    Story,
-    TriggerContract,
-)
 
 
 def examples(hook: str) -> list[str]:

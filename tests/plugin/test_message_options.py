@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ensemble_testing import FakeFiring, Story
+
 from ensemble_core import Action, ActionPlugin, CallContext
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Call, Decision, Log
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
-from ensemble_core.testing import FakeFiring, Story
 
 _MESSAGE = {"description": "What to say.", "type": "string", "x-ensemble": "message"}
 _OPTIONS = {

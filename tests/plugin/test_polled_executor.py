@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import Session, wait_until
 
 from ensemble_core import (
     Batch,
@@ -24,7 +25,6 @@ from ensemble_core.model.events import JobEvent
 from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.job_life import JobLife
 from ensemble_core.plugin.polled.spool import Report
-from ensemble_core.testing import Session, wait_until
 
 AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ensemble_testing import Session
 
 from ensemble_core import Batch, Job, PolledExecutor, QueueJob, Records, Run
 from ensemble_core.model.events import JobEvent
@@ -17,7 +18,6 @@ from ensemble_core.plugin.polled.inquiry import Inquiry
 from ensemble_core.plugin.polled.job_life import JobLife
 from ensemble_core.plugin.polled.polled_run import PolledRun
 from ensemble_core.plugin.polled.spool import Spool
-from ensemble_core.testing import Session
 
 
 class Clockwork(PolledExecutor):

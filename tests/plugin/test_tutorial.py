@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ensemble_testing import Story
 
 from ensemble_core.model.rules import Firing, Trigger
 from ensemble_core.plugin.records import CallContext
-from ensemble_core.testing import Story
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugin-tutorial.md"
 _FENCE = re.compile(

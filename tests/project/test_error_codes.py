@@ -17,7 +17,7 @@ SOURCES = [
     file
     for package in (ROOT / "ensemble_core", *ROOT.glob("plugins/*/ensemble_*"))
     for file in sorted(package.rglob("*.py"))
-    if "_pb2" not in file.name and "testing" not in file.parts
+    if "_pb2" not in file.name
 ]
 
 pytestmark = pytest.mark.checkout

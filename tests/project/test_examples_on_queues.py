@@ -16,8 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from ensemble_core.testing.decisions import ensemble_files
+from ensemble_testing.decisions import ensemble_files
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from ensemble_core.testing.crash import read_rounds
+from ensemble_testing.crash import read_rounds
 
 PROGRAM = Path(__file__).with_name("studies.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-from ensemble_core.testing.crash import read_rounds
+from ensemble_testing.crash import read_rounds
 
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ensemble_testing import wait_until
+
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail.follower import Follower
-from ensemble_core.testing import wait_until
 
 
 class Lines(Observer):

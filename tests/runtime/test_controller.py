@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import FakeExecutor
 
 from ensemble_core.config import load_text
 from ensemble_core.errors import ExecutorError, UsageError
@@ -30,7 +31,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
-from ensemble_core.testing import FakeExecutor
 
 REGISTRY = discover()
 

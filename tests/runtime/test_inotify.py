@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import wait_until
 
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower, change_detection
-from ensemble_core.testing import wait_until
 
 inotify_simple = pytest.importorskip("inotify_simple")
 

@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from ensemble_testing import FakeExecutor, wait_until
 
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Outcome, Runtime
-from ensemble_core.testing import FakeExecutor, wait_until
 
 REGISTRY = discover()
 FILE = """

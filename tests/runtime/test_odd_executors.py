@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from ensemble_testing import FakeExecutor, wait_until
 
 from ensemble_core.config import load_text
 from ensemble_core.errors import ExecutorError
@@ -21,7 +22,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 from ensemble_core.runtime.output_tracking import OutputTracker
-from ensemble_core.testing import FakeExecutor, wait_until
 
 REGISTRY = discover()
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from ensemble_testing import wait_until
 
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower
 from ensemble_core.runtime.tail.file import File
-from ensemble_core.testing import wait_until
 
 PATIENCE = 60.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ensemble_testing import ActionContract, FakeFiring, ObserverContract, StatisticContract
 from typing_extensions import assert_type
 
 import ensemble_core
@@ -47,7 +48,6 @@ from ensemble_core import (
     expression,
     hookimpl,
 )
-from ensemble_core.testing import ActionContract, FakeFiring, ObserverContract, StatisticContract
 
 assert_type(ensemble_core.__version__, str)
 

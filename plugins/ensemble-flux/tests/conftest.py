@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing import Running
+from ensemble_testing import Running
 
 SIZE = 4
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing import ChainSuite
+from ensemble_testing import ChainSuite
 
 
 class TestFlux(ChainSuite):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ensemble_flux import ensemble_executors
 from ensemble_flux.executor import FluxExecutor
+from ensemble_testing.executor import ExecutorContract, Session
 
 from ensemble_core import Cause, Executor, ExecutorError, Run
-from ensemble_core.testing.executor import ExecutorContract, Session
 
 
 class FluxContract(ExecutorContract):

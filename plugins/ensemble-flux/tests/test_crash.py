@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from ensemble_core.testing import CrashSuite
-from ensemble_core.testing.crash import seed_and_rounds
+from ensemble_testing import CrashSuite
+from ensemble_testing.crash import seed_and_rounds
 
 if TYPE_CHECKING:
     from conftest import Instance

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from ensemble_core.testing import DecisionSuite
-from ensemble_core.testing.decisions import ENSEMBLES, ensemble_files
+from ensemble_testing import DecisionSuite
+from ensemble_testing.decisions import ENSEMBLES, ensemble_files
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from ensemble_flux import bindings
 from ensemble_flux.executor import FluxExecutor
+from ensemble_testing.executor import Session
 
 from ensemble_core import Job, JobEvent, Problem, Resources
 from ensemble_core.plugin.executor import Run
-from ensemble_core.testing.executor import Session
 
 Ensemble = Callable[..., Any]
 #: Jobs that wait in the instance before anybody connects.

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing import wait_until
+from ensemble_testing import wait_until
 
 Ensemble = Callable[..., Any]
 

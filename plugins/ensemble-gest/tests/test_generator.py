@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from ensemble_gest import ensemble_generators
+from ensemble_testing import GeneratorContract, PlayedGenerator, build_generator
 from gest_api.generator import Generator as Standard
 
 from ensemble_core import Constraint, EnsembleError, Exchange, Point, Variable, Vocs
-from ensemble_core.testing import GeneratorContract, PlayedGenerator, build_generator
 
 (GEST,) = ensemble_generators()
 build = partial(build_generator, GEST, purpose="run")

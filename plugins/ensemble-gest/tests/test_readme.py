@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_gest import ensemble_generators
-
-from ensemble_core.testing import ReadmeContract
+from ensemble_testing import ReadmeContract
 
 
 class TestReadme(ReadmeContract):

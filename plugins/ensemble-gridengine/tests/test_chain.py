@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from ensemble_core.testing import ChainSuite, wait_until
+from ensemble_testing import ChainSuite, wait_until
 
 if TYPE_CHECKING:
     from conftest import Cluster

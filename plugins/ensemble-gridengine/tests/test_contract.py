@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from ensemble_gridengine import ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
+from ensemble_testing import CrashSuite, DecisionSuite, ExecutorContract, Session, StopSuite
+from ensemble_testing.decisions import ensemble_files
 
 from ensemble_core import Cause, Executor
-from ensemble_core.testing import CrashSuite, DecisionSuite, ExecutorContract, Session, StopSuite
-from ensemble_core.testing.decisions import ensemble_files
 
 if TYPE_CHECKING:
     from conftest import Cluster

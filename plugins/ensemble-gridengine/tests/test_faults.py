@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from ensemble_gridengine.executor import GridEngineExecutor
+from ensemble_testing import FaultSuite, Session
 
 from ensemble_core import Executor
 from ensemble_core.plugin.polled import pace
-from ensemble_core.testing import FaultSuite, Session
 
 if TYPE_CHECKING:
     from conftest import Cluster

@@ -16,6 +16,7 @@ from ensemble_jobspec.scripts import literal, script_words, unwritten
 from ensemble_jobspec.shapes import Shape, chosen, shape_of
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
 from ensemble_jobspec.writing import as_yaml
+from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from ensemble_core import JobGroup, UsageError
 from ensemble_core.cli.main import main
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.testing import Story
 
 STUDY = """\
 version: 1

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from ensemble_jobspec.follow import Follower
 from ensemble_jobspec.once import run_once
-
-from ensemble_core.testing import wait_until
+from ensemble_testing import wait_until
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 from ensemble_jobspec import read
 from ensemble_jobspec.conversion import Options, convert
-
-from ensemble_core.testing import wait_until
+from ensemble_testing import wait_until
 
 pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.testing import wait_until
 
 PROGRAM = [
     sys.executable,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_jobspec import serving, shared_run
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.testing import wait_until
 
 WORK = """\
 version: 1

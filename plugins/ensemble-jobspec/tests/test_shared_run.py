@@ -15,9 +15,9 @@ from ensemble_jobspec import serving, shared_run
 from ensemble_jobspec.options import Options
 from ensemble_jobspec.serving import Ended, Server, make_folders
 from ensemble_jobspec.shared_run import SharedRun
+from ensemble_testing import wait_until
 
 from ensemble_core.cli.toolkit import choose_executor, load_plugins
-from ensemble_core.testing import wait_until
 
 #: The command, of which controllers note that they begin and end; FIRST comes before one's work.
 COMMAND = """\

@@ -12,11 +12,11 @@ import pytest
 from ensemble_lammps.actions import actions
 from ensemble_lammps.outcome import KINDS
 from ensemble_lammps.restarts import MAGIC
+from ensemble_testing import ActionContract, FakeFiring, Story
 
 from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
 from ensemble_core.model.decisions import Call, Log, Submit, Terminate
 from ensemble_core.model.events import CallReturned, JobEvent, Observed
-from ensemble_core.testing import ActionContract, FakeFiring, Story
 
 VARY, CONTINUE, CHECK = actions()
 

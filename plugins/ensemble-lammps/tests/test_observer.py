@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import ensemble_lammps
 from ensemble_lammps.observer import unasked
+from ensemble_testing import ObserverContract
 
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.plugin.observer import Row
-from ensemble_core.testing import ObserverContract
 
 NAN = float("nan")
 LOG = b"""LAMMPS (22 Jul 2025)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 from ensemble_lammps.triggers import triggers
+from ensemble_testing import Story, TriggerContract
 
 from ensemble_core import EnsembleError, JobEvent, Observed
-from ensemble_core.testing import Story, TriggerContract
 
 THERMO, CONVERGED = triggers()
 

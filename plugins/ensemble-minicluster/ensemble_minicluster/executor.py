@@ -34,9 +34,9 @@ from ensemble_minicluster.request_log import RequestLog
 from ensemble_minicluster.resizing import Resizing
 
 if TYPE_CHECKING:
-    from ensemble_service import Reporter
+    from ensemble_service import Reporter, ServiceClient
 
-    from ensemble_core import Emit, Job, Run, ServiceClient, WhenBusy
+    from ensemble_core import Emit, Job, Run, WhenBusy
 
 __all__ = ["MiniCluster", "Part", "build"]
 
@@ -321,7 +321,7 @@ def build(given: Mapping[str, Any]) -> Executor:
     file = options["token_file"]
 
     def client(timeout: float) -> ServiceClient:
-        from ensemble_core import ServiceClient
+        from ensemble_service import ServiceClient
 
         return ServiceClient(
             options["host"],

@@ -23,6 +23,8 @@ import pytest
 from ensemble_minicluster.cluster import Patience
 from ensemble_minicluster.executor import MiniCluster, Part
 from ensemble_minicluster.nodes import to_ranks
+from ensemble_testing.executor import Session, wait_until
+from ensemble_testing.fakes import FakeExecutor
 
 from ensemble_core import (
     EnsembleError,
@@ -33,8 +35,6 @@ from ensemble_core import (
     Resources,
     executor_record,
 )
-from ensemble_core.testing.executor import Session, wait_until
-from ensemble_core.testing.fakes import FakeExecutor
 
 # Whoever runs the tests may ignore signals (nohup and "&" do); what the tests start is to heed them.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

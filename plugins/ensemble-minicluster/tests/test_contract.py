@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from ensemble_minicluster.cluster import Patience
 from ensemble_minicluster.executor import MiniCluster, Part
+from ensemble_testing.executor import ExecutorContract
 
 from ensemble_core import Executor, executor_record
-from ensemble_core.testing.executor import ExecutorContract
 
 
 class TestOverLocal(ExecutorContract):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import ExecutorContract
 
 from ensemble_core import Executor
-from ensemble_core.testing.executor import ExecutorContract
 
 pytestmark = pytest.mark.checkout
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ensemble_minicluster import ensemble_executors
 from ensemble_minicluster.cluster import Patience
+from ensemble_testing.executor import wait_until
 
 from ensemble_core import ExecutorError, JobEvent, PluginError, Problem, UsageError
-from ensemble_core.testing.executor import wait_until
 
 Play = Callable[..., Any]
 
@@ -387,7 +387,7 @@ def test_a_token_file_that_is_not_there_is_said_before_anything_is_submitted(
 def test_a_mock_without_flux_is_this_machine_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ensemble_core.testing.executor import Session
+    from ensemble_testing.executor import Session
 
     monkeypatch.delenv("FLUX_URI", raising=False)
     with Session(build(mock=True, max_size=3), tmp_path, 15, tidy=True) as session:
@@ -403,7 +403,7 @@ def test_a_mock_without_flux_is_this_machine_and_says_so(
 def test_a_mock_run_that_began_on_this_machine_is_resumed_there_also_within_flux(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ensemble_core.testing.executor import Session
+    from ensemble_testing.executor import Session
 
     monkeypatch.delenv("FLUX_URI", raising=False)
     first = Session(build(mock=True), tmp_path, 15)

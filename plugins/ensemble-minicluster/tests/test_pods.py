@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core import ResizeOutcome
-from ensemble_core.testing.executor import Session, wait_until
 
 pytestmark = pytest.mark.checkout
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from ensemble_minicluster import ensemble_executors
 from ensemble_service import MemberStatus, ServiceClient
+from ensemble_testing.executor import Session, wait_until
 
-import ensemble_core
 from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
-from ensemble_core.testing.executor import Session, wait_until
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
 
@@ -126,7 +125,6 @@ def joined(
     service: Service, played: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """A played Flux whose executor asks the service, as the options say."""
-    monkeypatch.setattr(ensemble_core, "ServiceClient", ServiceClient, raising=False)
     for name in ("ENSEMBLE_TOKEN", "ENSEMBLE_TOKEN_FILE", "ENSEMBLE_CA"):
         monkeypatch.delenv(name, raising=False)
 

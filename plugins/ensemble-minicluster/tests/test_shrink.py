@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from ensemble_minicluster.cluster import Patience
+from ensemble_testing.executor import wait_until
 
 from ensemble_core import ExecutorError, Problem
-from ensemble_core.testing.executor import wait_until
 
 Play = Callable[..., Any]
 

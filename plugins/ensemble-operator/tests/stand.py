@@ -21,12 +21,11 @@ from ensemble_operator.schema import definition as ensembles
 from ensemble_operator.settings import Settings
 from ensemble_operator.watch import Operator
 from ensemble_service import init_certificates
+from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Player, definition
 from kubernetes_stand_in import Operator as FluxOperator
 from kubernetes_stand_in.kinds import EXTENSIONS
 from kubernetes_stand_in.refusals import Refusal
-
-from ensemble_core.testing import wait_until
 
 Object = dict[str, Any]
 _LEFT: list[Any] = []

@@ -26,10 +26,9 @@ from ensemble_operator.loop import Loop, _Known
 from ensemble_operator.names import KINDS
 from ensemble_operator.resource import read
 from ensemble_operator.settings import Settings
+from ensemble_testing import wait_until
 from stand import Running, Stand
 from world import ensemble, member
-
-from ensemble_core.testing import wait_until
 
 if TYPE_CHECKING:
     from ensemble_operator.api import Api

@@ -145,7 +145,7 @@ AWAY = """
 from pathlib import Path
 
 from ensemble_core import ExecutorError, ExecutorLost, ExecutorPlugin, hookimpl
-from ensemble_core.testing import FakeExecutor
+from ensemble_testing import FakeExecutor
 
 
 class Away(FakeExecutor):
@@ -252,7 +252,7 @@ def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) ->
     start, told = script(tmp_path, shlex.join(["sh", "-c", body]))
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
     with subprocess.Popen(["/bin/sh", start], env=env) as running:
-        from ensemble_core.testing import wait_until
+        from ensemble_testing import wait_until
 
         wait_until((tmp_path / "up").exists)
         subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=150, check=True)
@@ -286,7 +286,7 @@ def test_after_a_stop_no_run_is_begun_again(tmp_path: Path, how: str, when: str)
     start.write_text(start.read_text().replace("0 1 2 4 8", "0.5 5 5 5 5"))
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
     with subprocess.Popen(["/bin/sh", start], env=env) as running:
-        from ensemble_core.testing import wait_until
+        from ensemble_testing import wait_until
 
         first = when == "before it begins"
         wait_until((tmp_path / "pid").exists if first else begun.exists)

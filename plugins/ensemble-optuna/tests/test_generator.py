@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import optuna
 import pytest
 from ensemble_optuna import ensemble_generators
+from ensemble_testing import GeneratorContract, PlayedGenerator
 
 from ensemble_core import Constraint, EnsembleError, Exchange, Point, Reading, Variable, Vocs
-from ensemble_core.testing import GeneratorContract, PlayedGenerator
 
 (OPTUNA,) = ensemble_generators()
 OPTIONS = {

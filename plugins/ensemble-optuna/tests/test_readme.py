@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ensemble_optuna import ensemble_generators
-
-from ensemble_core.testing import ReadmeContract
+from ensemble_testing import ReadmeContract
 
 
 class TestReadme(ReadmeContract):

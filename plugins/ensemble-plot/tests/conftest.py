@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ensemble_core.testing.isolation import isolated
+from ensemble_testing.isolation import isolated
 
 __all__ = ["isolated"]

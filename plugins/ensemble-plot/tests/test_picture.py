@@ -14,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_plot.curves import Curve
+from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import CallReturned, Event, Observed
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import versions
-from ensemble_core.testing import Story
 
 VERSIONS = versions(discover())
 SIM = "{name: sim, command: sim, count: 9, observe: {json-lines: {}}}"

@@ -1,7 +1,7 @@
 """The client of the ensemble service: resize, cancel and status, with retries.
 
-:class:`ServiceClient` is what plugins use, under the name ``ensemble_core.ServiceClient``, and what
-``ensemble-server status`` uses. gRPC is loaded when one is made, not before.
+:class:`ServiceClient` is what programs, plugins and ``ensemble-server status`` use. gRPC is loaded
+when one is made, not before.
 """
 
 from __future__ import annotations

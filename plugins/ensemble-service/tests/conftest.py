@@ -7,8 +7,7 @@ import resource
 from collections.abc import Callable, Iterator
 
 import pytest
-
-from ensemble_core.testing.isolation import isolated
+from ensemble_testing.isolation import isolated
 
 __all__ = ["isolated"]
 

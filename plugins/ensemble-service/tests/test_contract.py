@@ -14,10 +14,10 @@ from ensemble_service.client import open_channel
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing.executor import ExecutorContract, Session, wait_until
 
 from ensemble_core import Executor
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
 
 
 @pytest.fixture(scope="module")

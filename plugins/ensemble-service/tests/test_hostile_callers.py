@@ -29,10 +29,10 @@ from ensemble_service.server import Service, Settings, serving
 from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import MAX_REQUEST
 from ensemble_service.tokens import TokenFile
+from ensemble_testing import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ensemble_core import ExecutorError
-from ensemble_core.testing import wait_until
 
 _STATUS = "/ensemble.v1.Ensemble/GetStatus"
 _WATCH = "/ensemble.v1.Ensemble/Watch"

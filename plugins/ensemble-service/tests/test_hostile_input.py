@@ -66,9 +66,10 @@ def test_a_full_disk_of_the_service_is_told_to_who_asks(
     monkeypatch: pytest.MonkeyPatch,
     full_disk: Callable[[], AbstractContextManager[None]],
 ) -> None:
+    from ensemble_service.client import ServiceClient
     from ensemble_service.server import Settings, serving
 
-    from ensemble_core import EnsembleError, Resized, Resizer, ServiceClient
+    from ensemble_core import EnsembleError, Resized, Resizer
 
     class Never(Resizer):
         def resize(self, member: str, delta: int) -> Resized:

@@ -29,6 +29,7 @@ from ensemble_service.router import Router
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_service.wire import from_jobs
+from ensemble_testing import Story, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +49,6 @@ from ensemble_core import (
 )
 from ensemble_core.model import events as every
 from ensemble_core.model.decisions import Call
-from ensemble_core.testing import Story, wait_until
 
 NOW = 1_000_000.0
 MINE, ANOTHERS, NOBODYS = "t.1", "t.2", "t.9"

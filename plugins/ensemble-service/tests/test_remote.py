@@ -23,6 +23,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing import wait_until
 
 from ensemble_core import (
     Emit,
@@ -39,7 +40,6 @@ from ensemble_core import (
     UsageError,
     WhenBusy,
 )
-from ensemble_core.testing import wait_until
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 

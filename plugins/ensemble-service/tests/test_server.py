@@ -26,9 +26,9 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.resize_log import ResizeLog
 from ensemble_service.server import Service, Settings, serving
+from ensemble_testing import wait_until
 
 from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
-from ensemble_core.testing import wait_until
 
 PATIENCE = 60.0
 

@@ -9,10 +9,10 @@ from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing import CrashSuite, DecisionSuite, StopSuite
+from ensemble_testing.crash import seed_and_rounds
 
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import CrashSuite, DecisionSuite, StopSuite
-from ensemble_core.testing.crash import seed_and_rounds
 
 
 @pytest.fixture(scope="module")

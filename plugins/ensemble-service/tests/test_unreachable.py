@@ -26,10 +26,10 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing import wait_until
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.testing import wait_until
 
 NOW = dt.datetime.now(dt.timezone.utc)
 
@@ -300,7 +300,7 @@ def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
     with serving(Settings(state=tmp_path / "s", port=0, tls=folders.right, grace=0.2)) as service:
         way = f"'localhost', {service.port}, timeout=0.5, ca={str(folders.other / 'ca.crt')!r}"
         code = (
-            f"from ensemble_core import ServiceClient\nclient = ServiceClient({way})\n"
+            f"from ensemble_service import ServiceClient\nclient = ServiceClient({way})\n"
             "try:\n    client.status()\nexcept Exception as error:\n    print(error.code)"
         )
         done = subprocess.run(

@@ -2,5 +2,6 @@
 
 ``draws`` and ``models`` say how long a job takes, how it fails and what it prints; ``nodes`` and
 ``virtual_queue`` are a cluster with a scheduler; ``executor`` plays jobs on them. ``forecast`` runs
-a file many times, ``learned`` makes a model of a kept run, ``command`` is ``ensemble simulate``.
+a file many times on ``virtual_runtime``, ``learned`` makes a model of a kept run, ``command`` is
+``ensemble simulate`` (``simulated_run`` shows one run and keeps it).
 """

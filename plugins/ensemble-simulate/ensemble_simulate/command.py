@@ -29,7 +29,6 @@ from ensemble_core.cli.toolkit import (
     read_document,
     read_file,
     require_code,
-    run_simulated,
     set_option,
     state_option,
     to_json,
@@ -42,6 +41,7 @@ from ensemble_simulate.learned import learn
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
 from ensemble_simulate.report import compared, figures_of, forecast_lines, once_lines, shown
+from ensemble_simulate.simulated_run import run_simulated
 
 __all__ = ["simulate"]
 

@@ -22,11 +22,11 @@ from ensemble_core.cli.toolkit import (
     Outcome,
     Purpose,
     Registry,
-    VirtualRuntime,
     Watcher,
 )
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
+from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 __all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "played", "quantiles"]
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import GroupModel, Life, Model
+from ensemble_testing import ExecutorContract, Session
 
 from ensemble_core import Emit, Executor, Job, Run, WhenBusy
-from ensemble_core.testing import ExecutorContract, Session
 
 #: Nobody waits for what takes longer, in virtual seconds.
 _SOON = 1e6

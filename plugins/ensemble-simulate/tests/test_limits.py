@@ -260,7 +260,7 @@ def test_rows_of_a_job_that_is_cancelled_long_before_its_end_are_not_counted(
 def test_rules_that_go_round_without_time_going_on_are_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_core.runtime.virtual._MOST_AT_ONCE", 1000)
+    monkeypatch.setattr("ensemble_simulate.virtual_runtime._MOST_AT_ONCE", 1000)
     text = """
 jobs: [{name: a, command: x}]
 rules:

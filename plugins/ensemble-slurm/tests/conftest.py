@@ -18,8 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
-from ensemble_core.testing.executor import wait_until
+from ensemble_testing.executor import wait_until
 
 NODES = ("n1", "n2", "n3", "n4")
 CORES = 2

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing import ChainSuite, wait_until
+from ensemble_testing import ChainSuite, wait_until
 
 
 class TestSlurm(ChainSuite):

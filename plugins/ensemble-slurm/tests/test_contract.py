@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from ensemble_slurm import ensemble_executors
 from ensemble_slurm.executor import SlurmExecutor
+from ensemble_testing.executor import ExecutorContract, Session
 
 from ensemble_core import Cause, Executor, Job, Problem
-from ensemble_core.testing.executor import ExecutorContract, Session
 
 if TYPE_CHECKING:
     from conftest import Cluster

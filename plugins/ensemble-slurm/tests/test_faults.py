@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
+from ensemble_testing import FaultSuite
 
 from ensemble_core import Executor
-from ensemble_core.testing import FaultSuite
 
 if TYPE_CHECKING:
     from conftest import Cluster

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
-
-from ensemble_core.testing.executor import Session, wait_until
+from ensemble_testing.executor import Session, wait_until
 
 if TYPE_CHECKING:
     from conftest import Cluster

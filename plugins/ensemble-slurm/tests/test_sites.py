@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
-
-from ensemble_core.testing.executor import Session
+from ensemble_testing.executor import Session
 
 if TYPE_CHECKING:
     from conftest import Cluster

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ensemble_core.testing import StopSuite
+from ensemble_testing import StopSuite
 
 STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "stops.py"
 

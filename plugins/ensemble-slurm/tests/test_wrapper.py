@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ensemble_slurm.names import Batch
 from ensemble_slurm.script import Scripts
+from ensemble_testing import wait_until
 
 from ensemble_core import Job, Place
-from ensemble_core.testing import wait_until
 
 
 class Wrapped:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from ensemble_testing.crash.kill_points import reach
+
 from ensemble_core import (
     Event,
     Executor,
@@ -30,7 +32,6 @@ from ensemble_core import (
     hookimpl,
 )
 from ensemble_core.plugin.executor import Emit
-from ensemble_core.testing.crash.kill_points import reach
 
 __all__ = ["NAME", "DiskQueue", "Told", "ensemble_executors", "lines_of", "timeline"]
 

@@ -25,6 +25,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ensemble_testing import wait_until
+from ensemble_testing.crash.rounds import Round
+
 from ensemble_core.config import load_text
 from ensemble_core.journal import writer as writer_module
 from ensemble_core.journal.reader import NAME, Journal, migrate
@@ -35,8 +38,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.runtime.controller import Runtime
-from ensemble_core.testing import wait_until
-from ensemble_core.testing.crash.rounds import Round
 
 TEXT = """
 jobs:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import sys
 
+from ensemble_testing.crash.instrumentation import instrument
+from ensemble_testing.crash.kill_points import kill_at
+
 from ensemble_core.cli.main import main
-from ensemble_core.testing.crash.instrumentation import instrument
-from ensemble_core.testing.crash.kill_points import kill_at
 
 if __name__ == "__main__":
     instrument(random.Random(0))

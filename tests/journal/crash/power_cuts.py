@@ -30,6 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ensemble_testing.crash.rounds import Round
+
 from ensemble_core.config import load_text
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import writer as writer_module
@@ -51,7 +53,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.runtime.controller import Runtime
-from ensemble_core.testing.crash.rounds import Round
 
 TEXT = """
 jobs:

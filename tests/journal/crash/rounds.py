@@ -26,9 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import disk_queue
-from ensembles import ENSEMBLES, LOOSE
-
-from ensemble_core.testing.crash.rounds import (
+from ensemble_testing.crash.rounds import (
     Kill,
     Outcome,
     Round,
@@ -37,6 +35,7 @@ from ensemble_core.testing.crash.rounds import (
     plan,
     play,
 )
+from ensembles import ENSEMBLES, LOOSE
 
 PLUGIN = Path(disk_queue.__file__)
 

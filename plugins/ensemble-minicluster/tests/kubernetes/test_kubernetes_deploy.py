@@ -16,13 +16,13 @@ import yaml
 from click.testing import CliRunner
 from ensemble_minicluster.kubernetes_plugin import OPTIONS
 from ensemble_service.commands.server import main as ensemble_server
+from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Operator, definition, job_of
 from kubernetes_stand_in.kinds import FLUX, RBAC, of_definition
 from kubernetes_stand_in.schema import complete, errors
 from looks import Build, on_record, seen, touch
 
 from ensemble_core.cli.main import main as ensemble
-from ensemble_core.testing import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ROOT = DEPLOY.parents[2]

@@ -21,10 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # for scene
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
+from ensemble_testing import wait_until
 from kills import JOB, Scene, free_ports
 from scene import Place
-
-from ensemble_core.testing import wait_until
 
 # The service needs the Kubernetes client, which the operator does not.
 pytestmark = pytest.mark.checkout

@@ -1,0 +1,128 @@
+"""Contract suites and fakes for plugin authors, and rule tests of ensemble files.
+
+Inherit the suite of your kind of plugin in your own tests, say what your plugin is and what comes
+out, and pytest runs every law of it::
+
+    from ensemble_testing import StatisticContract
+
+    class TestGeometricMean(StatisticContract):
+        plugin = geometric_mean
+        expected = [([2.0, 8.0], 4.0)]
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if "pytest" in sys.modules:  # ``ensemble test`` does without
+    import pytest
+
+    # Their asserts are to explain themselves in the author's own tests.
+    pytest.register_assert_rewrite(
+        *(
+            f"{__name__}.{name}"
+            for name in (
+                "action",
+                "algorithm",
+                "chain",
+                "crash",
+                "decisions",
+                "executor",
+                "executor_fields",
+                "executor_knobs",
+                "executor_leaving",
+                "faults",
+                "generator",
+                "observer",
+                "options",
+                "readme",
+                "running",
+                "session",
+                "statistic",
+                "stops",
+                "story",
+                "trigger",
+            )
+        )
+    )
+
+if TYPE_CHECKING:
+    from ensemble_testing.action import ActionContract
+    from ensemble_testing.algorithm import AlgorithmContract
+    from ensemble_testing.chain import ChainSuite
+    from ensemble_testing.crash import CrashSuite
+    from ensemble_testing.decisions import DecisionSuite
+    from ensemble_testing.executor import ExecutorContract, ExecutorSuite
+    from ensemble_testing.fakes import FakeExecutor, FakeFiring
+    from ensemble_testing.faults import FaultSuite
+    from ensemble_testing.generator import GeneratorContract, PlayedGenerator, build_generator
+    from ensemble_testing.observer import ObserverContract
+    from ensemble_testing.readme import ReadmeContract
+    from ensemble_testing.running import Running
+    from ensemble_testing.session import Session, wait_until
+    from ensemble_testing.statistic import StatisticContract
+    from ensemble_testing.stops import StopSuite
+    from ensemble_testing.story import Story
+    from ensemble_testing.trigger import TriggerContract
+else:
+    # Imported when they are used: pytest imports this package wherever Ensemble is installed, for
+    # its plugin (see ``pytest_plugin``).
+    _HOMES = {
+        "ActionContract": "action",
+        "AlgorithmContract": "algorithm",
+        "ChainSuite": "chain",
+        "CrashSuite": "crash",
+        "DecisionSuite": "decisions",
+        "ExecutorContract": "executor",
+        "ExecutorSuite": "executor",
+        "FakeExecutor": "fakes",
+        "FakeFiring": "fakes",
+        "FaultSuite": "faults",
+        "GeneratorContract": "generator",
+        "ObserverContract": "observer",
+        "PlayedGenerator": "generator",
+        "ReadmeContract": "readme",
+        "Running": "running",
+        "Session": "session",
+        "StatisticContract": "statistic",
+        "StopSuite": "stops",
+        "Story": "story",
+        "TriggerContract": "trigger",
+        "build_generator": "generator",
+        "wait_until": "session",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+__all__ = [
+    "ActionContract",
+    "AlgorithmContract",
+    "ChainSuite",
+    "CrashSuite",
+    "DecisionSuite",
+    "ExecutorContract",
+    "ExecutorSuite",
+    "FakeExecutor",
+    "FakeFiring",
+    "FaultSuite",
+    "GeneratorContract",
+    "ObserverContract",
+    "PlayedGenerator",
+    "ReadmeContract",
+    "Running",
+    "Session",
+    "StatisticContract",
+    "StopSuite",
+    "Story",
+    "TriggerContract",
+    "build_generator",
+    "wait_until",
+]

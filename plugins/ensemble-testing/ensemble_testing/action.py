@@ -1,0 +1,99 @@
+"""The contract of actions, as a suite to inherit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from ensemble_core.metrics.store import MetricsView
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.model.rules import Action, Rule
+from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
+from ensemble_testing.fakes import FakeFiring
+from ensemble_testing.options import RecordContract
+
+__all__ = ["ActionContract"]
+
+
+class ActionContract(RecordContract):
+    """The laws of actions, as tests. Subclass it in your own tests::
+
+        class TestNotify(ActionContract):
+            plugin = notify                    # your ActionPlugin
+            options = {"message": "half done"}
+
+    The action is tried on an event of the job ``sim.0``, with the group ``sim`` and the metrics of
+    ``metrics``; override :meth:`firing` or :meth:`context` for another situation. A ``run`` is
+    called for real: give it options that reach nothing outside the test.
+    """
+
+    plugin: ClassVar[ActionPlugin]
+    metrics: ClassVar[Mapping[str, float]] = {"count.sim.success": 3}
+    event: ClassVar[Event] = JobEvent(10.0, "sim.0", "finish", {"status": 0})
+
+    def firing(self) -> FakeFiring:
+        """The situation for ``plan``."""
+        return FakeFiring(
+            event=self.event,
+            job="sim.0",
+            groups=["sim"],
+            metrics=self.metrics,
+            active=["sim.0", "sim.1"],
+            fields={"name": "finish", "job": "sim.0", "group": "sim", "index": 0, "status": 0},
+        )
+
+    def context(self) -> CallContext:
+        """The situation for ``run``."""
+        spec = {"name": self.plugin.name, **self.options}
+        job = Job(id="sim.0", group="sim", index=0, command=("true",))
+        return CallContext(
+            options=dict(self.options),
+            event=self.event.to_dict(),
+            rule=Rule({"id": "rule-1", "trigger": "job-finish", "action": spec}),
+            action=Action(spec),
+            metrics=MetricsView(self.metrics),
+            job={**job.to_dict(), "job": job.id, "workdir": "/", "outcome": "success"},
+            ensemble="contract",
+        )
+
+    def _plan(self, options: Mapping[str, Any]) -> list[Decision]:
+        if self.plugin.plan is None:
+            pytest.skip("it has no plan")
+        return list(self.plugin.plan(self.firing(), options))
+
+    def test_plan_returns_decisions(self) -> None:
+        for decision in self._plan(self.options):
+            assert isinstance(decision, Decision), f"{decision!r} is no decision"
+
+    def test_same_firing_gives_the_same_decisions(self) -> None:
+        first = [decision.to_dict() for decision in self._plan(self.options)]
+        assert first == [decision.to_dict() for decision in self._plan(self.options)]
+
+    def test_plan_leaves_its_options_alone(self) -> None:
+        options = copy.deepcopy(dict(self.options))
+        self._plan(options)
+        assert options == dict(self.options)
+
+    def test_plan_hands_on_what_it_decides(self) -> None:
+        if self.plugin.plan is None:
+            pytest.skip("it has no plan")
+        firing = self.firing()
+        returned = list(self.plugin.plan(firing, self.options))
+        lost = [item for item in firing.decided if all(item is not given for given in returned)]
+        assert not lost, f"decided but not returned, so it would never happen: {lost!r}"
+
+    def test_run_returns_actions_or_rules(self) -> None:
+        if self.plugin.run is None:
+            return  # it has a plan instead, which the tests above are about
+        outcome = self.plugin.run(self.context())
+        if outcome is None or isinstance(outcome, (Action, Rule)):
+            return
+        assert not isinstance(outcome, (str, bytes, Mapping)), f"{outcome!r} is no action or rule"
+        assert isinstance(outcome, Iterable)
+        for item in outcome:
+            assert isinstance(item, (Action, Rule)), f"{item!r} is no action or rule"

@@ -1,0 +1,137 @@
+"""Chain suite: one study in several allocations of a queue, one after the other, has one table.
+
+An author's own test file::
+
+    from ensemble_testing import ChainSuite
+
+    class TestMyQueue(ChainSuite):
+        example = Path("examples/chain")
+
+        def submit(self, wall):
+            return self.output_of("my-submit", f"--env=WALL={wall}", "my-queue.sh")
+
+        def wait_over(self, job): ...
+        def warn(self, job): ...
+
+The folder ``example`` has the batch script and the study of the project's own ``examples/chain``:
+eight jobs of the group ``step``, two at a time, and the table ``ladder``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ensemble_testing.session import wait_until
+
+__all__ = ["ChainSuite"]
+
+#: Jobs that end one after the other, when they may.
+GATED = """#!/bin/sh
+echo "{\\"energy\\": $1}"
+until [ -e "$GATES/$1" ]; do sleep 0.1; done
+echo "{\\"energy\\": $(($1 * 10))}"
+"""
+
+
+class ChainSuite:
+    """Tests of a batch script that begins a run or goes on with it (``--or-resume``).
+
+    The queue must be there and be found from the environment: begin it in a fixture. Jobs run on
+    this machine, as this user; of the allocations one runs at a time.
+    """
+
+    #: The folder with the script and the study.
+    example: ClassVar[Path]
+    #: Seconds that an allocation may take.
+    timeout: ClassVar[float] = 200.0
+
+    @abstractmethod
+    def submit(self, wall: str) -> str:
+        """Submit the script from the folder that this process is in; the allocation's id, as it
+        stands in the name of its output. ``WALL`` is in its environment, and so are ``PATH`` and
+        ``GATES`` as :meth:`output_of` has them."""
+
+    @abstractmethod
+    def wait_over(self, job: str) -> None:
+        """Wait until an allocation is over."""
+
+    @abstractmethod
+    def warn(self, job: str) -> None:
+        """Send an allocation what the queue sends before it ends it."""
+
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """The folder that a user submits from. Allocations of a failed test end by themselves."""
+        self.folder = tmp_path / "chain"
+        shutil.copytree(self.example, self.folder)
+        (self.folder / "step.sh").write_text(GATED)
+        monkeypatch.chdir(self.folder)
+        monkeypatch.setenv("GATES", str(self.folder))
+        yield
+        self.open(*range(1, 9))
+
+    def output_of(self, *words: str) -> str:
+        """The output of a command that must succeed, with ``ensemble`` on the PATH as after
+        activating."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path}
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=150, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def said(self, job: str) -> str:
+        """The output of an allocation."""
+        return (self.folder / f"chain-{job}.out").read_text()
+
+    def open(self, *gates: int) -> None:
+        """Let these jobs end."""
+        for gate in gates:
+            (self.folder / str(gate)).touch()
+
+    def check_table(self) -> None:
+        """The study has the table that it has in one allocation."""
+        words = [sys.executable, "-m", "ensemble_core.cli", "results", "chain", "ladder", "--json"]
+        table = json.loads(self.output_of(*words, "--state", "state"))
+        assert [(row["T"], row["E"], row["mean"]) for row in table] == [
+            (T, 10 * T, 5.5 * T) for T in range(1, 9)
+        ]
+
+    @pytest.mark.timeout(900)
+    def test_three_allocations_are_one_study_with_one_table(self) -> None:
+        jobs = [self.submit("3s"), self.submit("3s"), self.submit("9m")]
+        for number, job in enumerate(jobs):
+            self.open(*(range(1, 9) if number == 2 else (4 * number + 1, 4 * number + 2)))
+            self.wait_over(job)
+        said = [self.said(job) for job in jobs]
+        codes = [re.findall(r"exit code (\d+)", text)[-1:] for text in said]
+        assert codes == [["5"], ["5"], ["0"]], said
+        assert ["run chain goes on after event" in text for text in said] == [False, True, True]
+        self.check_table()
+
+    @pytest.mark.timeout(900)
+    def test_an_allocation_that_is_ended_stops_its_run_and_the_next_goes_on(self) -> None:
+        jobs = [self.submit("9m"), self.submit("9m")]
+        output = self.folder / "state" / "runs" / "chain"
+        wait_until(lambda: any(output.rglob("step.1.out")), self.timeout)
+        self.warn(jobs[0])
+        self.wait_over(jobs[0])
+        self.open(*range(1, 9))
+        self.wait_over(jobs[1])
+        said = [self.said(job) for job in jobs]
+        assert re.search("exit code .*SIG(TERM|HUP)", said[0]), said
+        assert "run chain goes on after event" in said[1]
+        assert re.findall(r"exit code (\d+)", said[1])[-1:] == ["0"], said
+        self.check_table()

@@ -1,0 +1,139 @@
+"""Instrumentation of a controller: kill points around its writes, its orders and its snapshots.
+
+Functions are replaced in this process only, which is a child that runs one controller. The code of
+the project has no hooks for any of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ensemble_core.journal import database, writer
+from ensemble_core.journal.run_store import Lock
+from ensemble_core.model.events import Resumed
+from ensemble_core.runtime import callbacks as calling
+from ensemble_core.runtime import controller as runtime
+from ensemble_core.runtime import orders, resumption, snapshots
+from ensemble_core.session import resume, run_control
+from ensemble_testing.crash.kill_points import reach
+
+__all__ = ["instrument"]
+
+
+class _Connection:
+    """A connection to a journal that may be killed before and after each statement, and in the
+    middle of those that are a transaction by themselves."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        word = sql.split()[0]
+        if word in ("SELECT", "PRAGMA"):
+            return self._connection.execute(sql, values)
+        reach(f"before {word}")
+        if word in ("INSERT", "UPDATE") and not self._connection.in_transaction:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                cursor = self._connection.execute(sql, values)
+                reach(f"uncommitted {word}")
+        else:
+            cursor = self._connection.execute(sql, values)
+        reach(f"after {word}")
+        return cursor
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def _connecting(original: Callable[..., sqlite3.Connection]) -> Callable[..., _Connection]:
+    return lambda *args, **options: _Connection(original(*args, **options))
+
+
+def _around(owner: Any, name: str, label: str) -> None:
+    """Places before and after each call of ``owner.name``."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        reach(f"before {label}")
+        result = original(*args, **kwargs)
+        reach(f"after {label}")
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _appending(original: Callable[..., None]) -> Callable[..., None]:
+    def append(*given: Any) -> None:
+        original(*given)
+        reach("appended")
+
+    return append
+
+
+def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Writes that let more or fewer events come together for the next."""
+
+    def paused(original: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: Any) -> None:
+            original(*given)
+            time.sleep(pause)
+
+        return write
+
+    return paused
+
+
+def _handling(original: Callable[..., None]) -> Callable[..., None]:
+    def handle(self: Any, event: Any) -> None:
+        if type(event) is Resumed:
+            reach("before Resumed")
+            original(self, event)
+            reach("after Resumed")
+        else:
+            original(self, event)
+
+    return handle
+
+
+def instrument(chance: random.Random) -> None:
+    """Add the kill points, and vary how often the journal is committed and a snapshot taken."""
+    pause = chance.choice((0.0, 0.005, 0.02))
+    writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
+    snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))
+    snapshots._SNAPSHOT_SHARE = 0
+    runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
+    if chance.random() < 0.3:
+        _replace(database, "shared_storage", lambda original: lambda path: "nfs4")
+    _replace(writer, "connect", _connecting)
+    _replace(writer.JournalWriter, "append", _appending)
+    _replace(writer.JournalWriter, "_write", _pausing(pause))
+    _replace(runtime.Runtime, "_handle", _handling)
+    for owner, name, label in (
+        (writer.JournalWriter, "begin", "the session"),
+        (writer.JournalWriter, "end", "the session's end"),
+        (writer.JournalWriter, "_write", "a write"),
+        (orders.Performer, "perform", "an order"),
+        (runtime.Runtime, "_begin", "the first event"),
+        (resumption.Resumption, "seek", "jobs are found again"),
+        (orders.Performer, "_submit", "a submit"),
+        (orders.Performer, "_cancel", "a cancel"),
+        (orders.Performer, "_resize", "a resize"),
+        (snapshots, "dump", "a snapshot"),
+        (calling.Caller, "_perform", "a call"),
+        (Lock, "acquire", "the lock"),
+        (Lock, "release", "the lock is let go"),
+        (run_control.ControlledRun, "begin", "keeping"),
+        (resume, "_taken_up", "the run is taken up"),
+    ):
+        _around(owner, name, label)

@@ -1,0 +1,39 @@
+"""Kill points: named places in a controller's work at which a test may have it killed.
+
+``reach(name)`` marks one. It is called by :mod:`~ensemble_testing.crash.instrumentation`, and
+may be called by a fake queue. It only counts, unless :func:`kill_at` was called in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+
+__all__ = ["kill_at", "reach", "reached"]
+
+_lock = threading.Lock()
+_kind: str | None = None
+_number = 0
+_total = 0
+#: How often each place was reached.
+reached: Counter[str] = Counter()
+
+
+def kill_at(kind: str | None, number: int) -> None:
+    """Kill this process when a place is reached for the ``number``-th time (from 1; 0: never): any
+    place, or only those of one kind."""
+    global _kind, _number
+    _kind, _number = kind, number
+
+
+def reach(kind: str) -> None:
+    """Mark a place; the process may end here as if by ``kill -9``."""
+    global _total
+    with _lock:
+        reached[kind] += 1
+        _total += 1
+        if _number and _number == (_total if _kind is None else reached[kind] * (kind == _kind)):
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()

@@ -1,0 +1,147 @@
+"""Contract of a job's fields: each is honoured, or the job is refused; none is passed over.
+Inherited by ``ExecutorContract``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.model.jobs import Job
+from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.session import Session
+
+__all__ = ["JobFieldsContract"]
+
+
+class JobFieldsContract(ExecutorKnobs):
+    """Tests of the fields of :class:`Job`."""
+
+    def succeeded(self, session: Session, job: Job) -> bool:
+        """True if a job that is over did what it was to do; else it must have been refused."""
+        finish = [event.context for event in session.of(job) if event.name == "finish"]
+        if finish and finish[0].get("status") == 0 and not self.fatal(session, job):
+            return True
+        assert self.fatal(session, job), f"neither done nor refused: {session.names(job)}"
+        assert "start" not in session.names(job), "a job that is refused does not run"
+        return False
+
+    def test_each_task_of_a_job_runs(self, session: Session, tmp_path: Path) -> None:
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        job = session.job("echo", "here", tasks=2, workdir=str(tmp_path), stdout="tasks.txt")
+        session.run(job)
+        if self.succeeded(session, job):
+            assert (tmp_path / "tasks.txt").read_text() == "here\n" * 2
+
+    @pytest.mark.parametrize("what", ["cores_per_task", "gpus_per_task"])
+    def test_a_job_that_asks_for_what_nobody_has_does_not_run(
+        self, session: Session, what: str
+    ) -> None:
+        """It is refused, or waits: a job that runs without what it asked for is wrong."""
+        fields: dict[str, Any] = {what: self.impossible}
+        job = session.job(*self.succeeding, **fields)
+        session.submit(job)
+        session.run(session.job(*self.succeeding))
+        self._never_starts(session, job)
+
+    def test_a_job_of_urgency_0_is_held(self, session: Session) -> None:
+        job = session.job(*self.succeeding, urgency=0)
+        session.submit(job)
+        session.run(session.job(*self.succeeding))
+        self._never_starts(session, job)
+
+    def _never_starts(self, session: Session, job: Job) -> None:
+        if "clean" not in session.names(job):
+            session.cancel(job)
+            session.wait_clean(job)
+        self.check_order(session, job)
+        assert self.fatal(session, job)
+        assert "start" not in session.names(job), session.names(job)
+
+    @pytest.mark.parametrize("same", [False, True])
+    def test_output_and_errors_go_where_they_are_to(
+        self, session: Session, tmp_path: Path, same: bool
+    ) -> None:
+        """Into two files, or into one."""
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        out, err = "made/out.txt", "made/out.txt" if same else "made too/err.txt"
+        job = session.job(
+            "sh", "-c", "echo out; echo err >&2", workdir=str(tmp_path), stdout=out, stderr=err
+        )
+        session.run(job)
+        if self.succeeded(session, job):
+            assert "out" in (tmp_path / out).read_text().split()
+            assert "err" in (tmp_path / err).read_text().split()
+
+    def test_another_attempt_is_a_job_of_its_own(self, session: Session) -> None:
+        first = session.job(*self.failing)
+        second = replace(first, id=f"{first.id}-1", attempt=1, command=self.succeeding)
+        session.run(first)
+        session.run(second)
+        for job in (first, second):
+            self.check_order(session, job)
+        assert session.context(first, "finish")["status"] != 0
+        assert session.context(second, "finish")["status"] == 0
+
+    def test_jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own(
+        self, session: Session
+    ) -> None:
+        """They have names of their own in the queue; together they may be one array there."""
+        first = [session.job(*self.failing) for _ in range(3)]
+        again = [
+            replace(job, id=f"{job.id}~1", requeued=1, command=self.succeeding) for job in first
+        ]
+        session.run(*first)
+        session.run(*again)
+        for job, status in (*((job, False) for job in first), *((job, True) for job in again)):
+            self.check_order(session, job)
+            assert (session.context(job, "finish")["status"] == 0) is status
+
+    def test_the_environment_and_folder_of_a_job_are_as_asked(
+        self, session: Session, tmp_path: Path
+    ) -> None:
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        folder = tmp_path / "made" / "when missing"
+        job = session.job(
+            "sh",
+            "-c",
+            'printf "%s %s" "$GREETING" "$(pwd)"',
+            workdir=str(folder),
+            stdout="out/text.txt",
+            environment={"GREETING": "hello"},
+        )
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+        assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
+
+    def test_a_job_does_not_inherit_the_token_of_the_service(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Jobs start from ``ensemble_core.job_environment()``."""
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        monkeypatch.setenv("ENSEMBLE_TOKEN", "secret")
+        script = 'echo "token: ${ENSEMBLE_TOKEN-none}"'
+        with self.new_session(tmp_path) as session:
+            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
+            session.run(job)
+        assert (tmp_path / "told.txt").read_text() == "token: none\n"
+
+    def test_a_job_inherits_the_environment_that_the_run_was_started_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So a secret need not stand in the ensemble file (``environment_from``)."""
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        monkeypatch.setenv("DB_PASSWORD", "s3cret")
+        with self.new_session(tmp_path) as session:
+            script = 'echo "password: $DB_PASSWORD"'
+            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
+            session.run(job)
+        assert (tmp_path / "told.txt").read_text() == "password: s3cret\n"

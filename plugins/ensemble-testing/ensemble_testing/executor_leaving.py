@@ -1,0 +1,195 @@
+"""Contract of leaving and coming back: close, jobs that outlive their controller, a controller that
+is killed. Inherited by ``ExecutorContract``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.model.events import ExecutorLost
+from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.session import Session, wait_until
+
+__all__ = ["LeavingContract"]
+
+
+class LeavingContract(ExecutorKnobs):
+    """Tests of :meth:`Executor.close` and :meth:`Executor.reattach`."""
+
+    def test_nothing_is_emitted_after_close(self, tmp_path: Path) -> None:
+        """Neither of a job that is over nor of those that run and end later."""
+        ended = tmp_path / "ended"
+        session = self.new_session(tmp_path)
+        with session:
+            session.run(session.job(*self.succeeding))
+            last = session.job("sh", "-c", f"sleep 1; : > '{ended}'")
+            session.submit(last)
+            session.wait_for(last, "start")
+        before = len(session.events)
+        if self.same_machine and "detach" in session.executor.capabilities:
+            wait_until(ended.exists, self.timeout)
+        else:
+            time.sleep(1.5)
+        time.sleep(0.5)  # long enough for a thread that was forgotten to speak
+        assert len(session.events) == before
+        assert not any(isinstance(event, ExecutorLost) for event in session.events)
+
+    def test_jobs_outlive_the_controller_where_the_executor_says_so(self, tmp_path: Path) -> None:
+        if "detach" not in self.make_executor().capabilities or not self.same_machine:
+            pytest.skip("its jobs end with it, or are on another machine")
+        goes_on, ended = tmp_path / "goes on", tmp_path / "ended"
+        with self.new_session(tmp_path) as session:
+            wait = f"while [ ! -e '{goes_on}' ]; do sleep 0.1; done; : > '{ended}'"
+            job = session.job("sh", "-c", wait)
+            session.submit(job)
+            session.wait_for(job, "start")
+        goes_on.touch()
+        wait_until(ended.exists, self.timeout)
+
+    def test_a_run_of_which_nothing_is_kept_works_as_well(self, tmp_path: Path) -> None:
+        with self.new_session(tmp_path, kept=False, tidy=True) as session:
+            jobs = [session.job(*self.succeeding), session.job(*self.failing)]
+            session.run(*jobs)
+            for job in jobs:
+                self.check_order(session, job)
+            lasting = session.job(*self.lasting)
+            session.submit(lasting)
+            session.wait_for(lasting, "start")
+            session.cancel(lasting)
+            session.wait_clean(lasting)
+            self.check_end(session, lasting, "cancel")
+
+    def test_jobs_are_found_again_after_their_controller_was_killed(self, tmp_path: Path) -> None:
+        """With SIGKILL, so that nothing was closed."""
+        if "reattach" not in self.make_executor().capabilities:
+            pytest.skip("it cannot find jobs again")
+        if not self.forks:
+            pytest.skip("a controller of this executor cannot be a fork")
+        first = self.new_session(tmp_path)
+        over, soon = first.job(*self.succeeding), first.job("sleep", "2")
+        lasting = first.job(*self.lasting)
+
+        def control() -> None:
+            first.__enter__()
+            first.run(over)
+            first.submit(soon, lasting)
+            first.wait_for(soon, "start")
+            first.wait_for(lasting, "start")
+
+        _killed_after(control, tmp_path / "trace")
+        second = self.new_session(tmp_path)
+        second.tag = first.tag
+        with second:
+            asked = {over.id: 0.0, soon.id: 0.0, lasting.id: 0.0, "t.99999": 0.0}
+            found = second.executor.reattach(asked)
+            assert found == {over.id: True, soon.id: True, lasting.id: True, "t.99999": False}
+            second.wait_clean(over, soon)
+            for job in (over, soon):
+                self.check_order(second, job)
+                assert second.context(job, "finish")["status"] == 0
+            second.cancel(lasting)
+            second.wait_clean(lasting)
+            self.check_end(second, lasting, "cancel")
+
+    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+        if not Path("/proc/self/fd").exists():
+            pytest.skip("no /proc on this system")
+        for count in range(3):
+            if count == 1:  # the first may have loaded what stays
+                threads = threading.active_count()
+                descriptors = len(os.listdir("/proc/self/fd"))
+            with self.new_session(tmp_path) as session:
+                session.run(session.job(*self.succeeding), session.job(*self.missing))
+        assert threading.active_count() <= threads
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+    def test_jobs_are_found_again_after_the_executor_was_closed(self, tmp_path: Path) -> None:
+        if "reattach" not in self.make_executor().capabilities:
+            opened = self.new_session(tmp_path)
+            with opened as session, pytest.raises(ExecutorError):
+                session.executor.reattach({"t.0": 0.0})
+            return
+        first = self.new_session(tmp_path)
+        over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
+        goes_on, ended = tmp_path / "goes on", tmp_path / "ended"
+        wait = f"while [ ! -e '{goes_on}' ]; do sleep 0.1; done; : > '{ended}'"
+        soon = first.job(*(("sh", "-c", wait) if self.same_machine else ("sleep", "2")))
+        waiting = [first.job(*self.lasting) for _ in range(self.many)]
+        ids = [job.id for job in waiting]
+        with first:
+            first.run(over)
+            first.submit(soon, lasting)
+            first.wait_for(soon, "start")
+            if (self.slots_of(first) or 1) > 1:
+                first.wait_for(lasting, "start")
+            first.submit(*waiting)
+            first.wait_for(waiting[-1], "priority")
+        second = self.new_session(tmp_path)
+        second.tag = first.tag
+        with second:
+            # One of them ends before it is asked for.
+            if self.same_machine:
+                goes_on.touch()
+                wait_until(ended.exists, self.timeout)
+            else:
+                time.sleep(3)
+            newest = first.of(lasting)[-1].timestamp
+            found = second.executor.reattach(
+                {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99999": 0.0}
+                | dict.fromkeys(ids, 0.0)
+            )
+            assert found == {over.id: True, lasting.id: True, soon.id: True, "t.99999": False} | (
+                dict.fromkeys(ids, True)
+            )
+            second.wait_clean(over, soon)
+            for job in (over, soon):
+                self.check_order(second, job)
+            assert self.times(second, over) == self.times(first, over)
+            assert self.times(first, soon).items() <= self.times(second, soon).items()
+            assert "submit" not in second.names(lasting)
+            second.cancel(lasting, *ids)
+            second.wait_clean(lasting, *waiting)
+            self.check_end(second, lasting, "cancel")
+            for job in waiting:
+                self.check_order(second, job)
+                self.check_end(second, job, "cancel")
+
+    def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
+        """A reader that asks for events newer than one gets all that came after it."""
+        if "reattach" not in session.executor.capabilities:
+            pytest.skip("times are asked for by reattach only")
+        jobs = [session.job(*self.succeeding) for _ in range(self.many)]
+        session.run(*jobs)
+        for job in jobs:
+            times = [event.timestamp for event in session.of(job)]
+            assert all(earlier < later for earlier, later in itertools.pairwise(times)), times
+
+    def test_an_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
+        with self.new_session(tmp_path) as session:
+            assert session.executor is not None
+
+
+def _killed_after(control: Callable[[], None], trace: Path) -> None:
+    """Have a process of its own do this, and kill it then."""
+    child = os.fork()
+    if child == 0:
+        try:
+            control()
+        except BaseException:  # also pytest's own: nothing may leave this function
+            with contextlib.suppress(Exception):
+                trace.write_text(traceback.format_exc())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not trace.exists(), trace.read_text()

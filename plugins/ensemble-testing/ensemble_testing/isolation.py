@@ -1,0 +1,31 @@
+"""Test isolation: a fixture that keeps the user's settings and state out of tests.
+
+In a ``conftest.py``: ``from ensemble_testing.isolation import isolated``.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+__all__ = ["isolated"]
+
+# Whoever runs the tests may ignore signals (nohup does); what the tests start is to heed them.
+for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(
+            _signal, signal.default_int_handler if _signal is signal.SIGINT else signal.SIG_DFL
+        )
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs keep their state in a folder of the test's own; colours and widths are the test's.
+
+    They are in no queue either: inside a Flux instance the plugin would choose that.
+    """
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+    looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
+    for name in (*looks, "FLUX_URI"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,239 @@
+"""Decisions in the few words that rule tests have for them: ``cancel: sim.0``.
+
+``spoken`` says a decision so, for failures and recorded tests; ``check`` reads what a test
+expects and ``fits`` compares it. Used by ``expected`` and ``record``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.cli.toolkit import Context, shown
+from ensemble_core.cli.toolkit import DocumentPath as Path
+from ensemble_core.model.decisions import (
+    AddRule,
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Fired,
+    Log,
+    Resize,
+    Retry,
+    SetGenerator,
+    SetGroup,
+    Submit,
+    Switch,
+    Terminate,
+)
+
+__all__ = ["WORDS", "check", "counts", "fits", "group_of", "spoken", "told"]
+
+#: Jobs that are named one by one; of more the number is said.
+_NAMED = 4
+
+
+def _one_or_all(names: Sequence[str]) -> Any:
+    return names[0] if len(names) == 1 else list(names)
+
+
+def _jobs(names: Sequence[str]) -> Any:
+    if len(names) <= _NAMED:
+        return _one_or_all(names)
+    numbers: dict[str, int] = {}
+    for name in names:
+        numbers[group_of(name)] = numbers.get(group_of(name), 0) + 1
+    return numbers
+
+
+def group_of(job: str) -> str:
+    """The group of a job's id."""
+    return job.rpartition(".")[0]
+
+
+def _retried(decision: Retry) -> Any:
+    more: dict[str, Any] = {}
+    if decision.fields:
+        more["with"] = dict(decision.fields)
+    if decision.wait:
+        more["wait"] = decision.wait
+    return {"job": decision.job, **more} if more else decision.job
+
+
+#: The word of each decision, and what it says of one.
+_SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
+    Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
+    Retry: lambda d: ("retry", _retried(d)),
+    Cancel: lambda d: ("cancel", _jobs(d.jobs)),
+    Resize: lambda d: ("grow" if d.delta > 0 else "shrink", abs(d.delta)),
+    AddRule: lambda d: ("add-rule", d.id),
+    EnableRule: lambda d: ("enable", _one_or_all(d.rules)),
+    DisableRule: lambda d: ("disable", _one_or_all(d.rules)),
+    SetGroup: lambda d: ("set", {d.group: dict(d.fields)}),
+    SetGenerator: lambda d: ("pause" if d.pause else "suggest", d.generator),
+    Switch: lambda d: ("switch", _one_or_all(d.on)),
+    Call: lambda d: ("call", d.name),
+    Log: lambda d: ("log", d.message),
+    Terminate: lambda d: ("terminate", d.exit_code),
+}
+#: The words.
+WORDS = (
+    *("submit", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
+    *("set", "pause", "suggest", "switch", "call", "log", "terminate"),
+)
+
+
+def counts(decision: Decision) -> bool:
+    """True if it is one that tests speak of: no head of a firing, no end of the run by itself, and
+    nothing that the run said without a rule."""
+    if isinstance(decision, (Fired, Terminate)):
+        return isinstance(decision, Terminate) and not decision.natural
+    return decision.rule is not None or not isinstance(decision, Log)
+
+
+def spoken(decision: Decision) -> dict[str, Any]:
+    """A decision as a test has it."""
+    word, what = _SPOKEN[type(decision)](decision)
+    return {word: what}
+
+
+def told(decisions: Sequence[Mapping[str, Any]]) -> str:
+    """Decisions in one line, as YAML has them."""
+    return "[" + ", ".join(_flow(each) for each in decisions) + "]"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return str(value)
+
+
+def fits(expected: Mapping[str, Any], decision: Decision) -> bool:
+    """True if this is the decision that is expected."""
+    ((word, what),) = expected.items()
+    said, is_so = _SPOKEN[type(decision)](decision)
+    if said != word:
+        return False
+    if isinstance(decision, Submit):
+        return _fits_jobs(what, [job.id for job in decision.jobs])
+    if isinstance(decision, Cancel):
+        return _fits_jobs(what, list(decision.jobs))
+    if isinstance(decision, Retry):
+        whole = what if isinstance(what, Mapping) else {"job": what}
+        has = {"job": decision.job, "with": dict(decision.fields), "wait": decision.wait}
+        return all(has[key] == value for key, value in whole.items())
+    if isinstance(decision, Log):
+        return what is None or str(what) in decision.message
+    if isinstance(decision, SetGroup):
+        fields = what.get(decision.group)
+        return isinstance(fields, Mapping) and fields.items() <= decision.fields.items()
+    if isinstance(decision, (EnableRule, DisableRule)):
+        return _as_list(what) == list(decision.rules)
+    if isinstance(decision, Switch):
+        return _as_list(what) == list(decision.on)
+    return bool(what == is_so)
+
+
+def _fits_jobs(what: Any, jobs: Sequence[str]) -> bool:
+    if isinstance(what, Mapping):
+        have: dict[str, int] = {}
+        for job in jobs:
+            have[group_of(job)] = have.get(group_of(job), 0) + 1
+        return dict(what) == have
+    if isinstance(what, str) and {group_of(job) for job in jobs} == {what}:
+        return True  # jobs of this group, however many
+    return _as_list(what) == list(jobs)
+
+
+def _as_list(what: Any) -> list[Any]:
+    return list(what) if isinstance(what, (list, tuple)) else [what]
+
+
+def check(context: Context, path: Path, data: Any) -> tuple[Mapping[str, Any], ...]:
+    """The decisions that a test expects; what is wrong with them is reported."""
+    found = []
+    entries = data if isinstance(data, list) else [data]
+    for place, entry in enumerate(entries):
+        here = (*path, place) if isinstance(data, list) else path
+        if not isinstance(entry, Mapping) or len(entry) != 1:
+            what = f"{shown(entry)} is no decision"
+            hint = "write one word with what it is about: {cancel: sim.0}"
+            context.report(here, what, hint=hint, code="wrong-type")
+            continue
+        ((word, what),) = entry.items()
+        if word not in WORDS:
+            where = context.document.at_key((*here, word))
+            context.unknown((*here, word), "decision", str(word), WORDS, where=where)
+        elif _sound(context, (*here, word), word, what):
+            found.append(entry)
+    return tuple(found)
+
+
+def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
+    """True if a decision speaks of what there is."""
+    if word in ("submit", "cancel", "retry"):
+        if word == "retry" and isinstance(what, Mapping):
+            for key in set(what) - {"job", "with", "wait"}:
+                context.unknown((*path, key), "key", key, ("job", "with", "wait"))
+                return False
+            if "wait" in what and not isinstance(what["wait"], (int, float)):
+                seconds = context.duration((*path, "wait"), what["wait"])
+                if seconds is None:
+                    return False
+                what["wait"] = seconds  # type: ignore[index]  # it is a dict of the document's
+            what, path = what.get("job"), (*path, "job")
+        names = list(what) if isinstance(what, Mapping) else _as_list(what)
+        return all(_is_job_or_group(context, path, name) for name in names)
+    if word == "set":
+        if not isinstance(what, Mapping):
+            context.report(
+                path, f"{shown(what)} is no mapping", hint="{GROUP: {FIELD: …}}", code="wrong-type"
+            )
+            return False
+        return all(context.group(name, (*path, name)) for name in what)
+    if word in ("enable", "disable"):
+        return all(_is_rule(context, path, name) for name in _as_list(what))
+    if word == "call":
+        known = context.known.functions
+        others = {*context.registry.actions, *context.known.generators}
+        if known is not None and what not in known and what not in others:
+            context.unknown(path, "function", str(what), known)
+            return False
+    if word in ("pause", "suggest", "switch"):
+        if word != "switch":
+            return context.generator(what, path)
+        instances = context.known.instances
+        wrong = [each for each in _as_list(what) if each not in instances]
+        for each in wrong:
+            context.unknown(path, "instance", str(each), instances)
+        return not wrong
+    if word in ("grow", "shrink", "terminate") and (
+        not isinstance(what, int) or isinstance(what, bool)
+    ):
+        context.report(path, f"{shown(what)} is no number", hint=f"{word}: 1", code="wrong-type")
+        return False
+    return True
+
+
+def _is_rule(context: Context, path: Path, name: Any) -> bool:
+    known = context.known.rules
+    if known is not None and name not in known:
+        context.unknown(path, "rule", str(name), known)
+        return False
+    return True
+
+
+def _is_job_or_group(context: Context, path: Path, name: Any) -> bool:
+    """True if this is a job group, or a job of one, as far as its name goes."""
+    groups = context.known.groups
+    if isinstance(name, str) and name in groups:
+        return True
+    group, dot, number = str(name).rpartition(".")
+    if dot and group in groups and number.replace("-", "").isdigit():
+        return True
+    context.unknown(path, "job or job group", str(name), [*groups, *(f"{g}.0" for g in groups)])
+    return False

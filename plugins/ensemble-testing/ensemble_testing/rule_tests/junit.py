@@ -1,0 +1,39 @@
+"""The JUnit report of rule tests, for CI systems. Used by ``ensemble test --junit``."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from ensemble_testing.rule_tests.play import Played
+
+__all__ = ["report"]
+
+
+def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
+    """XML of these files, each with its tests and the seconds that they took."""
+    root = ET.Element("testsuites")
+    for file, tests in files:
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=file,
+            tests=str(len(tests)),
+            failures=str(sum(not played.passed for played, _ in tests)),
+            errors="0",
+            skipped="0",
+            time=f"{sum(seconds for _, seconds in tests):.3f}",
+        )
+        for played, seconds in tests:
+            case = ET.SubElement(
+                suite, "testcase", classname=file, name=played.test.name, time=f"{seconds:.3f}"
+            )
+            if not played.passed:
+                failed = ET.SubElement(case, "failure", message=played.failures[0].split("\n")[1])
+                failed.text = _allowed("\n".join(played.failures))
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _allowed(text: str) -> str:
+    """Text without the characters that XML has no way to say."""
+    return "".join(c if c in "\n\t" or c >= " " else "?" for c in text)

@@ -1,0 +1,215 @@
+"""A rule test, played: the engine and the runtime of simulations, on the queue of the test.
+
+What differs from what was expected is told with what ``why`` says of the rules concerned: the test
+is played once more, with a tracer on each. Used by ``ensemble test`` and by the pytest plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ensemble_simulate.virtual_runtime import VirtualRuntime
+
+from ensemble_core.cli.toolkit import RuleSpan as Span
+from ensemble_core.cli.toolkit import (
+    RuleStory,
+    Watcher,
+    conclude,
+    describe_rule,
+    describe_span,
+)
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.rule_trace import RuleTracer, event_words
+from ensemble_core.model.decisions import Call, Decision, Fired
+from ensemble_core.model.events import Event
+from ensemble_testing.rule_tests.expected import Expectation, Failure, Happened
+from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
+from ensemble_testing.rule_tests.told_queue import NotPossible, ToldQueue, called
+
+__all__ = ["Played", "play"]
+
+#: The time at which each test begins.
+BEGAN = 1000.0
+#: Seconds after its time at which a metric is looked at: what happens then is over.
+_AFTER = 1e-6
+#: Spans of verdicts that are told of a rule.
+_SPANS = 4
+
+
+@dataclass(slots=True)
+class Played:
+    """Outcome of one test: ``happened`` is each event with what was decided, ``fired`` the rules
+    that did, ``failures`` each in some lines, and ``untold`` how many steps came after the end."""
+
+    test: RuleTest
+    happened: list[Happened] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    untold: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    @property
+    def fired(self) -> set[str]:
+        """The rules that fired."""
+        return {
+            each.rule or ""
+            for one in self.happened
+            for each in one.decisions
+            if type(each) is Fired
+        }
+
+
+def _is_answered(call: Call, test: RuleTest) -> bool:
+    return test.answered is None or not test.answered.isdisjoint(called(call))
+
+
+def play(tests: TestFile, test: RuleTest) -> Played:
+    """Play one test and compare. Raises :class:`EnsembleError` if the file's functions cannot be
+    executed, or are not allowed to be."""
+    told = _Told(tests, test)
+    failures = told.run()
+    for expectation in test.expect:
+        failures += expectation.failures(told.happened)
+    played = Played(test, told.happened, untold=told.untold)
+    explained: set[str] = set()
+    for failure in failures:
+        lines = [f"{failure.where or tests.file}: {test.name}", f"  expected: {failure.expected}"]
+        lines += [f"  decided:  {line}" for line in failure.decided or ("nothing",)]
+        for rule in failure.rules[:3]:
+            if rule not in explained:
+                explained.add(rule)
+                lines += [f"  why:      {line}" for line in why(tests, test, rule)]
+        played.failures.append("\n".join(lines))
+    return played
+
+
+class _Told(Watcher):
+    """One test as it is played: keeps what happens, and looks at metrics at their times."""
+
+    def __init__(self, tests: TestFile, test: RuleTest) -> None:
+        ensemble = tests.ensemble.begun("test", "/test")
+        self._test = test
+        self.happened: list[Happened] = []
+        self.engine = Engine(ensemble, everything=True)
+        self._queue = queue = ToldQueue(BEGAN, self.engine.state, test.gauges)
+        self._step: Step | None = None
+        self._untold = [step for step in test.steps if step.tell is not None]
+        for step in test.steps:
+            queue.at(step.at, partial(self._tell, step))
+        for each in test.expect:
+            if each.metrics:
+                queue.at(
+                    (test.length if each.at is None else each.at) + _AFTER,
+                    partial(self._look, each),
+                )
+        self._runtime = VirtualRuntime(
+            ensemble,
+            queue,
+            actions=tests.registry.actions,
+            watchers=[self],
+            folder=Path("/test"),
+            tag="test",
+            engine=self.engine,
+            began=BEGAN,
+            until=BEGAN + test.length + 2 * _AFTER,
+            takes=lambda call: None if _is_answered(call, test) else 0.0,
+            purpose=tests.purpose,
+        )
+
+    @property
+    def untold(self) -> int:
+        """Steps that came after the run was over."""
+        return len(self._untold)
+
+    def _tell(self, step: Step, queue: ToldQueue) -> None:
+        self._step = step
+        if step.tell is not None:
+            self._untold.remove(step)
+            step.tell(queue)
+        self._step = None
+
+    def _look(self, expectation: Expectation, queue: ToldQueue) -> None:
+        for path in expectation.metrics:
+            expectation.values[path] = self.engine.state.metric(path)
+
+    def event(self, event: Event) -> None:
+        self.happened.append(Happened(event.timestamp - BEGAN, event, []))
+
+    def decision(self, decision: Decision) -> None:
+        self.happened[-1].decisions.append(decision)
+        if isinstance(decision, Call):
+            self._queue.calls.append(decision)
+
+    def run(self) -> list[Failure]:
+        """Play it; the steps that could not be."""
+        for each in self._test.expect:
+            each.values.clear()
+        try:
+            outcome = self._runtime.run()
+        except NotPossible as error:
+            step = self._step
+            assert step is not None
+            said = f"{step.word} can be given"
+            return [Failure(step.where, said, (f"it cannot: {error}",))]
+        for each in self._test.expect:
+            if each.metrics and not each.values:  # the run ended before
+                self._look(each, self._queue)
+        if self._untold:
+            step = self._untold[0]
+            said = f"{step.word} is given at {step.at:g} s"
+            ended = f"the run ended at {outcome.seconds:g} s: {outcome.reason}"
+            return [Failure(step.where, said, (ended,))]
+        return []
+
+
+class _Traced(_Told):
+    """A test that is played with a tracer on one rule."""
+
+    def __init__(self, tests: TestFile, test: RuleTest, rule: str) -> None:
+        super().__init__(tests, test)
+        self.story = RuleStory(RuleTracer(self.engine, rule))
+        self.spans: list[Span] = []
+        self._last: Event | None = None
+
+    def event(self, event: Event) -> None:
+        self.take()
+        super().event(event)
+        self._last = event
+
+    def take(self) -> None:
+        """Keep what came of the rule at the last event."""
+        if self._last is None:
+            return
+        place = len(self.happened)
+        for verdict in self.story.tracer.verdicts:
+            self.story.take(verdict, place, self._last.timestamp)
+            last = self.spans[-1] if self.spans else None
+            if last is not None and last.verdict.kind == verdict.kind != "fired":
+                last.take(verdict, place)
+            else:
+                words = event_words(self._last)
+                self.spans.append(Span(verdict, place, self._last.timestamp, words))
+        ended = self.engine.state.ended
+        if ended is not None and self.story.ended is None:
+            self.story.ended = (place, ended.reason)
+
+
+def why(tests: TestFile, test: RuleTest, rule: str) -> Sequence[str]:
+    """The answer of ``ensemble why`` about a rule in this test, in lines."""
+    traced = _Traced(tests, test, rule)
+    traced.run()
+    traced.take()
+    state = traced.engine.state.rules.states.get(rule)
+    if state is None:
+        return [f"{rule}: there is no such rule, and none joined"]
+    bound = state.rule
+    lines = [f"{rule}: {describe_rule(bound)}"]
+    for span in traced.spans[-_SPANS:]:
+        said = describe_span(span, bound, BEGAN)
+        lines.append(f"[{span.time - BEGAN:9.3f}] {span.event}: {said}")
+    return [*lines, conclude(bound, traced.story)]

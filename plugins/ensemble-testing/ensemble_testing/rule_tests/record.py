@@ -1,0 +1,349 @@
+"""A rule test made of a kept run: what happened in it, and what was decided.
+
+Rows that woke no rule are left out where the decisions are the same without them. Used by
+``ensemble test --record``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product, zip_longest
+from typing import Any
+
+from ensemble_core.cli.toolkit import KeptRun, Replay, printable
+from ensemble_core.engine.records import Occasion
+from ensemble_core.engine.rule_evaluation import Verdict
+from ensemble_core.engine.rule_index import RuleState, Watch
+from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import (
+    CallFailed,
+    CallReturned,
+    Event,
+    ExecutorLost,
+    JobEvent,
+    Observed,
+    PluginEvent,
+    Problem,
+    Requested,
+    ResizeOutcome,
+    Resources,
+    Resumed,
+    Started,
+    StopRequested,
+)
+from ensemble_core.plugin.registry import Registry
+from ensemble_testing.rule_tests.decision_words import spoken, told
+from ensemble_testing.rule_tests.expected import SAME_TIME, Happened, decided_by
+from ensemble_testing.rule_tests.play import Played, play
+from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
+from ensemble_testing.rule_tests.test_file import read_tests
+
+__all__ = ["recorded"]
+
+#: Digits of times: few for people, or as many as clocks have, where the decisions hang on them.
+_DIGITS = (3, 7)
+#: A time in seconds after the begin, how often each rule fired then, and what these decided.
+_Firing = tuple[float, dict[str, int], list[dict[str, Any]]]
+
+
+class _Woken:
+    """Notes whether the event at hand woke a rule: a ``RuleObserver``."""
+
+    def __init__(self) -> None:
+        self.woken = False
+
+    def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
+        pass
+
+    def updated(self, watch: Watch) -> None:
+        self.woken = True
+
+    def considered(
+        self,
+        state: RuleState,
+        occasion: Occasion,
+        verdict: Verdict,
+        known: Mapping[str, Any] | None,
+    ) -> None:
+        self.woken = True
+
+    def handled(self, event: Event) -> None:
+        pass
+
+    def adopted(self) -> None:
+        pass
+
+
+class _Recording:
+    """Steps of a run's events: each with its time, and whether it is a row that woke no rule."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, dict[str, Any], bool]] = []
+        self.happened: list[Happened] = []
+        self._now = 0.0
+        self._ended = False
+        self._calls: dict[str, Call] = {}
+        #: Jobs that the run itself cancelled: the queue of a test does that by itself.
+        self._cancelled: set[str] = set()
+        #: Jobs with an exception: their further events are kept as they are.
+        self._excepted: set[str] = set()
+
+    def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
+        self.happened.append(Happened(at, event, decisions))
+        if self._ended:
+            return  # what is told of the rest of its jobs concerns no rule
+        self._now = max(self._now, at)
+        for word, what in self._words(event):
+            step = {word: what}
+            self.steps.append((self._now, step, word == "row" and not woken))
+        for decision in decisions:
+            if isinstance(decision, Call):
+                self._calls[decision.call] = decision
+            elif isinstance(decision, Cancel):
+                self._cancelled.update(decision.jobs)
+            elif isinstance(decision, Terminate):
+                self._cancelled.update(decision.cancel)
+                self._ended = True
+
+    def _words(self, event: Event) -> Iterable[tuple[str, Any]]:
+        """The words of one event: one, or none."""
+        if isinstance(event, JobEvent):
+            yield from self._of_job(event)
+        elif isinstance(event, Observed):
+            if event.job in self._cancelled:
+                return
+            row = {"job": event.job, **event.values}
+            if event.clock is not None and "clock" not in event.values:
+                row["clock"] = event.clock
+            yield "row", row
+        elif isinstance(event, (Started, Resources, Resumed)):
+            values = event.values if isinstance(event, Resources) else event.resources
+            gauges = {name: each for name, each in values.items() if name in GIVEN_GAUGES}
+            if gauges or isinstance(event, Resumed):
+                kinds = {Started: "start", Resources: "gauges", Resumed: "resumed"}
+                yield kinds[type(event)], gauges
+        elif isinstance(event, ResizeOutcome):
+            size = {} if event.size is None else {"size": event.size}
+            reason = {"reason": event.reason} if event.reason else {}
+            yield "resized", {"outcome": event.outcome, **size, **reason}
+        elif isinstance(event, (CallReturned, CallFailed)):
+            call = self._calls.get(event.call)
+            if call is not None:
+                yield _answer(call, event)
+        else:
+            yield from _of_run(event)
+
+    def _of_job(self, event: JobEvent) -> Iterable[tuple[str, Any]]:
+        job, name, context = event.job, event.name, event.context
+        if not event.ours:
+            yield _as_it_is(event)
+        elif job in self._cancelled:
+            return
+        elif name == "start":
+            yield "started", job
+        elif name == "exception" and context.get("severity") == 0:
+            if context.get("type") == "cancel":
+                self._cancelled.add(job)
+                yield "cancelled", job
+            else:
+                self._excepted.add(job)
+                yield _as_it_is(event)
+        elif job in self._excepted:
+            yield _as_it_is(event)
+        elif name == "finish":
+            status = int(context.get("status", 0))
+            if status & 0x7F:
+                yield "finished", {"job": job, "signal": status & 0x7F}
+            else:
+                yield "finished", {"job": job, "exit_code": status >> 8} if status else job
+
+
+def _answer(call: Call, event: CallReturned | CallFailed) -> tuple[str, dict[str, Any]]:
+    """Return the step that describes how a call of a function, an action or a generator ended."""
+    name = (
+        next(iter(call.options["functions"].values())) if call.kind == "parameters" else call.name
+    )
+    of = {"generator" if call.kind == "generator" else "function": name}
+    if isinstance(event, CallFailed):
+        return "raised", {**of, "error": event.error}
+    if call.kind == "parameters":
+        return "returned", {**of, "parameters": event.result[0]["parameters"]}
+    if call.kind != "generator":
+        return "returned", {**of, "result": list(event.result)} if event.result else of
+    told = {
+        "points": [each["point"] for each in event.result if "point" in each],
+        "prune": [each["prune"] for each in event.result if "prune" in each],
+    }
+    return "suggested", {**of, **{key: each for key, each in told.items() if each}}
+
+
+def _as_it_is(event: JobEvent) -> tuple[str, Any]:
+    context = {"context": dict(event.context)} if event.context else {}
+    ours = {} if event.ours else {"ours": False}
+    return "job-event", {"job": event.job, "name": event.name, **context, **ours}
+
+
+def _of_run(event: Event) -> Iterable[tuple[str, Any]]:
+    if isinstance(event, StopRequested):
+        yield "stopped", {"reason": event.reason, "exit_code": event.exit_code, "then": event.then}
+    elif isinstance(event, Requested):
+        yield "requested", dict(event.action)
+    elif isinstance(event, ExecutorLost):
+        yield "queue-lost", event.reason
+    elif isinstance(event, Problem):
+        yield "problem", {"message": event.message, "level": event.level}
+    elif isinstance(event, PluginEvent):
+        about = {} if event.job is None else {"job": event.job}
+        yield "event", {"name": event.name, "data": dict(event.data), **about}
+
+
+def recorded(kept: KeptRun) -> tuple[str, str]:
+    """The text of a file of one test, and what is to be said of it; empty where it passes and
+    decides as the run did."""
+    replay = Replay(kept.journal, kept.loading)
+    woken, recording, began = _Woken(), _Recording(), 0.0
+    replay.engine.observe(woken)
+    for row, event, decisions in replay.steps(kept.journal.last()):
+        began = event.timestamp if row.seq == 1 else began
+        recording.take(event.timestamp - began, event, decisions, woken.woken)
+        woken.woken = False
+    text = kept.journal.texts()[-1]
+    ensemble = kept.loading(text)
+    file = os.path.relpath(text.file or str(kept.journal.about.get("file", "")))
+    head: dict[str, Any] = {"ensemble": file}
+    if plugins := kept.journal.about.get("plugins"):
+        head["plugins"] = [os.path.relpath(str(each)) for each in plugins]
+    if text.overrides:
+        head["set"] = list(text.overrides)
+    begin = f"# Recorded from run {printable(kept.tag)}.\n"
+    begin += "".join(f"{key}: {_flow(each)}\n" for key, each in head.items())
+    wanted = _firings(recording.happened)
+    metrics = {
+        f"count.{group.name}.{what}": number
+        for group in replay.engine.report().groups
+        for what in ("success", "failed", "cancelled")
+        if (number := getattr(group, what))
+    }
+    end: list[dict[str, Any]] = [{"metric": metrics}] if metrics else []
+    ended = replay.engine.state.ended
+    end += [{"ended": False if ended is None else ended.exit_code}]
+    made = ""
+    for rows, digits in product((False, True), _DIGITS):
+        given = [
+            {"at": _time(at, digits), **step} if at else step
+            for at, step, asleep in recording.steps
+            if rows or not asleep
+        ]
+        made = begin + _test(kept.tag, given, end)
+        played = _played(made, ensemble, kept.registry)
+        found = _firings(played.happened)
+        if _in_order(played.happened) == _in_order(recording.happened):
+            # A job that was cancelled took a while to go, and its queue is quicker.
+            given = given[: len(given) - played.untold]
+            return begin + _test(kept.tag, given, [*_expectations(found), *end]), ""
+    made = begin + _test(kept.tag, given, [*_expectations(wanted), *end])
+    pairs = [pair for pair in zip_longest(wanted, found) if _unlike(*pair)]
+    run, test = pairs[0] if pairs else (None, None)
+    said = f"the test decides otherwise than the run did: {_said(test)}; in the run {_said(run)}"
+    return made, said
+
+
+def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The rules that fired and what they decided, in order, whatever fell on one time."""
+    fired: list[str] = []
+    decided: list[dict[str, Any]] = []
+    for one in happened:
+        rules = [str(each.rule) for each in one.decisions if type(each) is Fired]
+        fired += rules
+        if not rules:
+            continue
+        decided += [_without_numbers(spoken(each)) for each in decided_by([one], Counter(rules))]
+    return fired, decided
+
+
+def _unlike(run: _Firing | None, test: _Firing | None) -> bool:
+    """True if two firings are of different rules, or decide otherwise."""
+    if run is None or test is None:
+        return True
+    decided = [[_without_numbers(each) for each in firing[2]] for firing in (run, test)]
+    return run[1] != test[1] or decided[0] != decided[1]
+
+
+def _without_numbers(decision: dict[str, Any]) -> dict[str, Any]:
+    """A decision without what was measured: how long a job took, in a message of it."""
+    if "log" not in decision:
+        return decision
+    return {"log": re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", decision["log"])}
+
+
+def _said(firing: _Firing | None) -> str:
+    if firing is None:
+        return "nothing more fires"
+    at, fired, decisions = firing
+    return f"{' and '.join(fired)} at {at:.3f} s: {told(decisions)}"
+
+
+def _firings(happened: Sequence[Happened]) -> list[_Firing]:
+    """The times at which rules fired, with these and what they decided."""
+    found: list[_Firing] = []
+    groups: list[list[Happened]] = []
+    for one in happened:
+        if groups and math.isclose(one.at, groups[-1][0].at, abs_tol=SAME_TIME):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    for group in groups:
+        heads = [each for one in group for each in one.decisions if type(each) is Fired]
+        fired = Counter(str(head.rule) for head in heads)
+        if fired:
+            decisions = [spoken(each) for each in decided_by(group, fired)]
+            found.append((group[0].at, dict(fired), decisions))
+    return found
+
+
+def _played(text: str, ensemble: Ensemble, registry: Registry) -> Played:
+    """Play a recorded test on the run's own ensemble. No call is made: the record answers."""
+    tests = read_tests("recorded.ensemble-test.yaml", text=text, about=(ensemble, registry))
+    return play(tests, replace(tests.tests[0], answered=None))
+
+
+def _expectations(firings: Sequence[_Firing]) -> list[dict[str, Any]]:
+    return [
+        {"at": _time(at, 6), "fired": fired, "decisions": decisions}
+        for at, fired, decisions in firings
+    ]
+
+
+def _time(seconds: float, digits: int) -> str:
+    return f"{round(seconds, digits):.{digits}f}".rstrip("0").rstrip(".") + "s"
+
+
+def _test(name: str, given: Sequence[Any], expect: Sequence[Any]) -> str:
+    lines = ["tests:", f"  - name: {_flow(name)}", "    given:" + " []" * (not given)]
+    lines += [f"      - {_flow(each)}" for each in given]
+    lines += ["    expect:", *(f"      - {_flow(each)}" for each in expect)]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    import yaml
+
+    text = yaml.safe_dump(
+        _plain(value), default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
+    )
+    return text.strip().removesuffix("\n...").strip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,287 @@
+"""Reader of rule tests: a file ``*.ensemble-test.yaml`` beside the study that it is about.
+
+Everything that is wrong with a file is found in one go, each with its place and the nearest right
+word, before any of its tests is played. Used by ``ensemble test`` and by the pytest plugin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_core.cli.toolkit import (
+    Context,
+    Known,
+    Validators,
+    load_file,
+    read_document,
+    read_file,
+    shown,
+)
+from ensemble_core.cli.toolkit import DocumentPath as Path
+from ensemble_core.errors import FileErrors, Location
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.named_code import Purpose, require
+from ensemble_core.plugin.registry import Registry
+from ensemble_testing.rule_tests.expected import KEYS, Expectation, read_expectation
+from ensemble_testing.rule_tests.given import WORDS, Given
+from ensemble_testing.rule_tests.told_queue import Tell
+
+__all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of ``given``, so many seconds after the begin; ``word`` is how it is spoken of."""
+
+    where: Location | None
+    at: float
+    word: str
+    tell: Tell | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTest:
+    """One test. ``gauges`` are the queue's when the run begins; ``answered`` are the functions and
+    generators whose calls the test answers itself; ``None``: all."""
+
+    name: str
+    where: Location | None
+    steps: tuple[Step, ...]
+    expect: tuple[Expectation, ...]
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    answered: frozenset[str] | None = frozenset()
+
+    @property
+    def length(self) -> float:
+        """The time of its last step or expectation, in seconds after the begin."""
+        times = [step.at for step in self.steps]
+        times += [each.at for each in self.expect if each.at is not None]
+        return max(times, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TestFile:
+    """The tests of one file, and the ensemble under test. ``purpose`` decides whether code that the
+    file names is loaded."""
+
+    __test__ = False  # not for pytest, whose tests begin with such a name
+
+    file: str
+    ensemble: Ensemble
+    registry: Registry
+    tests: tuple[RuleTest, ...]
+    purpose: Purpose = "check"
+
+
+def read_tests(
+    file: str,
+    plugins: tuple[str, ...] = (),
+    *,
+    purpose: Purpose = "check",
+    text: str | None = None,
+    about: tuple[Ensemble, Registry] | None = None,
+) -> TestFile:
+    """Return the tests of this file, or of a text in its place. ``purpose`` decides whether plugins
+    that it names are loaded. With ``about``, neither these nor its ensemble are read: the tests
+    are for that ensemble. Raises :class:`EnsembleError` with all that is wrong."""
+    document = read_document(read_file(file) if text is None else text, file)
+    data = document.data
+    here = os.path.dirname(file)
+    known = data if isinstance(data, dict) else {}
+    named = known.get("plugins") or []
+    more = [
+        os.path.join(here, str(each)) for each in (named if isinstance(named, list) else [named])
+    ]
+    if about is not None:
+        registry = about[1]
+    else:
+        for each in more:
+            where = document.at(("plugins",))
+            require("plugin", f"the plugin {each!r}", purpose, where=where, instead=_PLUGIN)
+        registry = discover((*plugins, *more))
+    context = Context(document, Validators(registry), None, Known())
+    if not isinstance(data, dict):
+        hint = "it is a mapping with 'ensemble' and 'tests'"
+        context.report((), f"the file is {shown(data)}", hint=hint, code="wrong-type")
+        raise FileErrors(context.errors)
+    for key in data:
+        if key not in _TOP:
+            _unknown_key(context, (key,), key, _TOP)
+    study = data.get("ensemble")
+    if not isinstance(study, str):
+        hint = "write 'ensemble: study.yaml', the file that the tests are about"
+        context.report(("ensemble",), "no ensemble file is named", hint=hint, code="missing-key")
+        raise FileErrors(context.errors)
+    overrides = data.get("set") or []
+    if not isinstance(overrides, list):
+        hint = "write a list of KEY=VALUE, as --set has them"
+        context.report(("set",), f"{shown(overrides)} is no list", hint=hint, code="wrong-type")
+        overrides = []
+    if about is not None:
+        ensemble = about[0]
+    else:
+        ensemble = load_file(
+            os.path.join(here, study), registry, overrides=list(map(str, overrides))
+        )
+    reader = _Reader(context, ensemble)
+    found = reader.tests(data.get("tests"))
+    if context.errors:
+        raise FileErrors(context.errors)
+    return TestFile(file, ensemble, registry, found, purpose)
+
+
+#: What can be done instead of loading a plugin that a test names.
+_PLUGIN = "remove it from the file and load it with --plugin"
+_TOP = ("ensemble", "tests", "plugins", "set")
+_TEST = ("name", "given", "expect")
+
+
+def _unknown_key(context: Context, path: Path, key: Any, known: tuple[str, ...]) -> None:
+    context.unknown(
+        path,
+        "key",
+        str(key),
+        known,
+        what=f"{key!r} means nothing here",
+        where=context.document.at_key(path),
+    )
+
+
+class _Reader:
+    def __init__(self, context: Context, ensemble: Ensemble) -> None:
+        self._context = context
+        # Functions, and actions that are not planned, can add rules while the run is under way.
+        joins = bool(ensemble.functions) or any(
+            each.plan is None
+            for rule in ensemble.rules
+            for action in rule.actions
+            for each in action.flat()
+        )
+        context.known = Known(
+            groups=dict(ensemble.groups),
+            statistics=ensemble.statistics,
+            functions=ensemble.functions,
+            generators=dict(ensemble.generators),
+            instances=frozenset(ensemble.instances),
+            rules=None if joins else frozenset(rule.id for rule in ensemble.rules),
+        )
+        self._given = Given(context, ensemble)
+
+    def tests(self, data: Any) -> tuple[RuleTest, ...]:
+        found: list[RuleTest] = []
+        if not isinstance(data, list) or not data:
+            hint = "write a list, each with 'name', 'given' and 'expect'"
+            self._context.report(("tests",), "there are no tests", hint=hint, code="missing-key")
+            return ()
+        names: set[str] = set()
+        for place, spec in enumerate(data):
+            path: Path = ("tests", place)
+            if not isinstance(spec, Mapping):
+                hint = "write {name: …, given: […], expect: […]}"
+                self._report(path, f"{shown(spec)} is no test", hint)
+                continue
+            test = self._test(spec, path)
+            if test.name in names:
+                self._report((*path, "name"), f"there are two tests {test.name!r}", "rename one")
+            names.add(test.name)
+            found.append(test)
+        return tuple(found)
+
+    def _unknown(self, path: Path, noun: str, known: tuple[str, ...]) -> None:
+        where = self._context.document.at_key(path)
+        self._context.unknown(path, noun, str(path[-1]), known, where=where)
+
+    def _report(self, path: Path, what: str, hint: str, code: str = "wrong-type") -> None:
+        self._context.report(path, what, hint=hint, code=code)
+
+    def _test(self, spec: Mapping[str, Any], path: Path) -> RuleTest:
+        for key in spec:
+            if key not in _TEST:
+                _unknown_key(self._context, (*path, key), key, _TEST)
+        name = spec.get("name")
+        if not isinstance(name, str):
+            self._report((*path, "name"), "the test has no name", "write 'name: …'", "missing-key")
+        self._given.answered = set()
+        steps, gauges = self._steps(spec.get("given"), (*path, "given"))
+        expect = self._expect(spec.get("expect"), (*path, "expect"))
+        where = self._context.document.at(path)
+        answered = frozenset(self._given.answered)
+        return RuleTest(str(name), where, steps, expect, gauges, answered)
+
+    def _entries(self, data: Any, path: Path) -> list[tuple[Path, Mapping[str, Any]]]:
+        if data is None:
+            return []
+        if not isinstance(data, list):
+            self._report(path, f"{shown(data)} is no list", "write one entry a line, with '- '")
+            return []
+        found = []
+        for place, entry in enumerate(data):
+            if isinstance(entry, Mapping):
+                found.append(((*path, place), entry))
+            else:
+                self._report((*path, place), f"{shown(entry)} is no mapping", "write WORD: …")
+        return found
+
+    def _steps(self, data: Any, path: Path) -> tuple[tuple[Step, ...], Mapping[str, float]]:
+        steps: list[Step] = []
+        gauges: Mapping[str, float] = {}
+        now = 0.0
+        for here, entry in self._entries(data, path):
+            now = self._time(entry, here, now)
+            words = [word for word in entry if word != "at"]
+            for word in words:
+                if word != "start" and word not in WORDS:
+                    self._unknown((*here, word), "event", ("start", *WORDS))
+            if len(words) > 1:
+                self._report(here, f"a step is {' and '.join(map(str, words))}", "one for each")
+                continue
+            word = str(words[0]) if words else ""
+            where = self._context.document.at(here)
+            if word == "start":
+                if steps or now:
+                    self._report(here, "the run has begun already", "write 'start' first")
+                gauges = self._given.start_gauges(entry[word] or {}, (*here, word))
+            elif not word:
+                steps.append(Step(where, now, "time"))
+            elif word in WORDS:
+                tell = self._given.step(word, entry[word], (*here, word))
+                steps.append(Step(where, now, word, tell))
+        return tuple(steps), gauges
+
+    def _time(self, entry: Mapping[str, Any], path: Path, now: float) -> float:
+        """The time of a step, which is never before that of the last."""
+        if "at" not in entry:
+            return now
+        found = self._context.duration((*path, "at"), entry["at"])
+        if found is None:
+            return now
+        if found < now:
+            what = f"{entry['at']!r} is before the step above it, at {now:g} s"
+            hint = "write the steps in the order in which they happen"
+            self._context.report((*path, "at"), what, hint=hint, code="out-of-order")
+            return now
+        return found
+
+    def _expect(self, data: Any, path: Path) -> tuple[Expectation, ...]:
+        if not data:
+            self._report(
+                path, "nothing is expected", "write 'expect: [{fired: RULE}]'", "missing-key"
+            )
+        found = []
+        for here, entry in self._entries(data, path):
+            sound = True
+            for key in entry:
+                if key not in KEYS:
+                    self._unknown((*here, key), "word", KEYS)
+                    sound = False
+            at = None
+            if "at" in entry:
+                at = self._context.duration((*here, "at"), entry["at"])
+            if not set(entry) - {"at"} and sound:
+                self._report(here, "nothing is expected here", f"one of {', '.join(KEYS[1:])}")
+            found.append(read_expectation(self._context, entry, here, at))
+        return tuple(found)

@@ -1,0 +1,197 @@
+"""The queue of a rule test: an executor in which happens what the test says, at the time it says.
+
+It takes what is submitted and cancels what is to be cancelled at once; a job starts, prints and
+ends when the test says so, and a request for nodes is answered by the test alone. Made by ``play``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import ClassVar
+
+from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.state import State
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.decisions import Call, WhenBusy
+from ensemble_core.model.ensemble import amount
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
+from ensemble_testing.rule_tests.decision_words import group_of
+
+__all__ = ["NotPossible", "Tell", "ToldQueue", "called"]
+
+#: What comes of one step: events, told to the queue.
+Tell = Callable[["ToldQueue"], None]
+
+_ARRIVAL = ("validate", "depend", "priority")
+_CLEARING = ("release", "free", "clean")
+
+
+def called(call: Call) -> Set[str]:
+    """Return the names that a call is for: functions, a plugin's action, or a generator."""
+    if call.kind == "generator":
+        return {f"generator {call.name}"}
+    return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
+
+
+class NotPossible(Exception):
+    """A step that cannot be: of a job that is not there, or over."""
+
+
+class ToldQueue(VirtualExecutor):
+    """A queue that does what its agenda says: ``tell`` is called at its time.
+
+    ``calls`` are those that were decided and wait for the test's answer, by function; ``resizes``
+    the requests that nobody has answered yet. ``state`` knows the jobs that are held.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
+
+    def __init__(
+        self, began: float, state: State, resources: Mapping[str, float] = NOTHING
+    ) -> None:
+        self.began = began
+        self._state = state
+        self.calls: list[Call] = []
+        self.resizes: list[str] = []
+        self._resources = resources
+        self._agenda: list[tuple[float, int, Tell]] = []
+        self._count = 0
+        #: Jobs in the queue; whether each runs.
+        self._jobs: dict[str, bool] = {}
+        self._over: set[str] = set()
+
+    # -- the executor --------------------------------------------------------------------------
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._clock = run.clock
+        self._emit = emit
+
+    def close(self) -> None:
+        pass
+
+    def resources(self) -> Mapping[str, float]:
+        return self._resources
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._jobs[job.id] = False
+            self.emit(JobEvent(self.now, job.id, "submit", {"queue_id": job.id}))
+            self.tell(job.id, *_ARRIVAL)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            if job in self._jobs:
+                self.end(job, 15, "cancel")
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        self.resizes.append(request)
+
+    def due(self) -> float | None:
+        return self._agenda[0][0] if self._agenda else None
+
+    def advance(self, now: float) -> None:
+        # One at a time: what is decided on it comes before the next.
+        if self._agenda and self._agenda[0][0] <= now:
+            heapq.heappop(self._agenda)[2](self)
+
+    # -- what steps make of it -----------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time in seconds since the epoch."""
+        return self._clock()
+
+    @property
+    def left(self) -> int:
+        """Steps that have not been told."""
+        return len(self._agenda)
+
+    def at(self, when: float, tell: Tell) -> None:
+        """Put something on the agenda, after what is there at this time (in seconds after the
+        begin) already."""
+        self._count += 1
+        heapq.heappush(self._agenda, (self.began + when, self._count, tell))
+
+    def later(self, seconds: float, tell: Tell) -> None:
+        """Put something on the agenda, so many seconds from now."""
+        self.at(self.now - self.began + seconds, tell)
+
+    def emit(self, event: Event) -> None:
+        """An event happens now."""
+        if type(event) is JobEvent and event.name == "clean" and event.job in self._jobs:
+            del self._jobs[event.job]
+            self._over.add(event.job)
+        self._emit([event])
+
+    def tell(self, job: str, *names: str, **context: object) -> None:
+        """Events of one job happen now, each with this context."""
+        self._emit([JobEvent(self.now, job, name, context) for name in names])
+
+    def submitted(self, group: str) -> int:
+        """Return how many jobs of a group were ever submitted, including held ones."""
+        return self._state.metrics.counts[group]["submitted"]
+
+    def held(self, name: str) -> str:
+        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets,
+        or an empty text."""
+        state, group = self._state, name if name in self._state.table.groups else group_of(name)
+        standing = state.table.groups.get(group)
+        held = [] if standing is None else [job for job in standing.held if name in (job, group)]
+        paced = [job for job, _, _ in state.rate_limit.held if name in (job.id, job.group)]
+        rate = amount(state.ensemble.limits.submits_per_second or 0)
+        reasons = [(len(paced), f"limits.submits_per_second ({rate})")]
+        if standing is not None and held:
+            by, budget = state.table.obstacle(standing, self.now), state.table.budget
+            text = f"{by} ({standing.group.at_once})"
+            if budget is not None and by is not None and by != AT_ONCE:
+                text = budget.described(by, self.now)
+            reasons.insert(0, (len(held), text))
+        said = [f"{number} held by {by}" for number, by in reasons if number]
+        return f" ({', '.join(said)})" if said else ""
+
+    def named(self, names: Sequence[str]) -> list[str]:
+        """The jobs in the queue of these names, each a job or a group: all jobs of that. Raises
+        :class:`NotPossible`."""
+        found: list[str] = []
+        for name in names:
+            jobs = [job for job in self._jobs if job == name or group_of(job) == name]
+            if not jobs:
+                raise NotPossible(self._why_not(name))
+            found += jobs
+        return found
+
+    def here(self, jobs: Sequence[str]) -> list[str]:
+        """The jobs among these that are in the queue."""
+        return [job for job in jobs if job in self._jobs]
+
+    def _why_not(self, name: str) -> str:
+        if name in self._over:
+            return f"{name} is over already"
+        here = ", ".join(list(self._jobs)[:8]) or "none"
+        held = self.held(name)
+        what = f"{name} was not submitted" if "." in name else f"no job of {name} is in the queue"
+        if held and "." in name:
+            what = f"{name} is not in the queue"
+        return f"{what}{held}; jobs in the queue: {here}"
+
+    def start(self, job: str) -> None:
+        """A job starts, if it has not."""
+        if not self._jobs[job]:
+            self._jobs[job] = True
+            self.tell(job, "alloc", "start")
+
+    def end(
+        self, job: str, status: int | None, exception: str | None = None, note: str = ""
+    ) -> None:
+        """A job is over, with this wait status if it ran; ``exception`` is why, if that is not
+        its own doing."""
+        runs = self._jobs.pop(job)
+        self._over.add(job)
+        if exception is not None:
+            self.tell(job, "exception", type=exception, severity=0, note=note)
+        if runs and status is not None:
+            self.tell(job, "finish", status=status)
+        self.tell(job, *_CLEARING)

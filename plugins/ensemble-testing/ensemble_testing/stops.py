@@ -1,0 +1,221 @@
+"""Stop suite: what a stop does with a run and its jobs, and that a resume loses nothing.
+
+An author's own test file::
+
+    from ensemble_testing import StopSuite
+
+    class TestMyQueue(StopSuite):
+        executor = "my-queue"
+        options = ("-o", "partition=debug")
+        on_stop = "keep"  # where the file does not say
+
+Each test runs ``ensemble run``, stops it while its jobs run, and resumes it: every table is that of
+a run that nobody stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
+from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
+from ensemble_testing.session import wait_until
+
+__all__ = ["StopSuite"]
+
+STUDY = """
+jobs:
+  - name: work
+    command: '{here}/job.sh {T}'
+    parameters: {T: [1, 2, 3]}
+    observe: {json-lines: {}}
+    result: {x: mean.x}
+  - {name: last, command: 'true'}
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: idle, name: work, action: {name: submit, label: last}}
+results:
+  t: {of: work, by: [T], columns: {x: mean.x, n: n}}
+"""
+#: Jobs print a row, wait for a file that lets them end, and print another.
+JOB = """#!/bin/sh
+cd "$(dirname "$0")"
+trap : TERM
+echo "$ENSEMBLE_JOB_ID" >> started
+echo "{\\"x\\": $1}"
+until [ -e go ]; do sleep 0.1; done
+echo "{\\"x\\": $(($1 * 3))}"
+echo "$ENSEMBLE_JOB_ID" >> ended
+"""
+TABLE = [{"T": 1, "x": 2.0, "n": 1}, {"T": 2, "x": 4.0, "n": 1}, {"T": 3, "x": 6.0, "n": 1}]
+JOBS = ["work.0", "work.1", "work.2"]
+
+
+class StopSuite:
+    """Tests of an executor by its name. Three jobs run at a time, or as many as the queue can.
+
+    The queue must be there and be found from the environment: begin it in a fixture. Jobs must run
+    on this machine or share its files, as this user.
+    """
+
+    #: The executor's name, and further options of ``ensemble run``.
+    executor: ClassVar[str]
+    options: Sequence[str] = ()
+    #: The fate of jobs at a stop where the ensemble file does not say.
+    on_stop: ClassVar[Literal["keep", "cancel"]]
+    #: How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says.
+    slots: ClassVar[int | None] = None
+    #: Seconds that one run may take.
+    timeout: ClassVar[float] = 200.0
+
+    #: The run that is under way, until all of it has been checked.
+    process: subprocess.Popen[bytes] | None = None
+
+    @pytest.fixture(autouse=True)
+    def _study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.folder = tmp_path / "study"
+        self.folder.mkdir()
+        (self.folder / "e.yaml").write_text(STUDY)
+        (self.folder / "job.sh").write_text(JOB)
+        (self.folder / "job.sh").chmod(0o755)
+        monkeypatch.setenv("ENSEMBLE_STATE", str(self.folder / "state"))
+        self.tag = f"study-{secrets.token_hex(4)}"
+        yield
+        if self.process is not None:  # the test failed: its run and its jobs are to end
+            (self.folder / "go").touch()
+            self.process.kill()
+            self.process.wait()
+            cancel_runs(self.folder / "state")
+
+    def at_once(self) -> int:
+        """How many of the three jobs run at a time."""
+        slots = self.slots or slots_at_once(self.executor, self.options)
+        return min(3, slots or 1)
+
+    def wait_started(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Wait until so many jobs run."""
+        end = time.monotonic() + self.timeout
+        while len(self.lines("started")) < count and process.poll() is None:
+            if time.monotonic() > end:
+                held = held_jobs(self.folder / "state")
+                pytest.fail(f"{count} jobs did not start within {self.timeout:g} s: {held}")
+            time.sleep(0.005)
+
+    def ensemble(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command of Ensemble in the study's folder, which must succeed."""
+        command = [sys.executable, "-m", "ensemble_core.cli", *words]
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=self.timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the run; its output is in files of the study's folder."""
+        command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", self.tag]
+        command += ["--executor", self.executor, *self.options, *words]
+        output, errors = self.folder / "output", self.folder / "errors"
+        with output.open("w") as out, errors.open("w") as err:
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+        return self.process
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a file of the study's folder; none where it is not there."""
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def errors(self) -> str:
+        """The run's stderr so far."""
+        return (self.folder / "errors").read_text()
+
+    def ended(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the run's end; its exit code."""
+        try:
+            return process.wait(self.timeout)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def state(self) -> str:
+        """The run's state, as ``ensemble runs`` has it."""
+        return str(json.loads(self.ensemble("runs", "--json").stdout)["state"])
+
+    def check_whole(self, *, once: bool = True) -> None:
+        """Resume the run: everything is as it is without a stop, and each job has ended, once or
+        not."""
+        self.ensemble("resume", self.tag)
+        assert self.state() == "ended"
+        assert json.loads(self.ensemble("results", self.tag, "t", "--json").stdout) == TABLE
+        self.ensemble("replay", self.tag)
+        ended = self.lines("ended")
+        assert sorted(ended if once else {*ended}) == JOBS
+        self.process = None
+
+    @pytest.mark.parametrize(
+        ("how", "said"),
+        [
+            *((how, None) for how in ("SIGTERM", "SIGHUP", "SIGINT", "stop", "wall")),
+            *(("SIGTERM", said) for said in ("keep", "cancel")),
+        ],
+    )
+    def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
+        """The file says what becomes of jobs, or else the executor."""
+        words = [] if said is None else ["--set", f"on_stop={said}"]
+        running = self.at_once()
+        process = self.begin(*words, *(("--wall", "4s") if how == "wall" else ()))
+        code = 5
+        if how != "wall":
+            self.wait_started(process, running)
+        if how.startswith("SIG"):
+            code = 128 + signal.Signals[how]
+            process.send_signal(signal.Signals[how])
+        elif how == "stop":
+            self.ensemble("stop", self.tag)
+        assert self.ended(process) == code, self.errors()
+        kept = (said or self.on_stop) == "keep"
+        what = "stopping: 3 jobs left to the queue" if kept else "stopping: cancelling 3 jobs"
+        assert what in self.errors()
+        assert any(line.startswith("e: stopped after ") for line in self.lines("output"))
+        assert f"to go on with this run: ensemble resume {self.tag}" in self.lines("output")[-1]
+        assert self.state() == "stopped"
+        (self.folder / "go").touch()
+        if kept:  # with no controller
+            wait_until(lambda: len(self.lines("ended")) == 3, self.timeout)
+        before = len(self.lines("started"))
+        self.check_whole()
+        assert len(self.lines("started")) == (3 if kept else before + 3)
+
+    def test_a_second_signal_leaves_at_once_and_nothing_is_lost(self) -> None:
+        running = self.at_once()
+        process = self.begin("--set", "on_stop=cancel")
+        self.wait_started(process, running)
+        process.terminate()
+        wait_until(lambda: "stopping" in self.errors(), self.timeout)
+        while process.poll() is None and "leaving at once" not in self.errors():
+            process.terminate()
+            time.sleep(0.4)  # signals that come within a moment are one
+        # The signal may come when all is done and Python itself answers it.
+        assert self.ended(process) in (143, -signal.SIGTERM)
+        assert self.state() in ("interrupted", "stopped")  # where the queue was faster
+        (self.folder / "go").touch()
+        # These jobs take no notice of SIGTERM. One that was sent it and ends with 0 before it is
+        # killed may have cut its work short: it is cancelled, and runs again.
+        self.check_whole(once=False)

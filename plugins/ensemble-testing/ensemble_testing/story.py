@@ -1,0 +1,205 @@
+"""A run told event by event: an engine with no queue, no clock and no threads.
+
+For tests of rules and actions. The story plays the queue: it lets jobs start, finish, fail or be
+cancelled at times it chooses, hands each event to the engine, and after each of them checks what
+must hold whatever the rules are.
+
+>>> story = Story('''
+... jobs: [{name: echo, command: echo hello, count: 2}]
+... rules: [{trigger: start, action: {name: submit, label: echo}}]
+... ''')
+>>> [decision.type for decision in story.start()]
+['fired', 'submit']
+>>> story.play("echo.0", duration=3)
+[]
+>>> story.metric("count.echo.success")
+1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ensemble_core.cli.toolkit import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Switch, Terminate
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import Registry
+
+__all__ = ["Story"]
+
+#: Events of a job before it runs, and after it has finished, as a queue tells them.
+ARRIVAL = ("submit", "validate", "depend", "priority")
+BEGIN = ("alloc", "start")
+CLEARING = ("release", "free", "clean")
+
+
+@cache
+def _installed() -> Registry:
+    return discover()
+
+
+class Story:
+    """One run, told.
+
+    ``source`` is the text of an ensemble file, or a checked ensemble. ``now`` is the time in
+    seconds; it goes on by what the story's methods are given. ``decisions`` are all so far.
+    """
+
+    def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
+        if isinstance(source, str):
+            source = load_text(source, _installed()).begun("story", "/story")
+        self.ensemble = source
+        self.engine = Engine(self.ensemble)
+        self.now = now
+        self.decisions: list[Decision] = []
+        self.events: list[Event] = []
+        self._terminated = False
+        self._fired: dict[tuple[str, object], int] = {}
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> list[Decision]:
+        """Hand one event to the engine, and check the laws."""
+        self.events.append(event)
+        self.now = max(self.now, event.timestamp)
+        state = self.engine.state
+        taken_back = state.ended_for_now is not None or state.stop is not None
+        if isinstance(event, Resumed) and (taken_back or event.reopened):
+            self._terminated = False  # a resume takes this end back
+        decisions = self.engine.handle(event)
+        self.decisions += decisions
+        self._check(decisions)
+        return decisions
+
+    def start(self, resources: Mapping[str, float] | None = None) -> list[Decision]:
+        """The run begins."""
+        return self.tell(Started(self.now, dict(resources or {})))
+
+    def job(
+        self, job: str, *names: str, after: float = 0.0, ours: bool = True, **context: Any
+    ) -> list[Decision]:
+        """Events of one job, ``after`` seconds; each has this context."""
+        self.now += after
+        decided: list[Decision] = []
+        for name in names:
+            decided += self.tell(JobEvent(self.now, job, name, context, ours))
+        return decided
+
+    def begin(self, job: str, *, pending: float = 0.0) -> list[Decision]:
+        """The queue takes a job and, ``pending`` seconds later, starts it."""
+        return self.job(job, *ARRIVAL) + self.job(job, *BEGIN, after=pending)
+
+    def end(self, job: str, *, status: int = 0, duration: float = 1.0) -> list[Decision]:
+        """A running job ends with this wait status, ``duration`` seconds later."""
+        decided = self.job(job, "finish", after=duration, status=status)
+        return decided + self.job(job, *CLEARING)
+
+    def play(
+        self, job: str, *, status: int = 0, duration: float = 1.0, pending: float = 0.0
+    ) -> list[Decision]:
+        """A job's whole life."""
+        return self.begin(job, pending=pending) + self.end(job, status=status, duration=duration)
+
+    def cancel(self, job: str) -> list[Decision]:
+        """A job is cancelled: at once if it waits, by a signal if it runs."""
+        decided = self.job(job, "exception", type="cancel", severity=0, note="")
+        record = self.engine.state.table.records[job]
+        if record.started is not None:
+            decided += self.job(job, "finish", status=15)
+        return decided + self.job(job, *CLEARING)
+
+    def observe(
+        self,
+        job: str,
+        /,
+        values: Mapping[str, float] | None = None,
+        *,
+        observer: str = "test",
+        clock: float | None = None,
+        **more: float,
+    ) -> list[Decision]:
+        """An observer reads a row of these values."""
+        return self.tell(Observed(self.now, job, observer, {**(values or {}), **more}, clock))
+
+    def wait(self, seconds: float) -> list[Decision]:
+        """Time passes; every timer that comes due meanwhile is told of."""
+        end, decided = self.now + seconds, []
+        while (timer := self.engine.next_timer()) is not None and timer.when <= end:
+            self.now = max(self.now, timer.when)
+            decided += self.tell(TimerElapsed(self.now, timer.kind, timer.key))
+        self.now = end
+        return decided
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def metric(self, path: str) -> float | None:
+        """A metric's value now."""
+        return self.engine.state.metric(path)
+
+    def submitted(self, decisions: Sequence[Decision] | None = None) -> list[str]:
+        """Our ids of the jobs that these decisions (or all so far) submit."""
+        source = self.decisions if decisions is None else decisions
+        return [job.id for one in source if isinstance(one, Submit) for job in one.jobs]
+
+    def fired(self, decisions: Sequence[Decision] | None = None) -> list[str]:
+        """The rules that fired in these decisions (or in all so far)."""
+        source = self.decisions if decisions is None else decisions
+        return [one.rule or "" for one in source if isinstance(one, Fired)]
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the run ended; ``None`` while it goes on."""
+        return self.engine.state.ended.exit_code if self.engine.state.ended else None
+
+    # -- the laws ------------------------------------------------------------------------------
+
+    def _count_firing(self, decision: Fired) -> None:
+        rule = self.engine.state.rules.states[decision.rule or ""].rule
+        of: object = None
+        if rule.each is not None:
+            index = re.sub(r"-[0-9]+$", "", decision.job or "")  # all attempts of it
+            of = tuple(decision.each.items()) or index
+        key = rule.id, of
+        self._fired[key] = self._fired.get(key, 0) + 1
+        assert self._fired[key] <= rule.repetitions, f"{key} fired {self._fired[key]} times"
+
+    def _check(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            assert not self._terminated or not isinstance(decision, (Submit, Fired)), (
+                f"decided after terminate: {decision}"
+            )
+            if isinstance(decision, Terminate):
+                self._terminated = True
+            if isinstance(decision, Switch) and decision.reset:
+                members = map(self.engine.state.rules.members, decision.on)
+                anew = {each.rule.id for some in members for each in some}
+                for key in [key for key in self._fired if key[0] in anew]:
+                    del self._fired[key]
+            if isinstance(decision, Fired):
+                self._count_firing(decision)
+            if isinstance(decision, Cancel):
+                assert all(job in self.engine.state.table.records for job in decision.jobs)
+        for group in self.engine.report().groups:
+            over = group.success + group.failed + group.cancelled
+            assert group.submitted == over + group.waiting + group.running, group
+            assert group.running >= 0, group
+            assert group.waiting >= 0, group
+            state = self.engine.state
+            coming = [
+                each for each in state.attempts.values() if each.record.job.group == group.name
+            ]
+            active = len(state.active(group.name)) - len(coming)
+            counts = {
+                counter: state.metrics.count(group.name, counter)
+                for counter in ("open", "done", "lost", "active")
+            }
+            assert counts["open"] + counts["done"] + counts["lost"] <= group.submitted, counts
+            assert counts["open"] >= 0, counts
+            assert counts["active"] == active, (counts, active)
+            assert group.waiting + group.running == active, (group, active)

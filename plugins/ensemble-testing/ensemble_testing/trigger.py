@@ -1,0 +1,157 @@
+"""The contract of triggers, as a suite to inherit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.events import (
+    CallFailed,
+    Event,
+    JobEvent,
+    Observed,
+    PluginEvent,
+    ResizeOutcome,
+    Started,
+    TimerElapsed,
+)
+from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.hookspecs import TriggerPlugin
+from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
+from ensemble_testing.options import RecordContract
+
+__all__ = ["TriggerContract"]
+
+_EVENTS: tuple[Event, ...] = (
+    Started(0.0),
+    JobEvent(1.0, "sim.0", "submit"),
+    JobEvent(2.0, "sim.0", "finish", {"status": 0}),
+    JobEvent(3.0, "f123", "exception", {"type": "exec", "severity": 0}, ours=False),
+    Observed(4.0, "sim.0", "json-lines", {"energy": -1.5}),
+    TimerElapsed(5.0, "heartbeat"),
+    ResizeOutcome(6.0, "r1", "denied", reason="no"),
+    CallFailed(7.0, "c1", "ValueError: no"),
+    PluginEvent(8.0, "nightly", {"hour": 3}),
+)
+
+
+class TriggerContract(RecordContract):
+    """The laws of triggers, as tests. Subclass it in your own tests::
+
+        class TestNightly(TriggerContract):
+            plugin = nightly                 # your TriggerPlugin
+            options = {"hour": 3}
+            wakes = [PluginEvent(8.0, "nightly", {"hour": 3})]
+            sleeps = [PluginEvent(9.0, "nightly", {"hour": 4})]
+
+    ``name`` is the rule's ``name``. ``wakes`` and ``sleeps`` are events that ``match`` must accept
+    and refuse; an event stands alone, or with its fields as a pair.
+    """
+
+    plugin: ClassVar[TriggerPlugin]
+    name: ClassVar[str | None] = None
+    wakes: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
+    sleeps: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
+
+    def _build(self) -> Trigger:
+        return self.plugin.build(self.name, self.options)
+
+    @staticmethod
+    def _fields(
+        item: Event | tuple[Event, Mapping[str, Any]],
+    ) -> tuple[Event, Mapping[str, Any]]:
+        if isinstance(item, tuple):
+            return item
+        if isinstance(item, PluginEvent):
+            return item, {**item.data, "name": item.name}
+        if isinstance(item, JobEvent):
+            return item, {**item.context, "name": item.name, "job": item.job}
+        if isinstance(item, Observed):
+            return item, {**item.values, "job": item.job, "observer": item.observer}
+        return item, {}
+
+    def test_builds_a_trigger(self) -> None:
+        trigger = self._build()
+        assert isinstance(trigger, Trigger)
+        occasions: object = trigger.wakes
+        ways = [bool(trigger.wakes), trigger.metric is not None, trigger.every is not None]
+        assert sum(ways) == 1, "exactly one of wakes, metric and every wakes a rule"
+        assert trigger.every is None or trigger.every > 0
+        assert isinstance(occasions, tuple)
+        for occasion in occasions:
+            assert isinstance(occasion, str)
+            assert occasion
+
+    def test_waits_for_what_is_reported(self) -> None:
+        own = {self.plugin.name}
+        for item in self.wakes:
+            event = item[0] if isinstance(item, tuple) else item
+            if isinstance(event, PluginEvent):
+                own.add(event.name)
+        for name in self._build().wakes:
+            meant = meant_occasion(name)
+            assert name in OCCASIONS or name in own, (
+                f"nothing reports {name!r}, so the rule would never be woken: "
+                + (f"did you mean {meant!r}? " if meant else "")
+                + "An event of the plugin's own has the trigger's name, or stands in `wakes`"
+            )
+
+    def test_name_is_used_as_the_record_says(self) -> None:
+        trigger = self._build()
+        if self.name is not None and self.plugin.name_means in ("group", "groups"):
+            assert trigger.group == self.name, "the rule would hear of every group's jobs"
+        if self.name is not None and self.plugin.name_means == "metric":
+            assert trigger.metric == self.name
+
+    def test_same_options_give_the_same_trigger(self) -> None:
+        first, second = self._build(), self._build()
+        assert (first.wakes, first.group, first.metric, first.every) == (
+            second.wakes,
+            second.group,
+            second.metric,
+            second.every,
+        )
+
+    def test_variables_that_it_needs_are_names(self) -> None:
+        if self.plugin.needs_variables is None:
+            return
+        names = self.plugin.needs_variables(self.options)
+        assert not isinstance(names, str), f"{names!r}, expected a set of names"
+        assert all(isinstance(name, str) for name in names)
+
+    def test_options_are_left_alone(self) -> None:
+        options = copy.deepcopy(dict(self.options))
+        self.plugin.build(self.name, options)
+        assert options == dict(self.options)
+
+    def test_match_accepts_what_wakes_it(self) -> None:
+        for item in self.wakes:
+            assert self._matches(self._build(), item), f"{item!r} should wake it"
+
+    def test_match_refuses_what_does_not(self) -> None:
+        for item in self.sleeps:
+            assert not self._matches(self._build(), item), f"{item!r} should not wake it"
+
+    def test_match_is_pure(self) -> None:
+        trigger = self._build()
+        events = [*_EVENTS, *self.wakes, *self.sleeps]
+        first = [self._matches(trigger, item) for item in events]
+        again = [self._matches(trigger, item) for item in reversed(events)]
+        assert first == again[::-1], "what match says depends on what it was asked before"
+
+    def _matches(self, trigger: Trigger, item: Event | tuple[Event, Mapping[str, Any]]) -> bool:
+        if trigger.match is None:
+            return True
+        event, fields = self._fields(item)
+        given = copy.deepcopy(dict(fields))
+        try:
+            answer = trigger.match(event, given)
+        except EnsembleError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"match raised on {event!r}: {error!r}") from error
+        assert isinstance(answer, bool), f"match returned {answer!r}, expected true or false"
+        assert given == dict(fields), "match changed the fields it was given"
+        return answer
