@@ -3,10 +3,13 @@ anything is submitted."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import marked_places
 import pytest
 from click.testing import CliRunner
+from marked_places import unmarked
 
 from ensemble_core.cli.main import main
 
@@ -32,13 +35,7 @@ IDLE = "trigger: idle, name: sim, each: [T]"
 VARY = "name: vary, label: post"
 
 
-def wrong(replaced: str, by: str, *words: str) -> object:
-    """A study with something wrong in it, at the sign ``«``, and what is told of that."""
-    assert STUDY.count(replaced) == 1, replaced
-    assert by.count("«") == 1, by
-    return pytest.param(STUDY.replace(replaced, by), words, id=by.replace("«", ""))
-
-
+wrong = partial(marked_places.wrong, STUDY)
 GROUP = "duration: 60"
 TYPES = [
     wrong(GROUP, "retry: «3", "'retry'", "a mapping"),
@@ -150,13 +147,6 @@ CONTRADICTIONS = [
 ]
 
 
-def marked(text: str) -> tuple[str, int, int]:
-    """The file, and the line and column at which the sign stood."""
-    before = text[: text.index("«")]
-    column = len(before) - (before.rfind("\n") + 1) + 1
-    return text.replace("«", ""), before.count("\n") + 1, column
-
-
 def ran(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What ``ensemble run`` says of a wrong file. Nothing of it may have begun."""
     monkeypatch.chdir(folder)
@@ -172,11 +162,11 @@ def ran(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_what_is_wrong_is_told_at_its_place_and_nothing_is_submitted(
     text: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, line, column = marked(text)
+    file, place = unmarked(text)
 
     told = ran(file, tmp_path, monkeypatch)
 
-    assert f"f.yaml:{line}:{column}: " in told, told
+    assert f"f.yaml:{place}: " in told, told
     plain = " ".join(told.split())
     assert all(word in plain for word in words), told
 
@@ -248,7 +238,7 @@ def test_a_table_of_points_without_a_column_that_is_asked_for_is_told_with_those
     (tmp_path / "points.csv").write_text("T,e\n1,2\n")
     text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
     points = "points: {file: points.csv, columns: [«TT]}"
-    file, line, column = marked(text.replace(GROUP, points))
+    file, place = unmarked(text.replace(GROUP, points))
     told = ran(file, tmp_path, monkeypatch)
-    assert f"f.yaml:{line}:{column}: " in told, told
+    assert f"f.yaml:{place}: " in told, told
     assert "no column 'TT'" in told
