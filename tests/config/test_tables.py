@@ -87,7 +87,7 @@ def test_an_unknown_name_in_a_table_is_an_error_with_the_nearest(
 def test_tables_that_refer_to_one_another_in_a_circle_are_an_error() -> None:
     tables = "  «a: {of: sim, columns: {x: sum.b.y}}\n  b: {of: sim, columns: {y: sum.a.x}}"
     error = the_error(tables)
-    assert "in a circle: a -> b -> a" in error.what
+    assert error.what.endswith("in a circle: a -> b -> a")
     assert "without the other" in (error.hint or "")
 
 

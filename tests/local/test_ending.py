@@ -17,7 +17,7 @@ import pytest
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.poller import Poller
 from ensemble_core.model.jobs import Job
-from ensemble_core.testing.executor import Session, wait_until
+from ensemble_core.testing.session import Session, alive, wait_until
 
 #: A daemon of the old school: two forks, a session of its own, and an environment of its own.
 DAEMON = """
@@ -46,14 +46,6 @@ def work(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "daemon.py").write_text(DAEMON)
     return folder
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def pids(folder: Path, *names: str) -> list[int]:

@@ -16,20 +16,12 @@ from click.testing import CliRunner, Result
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.local.remains import _supervisor
-from ensemble_core.testing import wait_until
+from ensemble_core.testing.session import alive, wait_until
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]
 rules: [{trigger: start, action: {name: submit, label: a}}]
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 class Left:

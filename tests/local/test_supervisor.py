@@ -29,7 +29,7 @@ from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
-from ensemble_core.testing.executor import Session, wait_until
+from ensemble_core.testing.session import Session, alive, wait_until
 
 #: A controller to be killed: submits jobs and writes down what it hears.
 CONTROLLER = """
@@ -141,14 +141,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path / "run")
     yield made
     made.end()
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def code(session: Session, job: Job) -> int:

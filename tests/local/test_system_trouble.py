@@ -22,7 +22,7 @@ from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Executor, Run
-from ensemble_core.testing.executor import Session, wait_until
+from ensemble_core.testing.session import Session, alive, wait_until
 
 
 class InProcess(Executor):
@@ -265,13 +265,6 @@ def test_a_thread_that_dies_takes_its_jobs_with_it(
         local.submit(local.job("true"))
         local.wait(lambda: isinstance(local.events[-1], ExecutorLost), "the loss")
         assert not Path("/proc", path.read_text().strip()).exists()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_without_pidfds_everything_still_ends(

@@ -153,7 +153,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         HOOK + "pass",
         "ensemble_actions returned None, expected a list of ActionPlugin records",
     ),
-    "hook returns text": (HOOK + "return 'notify'", "ensemble_actions returned a str"),
+    "hook returns text": (HOOK + "return 'notify'", "ensemble_actions returned a str, expected"),
     "hook is async": (
         HOOK.replace("def", "async def") + "return []",
         "ensemble_actions returned a coroutine",
