@@ -43,15 +43,19 @@ TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
-#: Parts that take long, to begin with.
+#: Parts that take long, the longest first, so that none of them is begun last.
 LONGEST = (
     "core",
     "checkout",
     "types",
-    "ensemble-slurm",
-    "ensemble-gridengine",
-    "ensemble-flux",
     "ensemble-service",
+    "ensemble-operator",
+    "ensemble-minicluster",
+    "ensemble-gridengine",
+    "ensemble-lammps",
+    "ensemble-jobspec",
+    "ensemble-slurm",
+    "ensemble-flux",
 )
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
