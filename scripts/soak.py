@@ -258,7 +258,9 @@ def main() -> int:
         "service and first pod are killed, ten times in each round; suspends: Ensembles that are "
         "suspended while the operator, the service or the run are killed, three times in each",
     )
-    parser.add_argument("--processes", type=int, default=2, help="at once (2)")
+    parser.add_argument(
+        "--processes", type=int, default=2, help="at once (2; without rounds one for each name)"
+    )
     parser.add_argument("--base", type=Path, help="folder for the runs")
     parser.add_argument("--names", nargs="+", help="of studies or use cases (all)")
     parser.add_argument("--hours", type=float, help="go through all parts for so long")
@@ -276,17 +278,20 @@ def main() -> int:
     if missing is not None:
         print(f"not there, no round was played: {missing}", flush=True)
         return NOT_THERE
-    names = chosen.names or ()
+    names = chosen.names or []
     soak = Soak()
     threads = []
-    for number in range(chosen.processes):
+    shares = [names] * chosen.processes
+    if names and not chosen.rounds:  # which each process would play alike
+        shares = [[name] for name in names]
+    for number, share in enumerate(shares):
         program = ["-m", "ensemble_testing.crash", chosen.executor]
         if chosen.executor in PROGRAMS:
             program = [str(PROGRAMS[chosen.executor])]
         command = [
             sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),
-            "--base", str(base / str(number)), *names, *OPTIONS.get(chosen.executor, ()),
+            "--base", str(base / str(number)), *share, *OPTIONS.get(chosen.executor, ()),
         ]  # fmt: skip
         threads.append(threading.Thread(target=soak.follow, args=(command,)))
         threads[-1].start()

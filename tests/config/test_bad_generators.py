@@ -3,9 +3,12 @@ anything is submitted."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import marked_places
 import pytest
+from marked_places import unmarked
 
 from ensemble_core import EnsembleError, GeneratorPlugin
 from ensemble_core.config import load_text
@@ -37,12 +40,7 @@ rules:
 """
 
 
-def wrong(replaced: str, by: str, *words: str) -> object:
-    """A study with something wrong in it, at the sign ``«``, and what is told of that."""
-    assert STUDY.count(replaced) == 1, replaced
-    assert by.count("«") == 1, by
-    return pytest.param(STUDY.replace(replaced, by), words, id=by.replace("«", ""))
-
+wrong = partial(marked_places.wrong, STUDY)
 
 X, N, UNTIL = "x: [-5.0, 5.0]", "n: {values: [8, 16]}", "until: count.done >= 60"
 WRONG = [
@@ -76,9 +74,9 @@ WRONG = [
     wrong("at_once: 4", "failed: «{E: 1}", "'failed' gives no value for 'peak'"),
     wrong("at_once: 4", "«prune: {value: energy, step: stress}", "takes no rows of running jobs"),
     wrong(UNTIL, "until: «count.don >= 60", "there is no count 'don'", "'count.done'"),
-    wrong(UNTIL, "until: «min.F < 3", "yields 'F'"),
-    wrong(UNTIL, "until: generator.«serch.pending > 3", "no generator 'serch'", "'search'"),
-    wrong(UNTIL, "until: generator.search.«best.F > 3", "no objective 'F'"),
+    wrong(UNTIL, "until: min.«F < 3", "yields 'F'"),
+    wrong(UNTIL, "until: «generator.serch.pending > 3", "no generator 'serch'", "'search'"),
+    wrong(UNTIL, "until: «generator.search.best.F > 3", "no objective 'F'"),
     wrong("with: {seed: 1}", "with: {«sed: 1}", "unknown key 'sed'", "'seed'"),
     wrong("with: {seed: 1}", "with: {seed: «one}", "'seed'", "a whole number"),
     wrong("name: search, when", "name: «serch, when", "no generator 'serch'", "'search'"),
@@ -89,12 +87,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "words"), WRONG)
 def test_what_is_wrong_is_told_with_its_place(text: str, words: tuple[str, ...]) -> None:
-    before = text[: text.index("«")]
-    line = before.count("\n") + 1
+    text, place = unmarked(text)
     with pytest.raises(FileErrors) as caught:
-        load_text(text.replace("«", ""), REGISTRY)
+        load_text(text, REGISTRY)
     told = str(caught.value)
-    assert f"ensemble.yaml:{line}:" in told
+    assert f"ensemble.yaml:{place}: " in told
     for word in words:
         assert word in told, told
 
@@ -179,10 +176,10 @@ rules:
 def test_a_rule_on_generators_where_there_is_none_is_refused(
     rule: str, told: str, section: str
 ) -> None:
-    column = 5 + rule.index("«")
+    text, place = unmarked(f"{NO_GENERATORS}  - {rule}\n{section}")
     with pytest.raises(FileErrors) as caught:
-        load_text(f"{NO_GENERATORS}  - {rule.replace('«', '')}\n{section}", REGISTRY)
-    assert f"ensemble.yaml:5:{column}: " in str(caught.value)
+        load_text(text, REGISTRY)
+    assert f"ensemble.yaml:{place}: " in str(caught.value)
     assert told in str(caught.value)
     assert "hint: " in str(caught.value)
     load_text(NO_GENERATORS, REGISTRY)  # and nothing else is wrong with it

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from marked_places import unmarked
 
 from ensemble_core.config import load, load_text
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
@@ -40,6 +41,19 @@ def the_error(text: str, registry: Registry) -> EnsembleError:
     return errors[0]
 
 
+def error_at(text: str, registry: Registry) -> EnsembleError:
+    """Return the one error of this text, which is where the sign « stands."""
+    text, expected = unmarked(text)
+    error = the_error(text, registry)
+    assert str(error.where) == f"f.yaml:{expected}"
+    return error
+
+
+def job(fields: str) -> str:
+    """Return a file whose group has these fields as well."""
+    return JOBS.replace("}", f", {fields}}}") + START
+
+
 def place(error: EnsembleError) -> tuple[int, int]:
     assert error.where is not None
     assert error.where.file == "f.yaml"
@@ -50,58 +64,52 @@ def place(error: EnsembleError) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "hint"),
+    ("text", "hint"),
     [
-        (JOBS + START + "limts: {jobs: 1}\n", (5, 1), "'limits'"),
-        (JOBS + START + "limits: {job: 1}\n", (5, 10), "'jobs'"),
-        (JOBS + START + "logging: {debgu: true}\n", (5, 11), "'debug'"),
-        (JOBS.replace("}", ", nodse: 1}") + START, (2, 37), "'nodes'"),
-        (JOBS + START.replace("trigger: start", "trigger: start, whn: 3"), (4, 22), "'when'"),
-        (JOBS + START.replace("label: sleep", "lable: sleep, label: sleep"), (4, 45), "'label'"),
-        (
-            JOBS + START.replace("label: sleep", "label: sleep, with: {cuont: 1}"),
-            (4, 66),
-            "'count'",
-        ),
+        (JOBS + START + "«limts: {jobs: 1}\n", "'limits'"),
+        (JOBS + START + "limits: {«job: 1}\n", "'jobs'"),
+        (JOBS + START + "logging: {«debgu: true}\n", "'debug'"),
+        (job("«nodse: 1"), "'nodes'"),
+        (JOBS + START.replace("start", "start, «whn: 3"), "'when'"),
+        (JOBS + START.replace("label: sleep", "«lable: sleep, label: sleep"), "'label'"),
+        (JOBS + START.replace("label: sleep", "label: sleep, with: {«cuont: 1}"), "'count'"),
     ],
 )
 def test_an_unknown_key_at_any_level_is_an_error_with_the_nearest(
-    registry: Registry, text: str, where: tuple[int, int], hint: str
+    registry: Registry, text: str, hint: str
 ) -> None:
-    error = the_error(text, registry)
+    error = error_at(text, registry)
 
     assert error.code == "unknown-key"
-    assert place(error) == where
     assert hint in (error.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("field", "where", "words"),
+    ("field", "words"),
     [
-        ("count: two", (2, 44), ["the string 'two'", "a whole number"]),
-        ("count: 1.5", (2, 44), ["1.5", "a whole number"]),
-        ("nodes: [1]", (2, 44), ["a list", "a whole number"]),
-        ("workdir: 3", (2, 46), ["the number 3", "a string"]),
-        ("environment: {A: yes}", (2, 54), ["yes", "boolean"]),
-        ("environment: [A]", (2, 50), ["a list", "a mapping"]),
-        ("observe: {json-lines: 3}", (2, 59), ["the number 3", "a mapping"]),
-        ("parameters: {T: yes}", (2, 53), ["yes", "a list"]),
-        ("urgency: 32", (2, 46), ["32", "at most 31"]),
-        ("count: .inf", (2, 44), [".inf", "a whole number"]),
+        ("count: «two", ["the string 'two'", "a whole number"]),
+        ("count: «1.5", ["1.5", "a whole number"]),
+        ("nodes: «[1]", ["a list", "a whole number"]),
+        ("workdir: «3", ["the number 3", "a string"]),
+        ("environment: {A: «yes}", ["yes", "boolean"]),
+        ("environment: «[A]", ["a list", "a mapping"]),
+        ("observe: {json-lines: «3}", ["the number 3", "a mapping"]),
+        ("parameters: {T: «yes}", ["yes", "a list"]),
+        ("urgency: «32", ["32", "at most 31"]),
+        ("count: «.inf", [".inf", "a whole number"]),
     ],
 )
 def test_a_wrong_type_says_what_was_found_and_expected(
-    registry: Registry, field: str, where: tuple[int, int], words: list[str]
+    registry: Registry, field: str, words: list[str]
 ) -> None:
-    error = the_error(JOBS.replace("}", f", {field}}}") + START, registry)
+    error = error_at(job(field), registry)
 
-    assert place(error) == where
     assert all(word in error.what for word in words), error.what
 
 
 @pytest.mark.parametrize("value", ["yes", "no", "on", "off", "true"])
 def test_a_boolean_where_text_is_meant_says_to_quote_it(registry: Registry, value: str) -> None:
-    error = the_error(JOBS.replace("}", f", workdir: {value}}}") + START, registry)
+    error = the_error(job(f"workdir: {value}"), registry)
 
     assert error.hint == f'quote it: "{value}"'
 
@@ -109,10 +117,7 @@ def test_a_boolean_where_text_is_meant_says_to_quote_it(registry: Registry, valu
 @pytest.mark.parametrize("field", ["count", "nodes", "tasks", "cores_per_task"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_zero_and_negative_counts_are_refused(registry: Registry, field: str, value: int) -> None:
-    error = the_error(JOBS.replace("}", f", {field}: {value}}}") + START, registry)
-
-    assert error.code == "out-of-range"
-    assert place(error) == (2, 39 + len(field))
+    assert error_at(job(f"{field}: «{value}"), registry).code == "out-of-range"
 
 
 def test_what_is_missing_is_told_where_it_is_missed(registry: Registry) -> None:
@@ -126,118 +131,78 @@ def test_what_is_missing_is_told_where_it_is_missed(registry: Registry) -> None:
 
 
 def test_an_empty_action_is_refused(registry: Registry) -> None:
-    error = the_error(JOBS + "rules:\n  - trigger: start\n    action: {}\n", registry)
+    error = error_at(JOBS + "rules:\n  - trigger: start\n    action: «{}\n", registry)
 
-    assert (place(error), error.code) == ((5, 13), "missing-key")
+    assert error.code == "missing-key"
 
 
 # -- names -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("rule", "where", "code", "hint"),
+    ("rule", "code", "hint"),
     [
-        ("{trigger: job-cnacel, action: {name: cancel}}", (4, 15), "no-such-trigger", "job-cancel"),
-        ("{trigger: start, action: {name: sumbit, label: x}}", (4, 37), "no-such-action", "submit"),
+        ("trigger: «job-cnacel, action: {name: cancel}", "no-such-trigger", "job-cancel"),
+        ("trigger: start, action: {name: «sumbit, label: x}", "no-such-action", "submit"),
+        ("trigger: start, action: {name: submit, label: «slep}", "no-such-group", "'sleep'"),
+        ("trigger: job-fail, name: «slep, END", "no-such-group", "'sleep'"),
+        ("trigger: metric, name: «count.sleep.succes, END", "no-such-metric", "sleep.success"),
+        ("trigger: metric, name: «mean.sleep-temp, END", "no-such-metric", "observe"),
+        ("trigger: metric, name: «maen.sleep-duration, END", "no-such-metric", "mean.sleep-dur"),
+        ("trigger: start, action: {name: custom, label: «gone}", "no-such-function", "no functio"),
+        ("trigger: start, action: {name: enable, rules: [rule-1, «x]}", "no-such-rule", "rule-1"),
         (
-            "{trigger: start, action: {name: submit, label: slep}}",
-            (4, 52),
-            "no-such-group",
-            "'sleep'",
-        ),
-        (
-            "{trigger: job-fail, name: slep, action: {name: terminate}}",
-            (4, 31),
-            "no-such-group",
-            "'sleep'",
-        ),
-        (
-            "{trigger: metric, name: count.sleep.succes, action: {name: terminate}}",
-            (4, 29),
+            "trigger: job-fail, when: «metric('count.slep.failed') > 2, END",
             "no-such-metric",
-            "count.sleep.success",
+            "sleep.f",
         ),
         (
-            "{trigger: metric, name: mean.sleep-temp, action: {name: terminate}}",
-            (4, 29),
-            "no-such-metric",
-            "observe",
-        ),
-        (
-            "{trigger: metric, name: maen.sleep-duration, action: {name: terminate}}",
-            (4, 29),
-            "no-such-metric",
-            "mean.sleep-duration",
-        ),
-        (
-            "{trigger: start, action: {name: custom, label: gone}}",
-            (4, 52),
-            "no-such-function",
-            "no functions",
-        ),
-        (
-            "{trigger: start, action: {name: enable, rules: [rule-1, rule-9]}}",
-            (4, 61),
-            "no-such-rule",
-            "rule-1",
-        ),
-        (
-            "{trigger: job-fail, when: metric('count.slep.failed') > 2, action: {name: cancel}}",
-            (4, 31),
-            "no-such-metric",
-            "count.sleep.failed",
-        ),
-        (
-            "{trigger: start, action: {name: log, message: 'at {tiemstamp}'}}",
-            (4, 55),
+            "trigger: start, action: {name: log, message: 'at «{tiemstamp}'}",
             "no-such-field",
-            "{timestamp}",
+            "{timest",
         ),
     ],
 )
 def test_a_name_that_refers_to_nothing_is_an_error(
-    registry: Registry, rule: str, where: tuple[int, int], code: str, hint: str
+    registry: Registry, rule: str, code: str, hint: str
 ) -> None:
-    error = the_error(f"{JOBS}rules:\n  - {rule}\n", registry)
+    rule = rule.replace("END", "action: {name: terminate}")
+    error = error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry)
 
-    assert (place(error), error.code) == (where, code)
+    assert error.code == code
     assert hint in (error.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("field", "where", "code"),
+    ("field", "code"),
     [
-        ("observe: {json-linse: {}}", (2, 47), "no-such-observer"),
-        ("executor: loacl", (2, 47), "no-such-executor"),
-        ("options: {loacl: {}}", (2, 47), "no-such-executor"),
+        ("observe: {«json-linse: {}}", "no-such-observer"),
+        ("executor: «loacl", "no-such-executor"),
+        ("options: {«loacl: {}}", "no-such-executor"),
     ],
 )
-def test_a_group_names_only_what_is_installed(
-    registry: Registry, field: str, where: tuple[int, int], code: str
-) -> None:
-    error = the_error(JOBS.replace("}", f", {field}}}") + START, registry)
+def test_a_group_names_only_what_is_installed(registry: Registry, field: str, code: str) -> None:
+    error = error_at(job(field), registry)
 
-    assert (place(error), error.code) == (where, code)
+    assert error.code == code
     assert "did you mean" in (error.hint or "")
 
 
 def test_a_statistic_that_does_not_exist_is_an_error(registry: Registry) -> None:
-    error = the_error(JOBS + START + "statistics: {recent: {statistic: maen}}\n", registry)
+    text = JOBS + START + "statistics: {recent: {statistic: «maen}}\n"
+    error = error_at(text, registry)
 
-    assert (place(error), error.code) == ((5, 34), "no-such-statistic")
+    assert error.code == "no-such-statistic"
     assert "'mean'" in (error.hint or "")
 
 
 def test_two_rules_of_one_name_are_an_error_that_shows_both(registry: Registry) -> None:
-    rule = the_error(
-        JOBS
-        + "rules:\n"
-        + "  - {id: a, trigger: start, action: {name: submit, label: sleep}}\n" * 2,
-        registry,
-    )
+    rule = "  - {id: SIGNa, trigger: start, action: {name: submit, label: sleep}}\n"
+    twice = rule.replace("SIGN", "") + rule.replace("SIGN", "«")
+    error = error_at(f"{JOBS}rules:\n{twice}", registry)
 
-    assert (place(rule), rule.code) == ((5, 10), "duplicate-name")
-    assert "f.yaml:4:10" in rule.what
+    assert error.code == "duplicate-name"
+    assert "f.yaml:4:10" in error.what
 
 
 # -- actions and the executor ------------------------------------------------------------------
@@ -264,86 +229,73 @@ def test_grow_on_an_executor_that_cannot_resize_says_which_can(registry: Registr
 
 
 def test_cancel_without_a_label_needs_a_trigger_with_a_job(registry: Registry) -> None:
-    error = the_error(JOBS + "rules:\n  - {trigger: start, action: {name: cancel}}\n", registry)
+    error = error_at(JOBS + "rules:\n  - {trigger: start, action: {name: «cancel}}\n", registry)
 
-    assert (place(error), error.code) == ((4, 37), "no-job")
+    assert error.code == "no-job"
     for trigger in ("job-exception", "job-start", "observed"):
         load_text(f"{JOBS}rules:\n  - {{trigger: {trigger}, action: {{name: cancel}}}}\n", registry)
 
 
 @pytest.mark.parametrize(
-    ("action", "where"),
+    "action",
     [
-        ("repetitions: 2\n    action: {name: cancel, repetitions: 2}", (6, 28)),
-        ("action: [{name: cancel}, {name: cancel, backoff: 2}]", (5, 45)),
+        "repetitions: 2\n    action: {name: cancel, «repetitions: 2}",
+        "action: [{name: cancel}, {name: cancel, «backoff: 2}]",
     ],
 )
-def test_repetitions_and_backoff_stand_in_one_place(
-    registry: Registry, action: str, where: tuple[int, int]
-) -> None:
-    error = the_error(f"{JOBS}rules:\n  - trigger: job-fail\n    {action}\n", registry)
+def test_repetitions_and_backoff_stand_in_one_place(registry: Registry, action: str) -> None:
+    error = error_at(f"{JOBS}rules:\n  - trigger: job-fail\n    {action}\n", registry)
 
-    assert (place(error), error.code) == (where, "bad-pace")
+    assert error.code == "bad-pace"
 
 
 # -- conditions --------------------------------------------------------------------------------
 
 
+def metric_rule(when: str) -> str:
+    """Return a file with a rule on a count, and this condition."""
+    rule = f"trigger: metric, name: count.sleep.success, when: «{when}, action: {{name: terminate}}"
+    return f"{JOBS}rules:\n  - {{{rule}}}\n"
+
+
 @pytest.mark.parametrize(
     "when",
-    ["> ", "value >", "foo(value) > 1", "().__class__ == 1", "value > 1; 2", "nope > 1", "[]"],
-)
+    [
+        "'> '", "'value >'", "'foo(value) > 1'", "'().__class__ == 1'", "'value > 1; 2'",
+        "'nope > 1'", "[]",
+    ],
+)  # fmt: skip
 def test_a_condition_that_does_not_parse_or_reaches_out_is_refused(
     registry: Registry, when: str
 ) -> None:
-    error = the_error(
-        f"{JOBS}rules:\n  - trigger: metric\n    name: count.sleep.success\n"
-        f"    when: '{when}'\n    action: {{name: terminate}}\n"
-        if when != "[]"
-        else f"{JOBS}rules:\n  - trigger: metric\n    name: count.sleep.success\n"
-        f"    when: []\n    action: {{name: terminate}}\n",
-        registry,
-    )
-
-    assert place(error) == (6, 11)
+    error_at(metric_rule(when), registry)
 
 
 @pytest.mark.parametrize("when", ["2.5", "'== -1'", "'< 0'", "'<= -0.5'"])
 def test_a_count_that_can_never_be_is_refused(registry: Registry, when: str) -> None:
-    error = the_error(
-        f"{JOBS}rules:\n  - trigger: metric\n    name: count.sleep.success\n"
-        f"    when: {when}\n    action: {{name: terminate}}\n",
-        registry,
-    )
-
-    assert (place(error), error.code) == ((6, 11), "never-holds")
+    assert error_at(metric_rule(when), registry).code == "never-holds"
 
 
-def test_how_a_job_ended_cannot_be_asked_before_it_ends(registry: Registry) -> None:
-    for trigger in ("job-start", "start"):
-        error = the_error(
-            f"{JOBS}rules:\n  - trigger: {trigger}\n    when: exit_code == 3\n"
-            "    action: {name: terminate}\n",
-            registry,
-        )
-        assert (place(error), error.code) == ((5, 11), "bad-condition")
+@pytest.mark.parametrize("trigger", ["job-start", "start"])
+def test_how_a_job_ended_cannot_be_asked_before_it_ends(registry: Registry, trigger: str) -> None:
+    rule = f"trigger: {trigger}, when: «exit_code == 3, action: {{name: terminate}}"
+    error = error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry)
+
+    assert error.code == "bad-condition"
 
 
 # -- sweeps, commands, durations ---------------------------------------------------------------
 
 
 def test_a_placeholder_without_a_parameter_is_told_where_it_stands(registry: Registry) -> None:
-    error = the_error("jobs:\n  - name: a\n    command: run --t {T}\n" + START.replace(
-        "sleep", "a"), registry)  # fmt: skip
+    error = error_at(JOBS.replace("sleep 1", "'run --t «{T}'") + START, registry)
 
-    assert (place(error), error.code) == ((3, 22), "no-such-parameter")
+    assert error.code == "no-such-parameter"
     assert "{{T}}" in (error.hint or "")
 
 
 def test_a_parameter_that_is_used_nowhere_is_an_error(registry: Registry) -> None:
-    error = the_error(JOBS.replace("}", ", parameters: {T: [1, 2]}}") + START, registry)
-
-    assert (place(error), error.code) == ((2, 50), "unused-parameter")
+    assert error_at(job("parameters: {«T: [1, 2]}"), registry).code == "unused-parameter"
 
 
 @pytest.mark.parametrize("name", ["group", "index", "id", "here"])
@@ -355,14 +307,10 @@ def test_a_parameter_cannot_take_a_built_in_name(registry: Registry, name: str) 
 
 
 def test_a_with_is_checked_like_the_group_itself(registry: Registry) -> None:
-    errors = errors_of(
-        JOBS
-        + "rules:\n  - trigger: start\n    action:\n      name: submit\n      label: sleep\n"
-        + "      with:\n        command: run {T}\n        duration: 1:30\n",
-        registry,
-    )
+    fields = "with: {command: 'run {T}', duration: «1:30}"
+    text = JOBS + START.replace("label: sleep", f"label: sleep, {fields}")
 
-    assert [(place(e), e.code) for e in errors] == [((10, 19), "bad-duration")]
+    assert error_at(text, registry).code == "bad-duration"
 
 
 @pytest.mark.parametrize(
@@ -371,16 +319,16 @@ def test_a_with_is_checked_like_the_group_itself(registry: Registry) -> None:
 def test_a_duration_that_is_none_says_how_to_write_one(
     registry: Registry, duration: str, hint: str
 ) -> None:
-    error = the_error(JOBS.replace("}", f", duration: {duration}}}") + START, registry)
+    error = error_at(job(f"duration: «{duration}"), registry)
 
-    assert (place(error), error.code) == ((2, 47), "bad-duration")
+    assert error.code == "bad-duration"
     assert hint in (error.hint or "")
 
 
 def test_a_quote_that_is_never_closed_is_told(registry: Registry) -> None:
-    error = the_error("jobs:\n  - name: sleep\n    command: echo \"it's\n" + START, registry)
+    text = "jobs:\n  - name: sleep\n    command: «echo \"it's\n" + START
 
-    assert (place(error), error.code) == ((3, 14), "bad-command")
+    assert error_at(text, registry).code == "bad-command"
 
 
 def test_custom_python_that_does_not_parse_is_told_at_its_line_in_the_file(
@@ -396,32 +344,30 @@ def test_custom_python_that_does_not_parse_is_told_at_its_line_in_the_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "code"),
+    ("text", "code"),
     [
-        ("", (1, 1), "empty-file"),
-        ("# nothing\n", (1, 1), "empty-file"),
-        ("jobs:\n\t- name: a\n", (2, 1), "tab"),
-        ("jobs:\n  - name: a\n\tcommand: b\n", (3, 1), "tab"),
-        ("jobs: [\n", (2, 1), "bad-yaml"),
-        ("jobs: a: b\n", (1, 8), "bad-yaml"),
-        ("name: a\nname: b\n", (2, 1), "duplicate-key"),
-        ("name: a\n---\nname: b\n", (2, 1), "several-documents"),
-        ("name: !!python/object/apply:os.system [ls]\n", (1, 7), "yaml-tag"),
-        ("name: *gone\n", (1, 7), "bad-yaml"),
-        ("name: &a [*a]\n", (1, 11), "bad-yaml"),
-        ("name: \x01\n", (1, 7), "bad-yaml"),
-        ("[" * 10_000, (1, 65), "too-deep"),
-        ("- " * 10_000, (1, 129), "too-deep"),
-        ("just text\n", (1, 1), "wrong-type"),
-        ("- a\n", (1, 1), "wrong-type"),
+        ("«", "empty-file"),
+        ("«# nothing\n", "empty-file"),
+        ("jobs:\n«\t- name: a\n", "tab"),
+        ("jobs:\n  - name: a\n«\tcommand: b\n", "tab"),
+        ("jobs: [\n«", "bad-yaml"),
+        ("jobs: a«: b\n", "bad-yaml"),
+        ("name: a\n«name: b\n", "duplicate-key"),
+        ("name: a\n«---\nname: b\n", "several-documents"),
+        ("name: «!!python/object/apply:os.system [ls]\n", "yaml-tag"),
+        ("name: «*gone\n", "bad-yaml"),
+        ("name: &a [«*a]\n", "bad-yaml"),
+        ("name: «\x01\n", "bad-yaml"),
+        ("[" * 64 + "«" + "[" * 9_936, "too-deep"),
+        ("- " * 64 + "«" + "- " * 9_936, "too-deep"),
+        ("«just text\n", "wrong-type"),
+        ("«- a\n", "wrong-type"),
     ],
 )
 def test_what_is_no_ensemble_file_is_refused_at_its_place(
-    registry: Registry, text: str, where: tuple[int, int], code: str
+    registry: Registry, text: str, code: str
 ) -> None:
-    error = the_error(text, registry)
-
-    assert (place(error), error.code) == (where, code)
+    assert error_at(text, registry).code == code
 
 
 @pytest.mark.timeout(180)

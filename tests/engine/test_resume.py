@@ -20,6 +20,13 @@ from ensemble_core.model.events import (
 START = "{trigger: start, action: {name: submit, label: work}}"
 
 
+PACED = f"""
+limits: {{submits_per_second: 1}}
+jobs: [{{name: work, command: x, count: 3}}]
+rules: [{START}]
+"""
+
+
 def resume(story: Story, *absent: str) -> list[Decision]:
     return story.tell(Resumed(story.now, {}, absent))
 
@@ -125,13 +132,7 @@ rules:
 
 
 def test_a_lost_queue_is_no_end_once_the_run_goes_on() -> None:
-    story = Story(
-        f"""
-limits: {{submits_per_second: 1}}
-jobs: [{{name: work, command: x, count: 3}}]
-rules: [{START}]
-"""
-    )
+    story = Story(PACED)
     story.start()
     story.begin("work.0")
     story.tell(ExecutorLost(story.now, "fake", "it went away"))
@@ -164,13 +165,7 @@ rules: [{START}, {{trigger: job-success, action: {{name: terminate, exit_code: 4
 
 
 def test_jobs_that_wait_for_their_turn_wait_on() -> None:
-    story = Story(
-        f"""
-limits: {{submits_per_second: 1}}
-jobs: [{{name: work, command: x, count: 3}}]
-rules: [{START}]
-"""
-    )
+    story = Story(PACED)
     story.start()
     assert [name for name, _ in story.engine.in_queue()] == ["work.0"]
     resume(story)

@@ -131,15 +131,16 @@ def test_jobs_are_left_alone_where_they_are_to_be_kept() -> None:
     assert story.metric("count.work.success") == 1
 
 
-def test_a_cancel_that_a_rule_decided_is_one_for_good() -> None:
-    story = Story(
-        f"""
+FIRST_CANCELS_REST = f"""
 jobs: [{{name: work, command: x, count: 2}}]
 rules:
   - {START}
   - {{trigger: job-success, action: {{name: cancel, label: work}}}}
 """
-    )
+
+
+def test_a_cancel_that_a_rule_decided_is_one_for_good() -> None:
+    story = Story(FIRST_CANCELS_REST)
     story.start()
     story.begin("work.1")
     story.play("work.0")
@@ -150,14 +151,7 @@ rules:
 
 
 def test_a_rule_may_cancel_for_good_what_a_stop_is_still_cancelling() -> None:
-    story = Story(
-        f"""
-jobs: [{{name: work, command: x, count: 2}}]
-rules:
-  - {START}
-  - {{trigger: job-success, action: {{name: cancel, label: work}}}}
-"""
-    )
+    story = Story(FIRST_CANCELS_REST)
     story.start()
     story.begin("work.0")
     story.begin("work.1")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_testing.executor import Session, wait_until
+from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.poller import Poller
@@ -46,14 +46,6 @@ def work(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "daemon.py").write_text(DAEMON)
     return folder
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def pids(folder: Path, *names: str) -> list[int]:

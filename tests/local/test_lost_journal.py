@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_testing import wait_until
+from ensemble_testing.session import alive, wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
@@ -22,14 +22,6 @@ FILE = """
 jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]
 rules: [{trigger: start, action: {name: submit, label: a}}]
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 class Left:

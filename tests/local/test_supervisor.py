@@ -17,16 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_testing.executor import Session, wait_until
+from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import decode, encode_event, encode_job, line
-from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_client import SECRET, StartedSupervisor, address
-from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
@@ -141,14 +136,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path / "run")
     yield made
     made.end()
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def code(session: Session, job: Job) -> int:
@@ -556,100 +543,6 @@ def test_forgotten_jobs_are_not_known_any_more(stage: Stage) -> None:
         assert session.executor.reattach(everything(over, running)) == found
 
 
-# The ledger by itself.
-
-
-def life(job: Job, now: float, upto: str = "clean") -> list[tuple[str, bytes]]:
-    lines = []
-    for step, name in enumerate(("submit", "priority", "alloc", "start", "finish", "clean")):
-        extra = {"submit": (encode_job(job),), "start": (5.0, [17])}.get(name, ())
-        event: Event = JobEvent(now + step / 1000, job.id, name, {"n": step})
-        lines.append((job.id, encode_event(event, extra)))
-        if name == upto:
-            break
-    return lines
-
-
-def made(number: int) -> Job:
-    return Job(id=f'a"b,c.{number}', group="g", index=number, command=("true", "\udcff"))
-
-
-def test_the_ledger_is_written_anew_when_most_of_it_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "SMALL", 10_000)
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    monkeypatch.setattr(ledger, "_not_before", 10_000)
-    biggest = 0
-    for number in range(500):
-        for name, text in life(made(number), 200.0 + number):
-            ledger.add(name, text)
-        assert ledger.flush(200.0 + number + 0.005)
-        if number >= 10:
-            ledger.forget([made(number - 10).id])
-        biggest = max(biggest, (tmp_path / "local.log").stat().st_size)
-    ledger.answered(900.0, "r1", "granted", 3, "")
-    ledger.flush(900.0)
-    assert biggest < 40_000
-    wanted = {made(number).id: 0.0 for number in range(480, 500)}
-    wanted = {name: since for name, since in wanted.items() if ledger.knows(name)}
-    assert list(wanted) == [made(number).id for number in range(490, 500)]
-    told = list(ledger.replay(wanted))
-    ledger.close()
-    again = Ledger(str(tmp_path), "t", 100.0)
-    assert not again.knows(made(489).id)
-    assert all(again.knows(name) for name in wanted)
-    assert told == list(again.replay(wanted))
-    assert len(told) == 60
-    assert (again.newest, again.size, again.requests) == (900.0, 3, {"r1": "granted"})
-    assert again.past == {}
-    assert again.began == 100.0
-    again.close()
-
-
-def test_a_ledger_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path / "whole"), "t", 100.0)
-    for number, upto in enumerate(("clean", "priority", "alloc", "start")):
-        for name, text in life(made(number), 200.0 + number, upto):
-            ledger.add(name, text)
-    ledger.flush(300.0)
-    ledger.close()
-    whole = (tmp_path / "whole" / "local.log").read_bytes()
-    cut = tmp_path / "cut"
-    cut.mkdir()
-    for length in range(0, len(whole) + 1, 7):
-        (cut / "local.log").write_bytes(whole[:length])
-        found = Ledger(str(cut), "t", 100.0)
-        assert found.unreadable == 0
-        complete = whole[:length].count(b'"submit"')
-        assert len(found.past) <= complete + 1
-        found.add(made(9).id, life(made(9), 400.0, "submit")[0][1])
-        assert found.flush(400.0)
-        found.close()
-        after = Ledger(str(cut), "t", 100.0)
-        assert after.knows(made(9).id)
-        assert after.unreadable == 0
-        after.close()
-
-
-def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    for name, text in life(made(0), 200.0, "start"):
-        ledger.add(name, text)
-    ledger.flush()
-    ledger.close()
-    path = tmp_path / "local.log"
-    lines = path.read_bytes().splitlines(keepends=True)
-    at = next(n for n, text in enumerate(lines) if b'"submit"' in text)
-    lines[at] = b"\0" * 20 + b"\n"
-    path.write_bytes(b"".join(lines) + b"[3]\nnonsense\n")
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    assert ledger.unreadable == 3
-    assert ledger.past[made(0).id].data is None
-    assert ledger.past[made(0).id].launched
-    ledger.close()
-
-
 def test_a_line_of_the_ledger_whose_bits_flipped_is_not_run_and_told(stage: Stage) -> None:
     """Bits that leave the line as readable as before: ``ran`` becomes ``run``."""
     running, waiting = stage.job(GATE), stage.job("true")
@@ -701,48 +594,6 @@ def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_
     assert (stage.runs(first), stage.runs(second)) == (0, 1)
 
 
-@pytest.mark.parametrize("kept", [1, 4])
-def test_what_a_resumed_run_hears_of_jobs_that_wait_outlives_a_power_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
-) -> None:
-    """Lines that a cut took are told anew, and those that a killed supervisor left told again."""
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    waits = ("submit", "validate", "depend", "priority")
-    for step, name in enumerate(waits[:kept]):
-        extra = (encode_job(made(0)),) if name == "submit" else ()
-        ledger.add(made(0).id, encode_event(JobEvent(200.0 + step, made(0).id, name), extra))
-    ledger.flush()
-    ledger.close()
-    synced = b""
-    fdatasync = os.fdatasync
-
-    def sync(fd: int) -> None:
-        nonlocal synced
-        fdatasync(fd)
-        synced = (tmp_path / "local.log").read_bytes()
-
-    monkeypatch.setattr(os, "fdatasync", sync)
-    heard: dict[str, bool] = {}
-
-    def hear(lines: Sequence[bytes]) -> None:
-        for text in b"".join(lines).splitlines(keepends=True):
-            message = decode(text.decode("ascii"))
-            if message[0] == "e":
-                heard[message[3]] = text in synced
-
-    run = Run("t", tmp_path, time.time, tmp_path)
-    again = Ledger(str(tmp_path), "t", 300.0)
-    slots = Slots(1, 1, 1)
-    environment = dict(os.environb)
-    loop = SupervisorLoop(run, hear, slots, 0.1, environment, str(tmp_path), lambda: True, again)
-    loop.post(("reattach", everything(made(0)), lambda known: None))
-    loop.run()
-    loop.close()
-    again.close()
-    assert [heard[name] for name in waits] == [True] * 4
-    assert "clean" in heard
-
-
 def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
     over = stage.job("true")
     stage.start(over)
@@ -757,56 +608,6 @@ def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None
         (problem,) = [e for e in session.events if isinstance(e, Problem)]
         assert "2 lines" in problem.message
         assert session.executor.reattach(everything(over)) == {over.id: True}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (["v", 99, "t", 1.0], "newer version"),
-        (["v", 1, "someone", 1.0], "of another run: someone"),
-    ],
-)
-def test_a_ledger_that_is_not_ours_is_refused(
-    tmp_path: Path, line: list[object], words: str
-) -> None:
-    (tmp_path / "local.log").write_text(json.dumps(line) + "\n")
-    with pytest.raises(ExecutorError, match=words):
-        Ledger(str(tmp_path), "t", 100.0)
-
-
-@pytest.mark.parametrize(
-    "elsewhere", [{1: "login7", 2: "another boot"}, {1: "login7", 4: "another container"}]
-)
-def test_jobs_that_may_run_on_another_machine_are_not_taken_over(
-    tmp_path: Path, elsewhere: dict[int, str]
-) -> None:
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    for name, text in life(made(0), 200.0, "start"):
-        ledger.add(name, text)
-    for place, words in elsewhere.items():
-        ledger._supervisor[place] = words
-    ledger._buffer.append(line(ledger._supervisor))
-    ledger.flush()
-    ledger.close()
-    with pytest.raises(ExecutorError, match="may still run on login7"):
-        Ledger(str(tmp_path), "t", 100.0)
-
-
-def test_a_run_is_resumed_on_a_host_that_was_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = Ledger(str(tmp_path), "t", 100.0)
-    for name, text in life(made(0), 200.0, "start"):
-        ledger.add(name, text)
-    ledger.flush()
-    ledger.close()
-    before = os.uname()
-    named = (before.sysname, "renamed", before.release, before.version, before.machine)
-    monkeypatch.setattr(os, "uname", lambda: os.uname_result(named))
-    again = Ledger(str(tmp_path), "t", 200.0)
-    assert len(again.past) == 1
-    assert not again.rebooted
-    again.close()
 
 
 def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_testing.executor import Session, wait_until
+from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
@@ -265,13 +265,6 @@ def test_a_thread_that_dies_takes_its_jobs_with_it(
         local.submit(local.job("true"))
         local.wait(lambda: isinstance(local.events[-1], ExecutorLost), "the loss")
         assert not Path("/proc", path.read_text().strip()).exists()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_without_pidfds_everything_still_ends(

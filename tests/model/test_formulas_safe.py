@@ -111,13 +111,11 @@ ONLY_NAMES = {"metric", "abs(abs)"}
 
 
 @pytest.mark.parametrize("escape", [each for each in ESCAPES if each not in ONLY_NAMES])
-@pytest.mark.parametrize("frame", ["{}", "x == ({})", "x or not ({})", "max(1, ({}))", "1 + ({})"])
-def test_what_is_no_formula_is_refused(escape: str, frame: str) -> None:
-    text = frame.format(escape)
-    with pytest.raises(EnsembleError):
-        parse(text)
-    with pytest.raises(EnsembleError):
-        expression(text)
+def test_what_is_no_formula_is_refused(escape: str) -> None:
+    for frame in ("{}", "x == ({})", "x or not ({})", "max(1, ({}))", "1 + ({})"):
+        for read in (parse, expression):
+            with pytest.raises(EnsembleError):
+                read(frame.format(escape))
 
 
 @pytest.mark.parametrize("escape", ESCAPES)

@@ -118,154 +118,64 @@ def test_built_ins_come_through_the_same_door() -> None:
     assert registry.lookup("action", "ensemble-core:submit") is registry.actions["submit"]
 
 
+#: The beginning of a hook that returns, raises or does what follows.
+HOOK = "from ensemble_core import *\n\n@hookimpl\ndef ensemble_actions():\n    "
+NO_MARK = "ensemble_actions is not marked with @hookimpl"
 BROKEN: dict[str, tuple[str, str]] = {
     "import error": ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
     "syntax error": ("def broken(:", "SyntaxError"),
     "raises at import": ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
     "exits at import": ("import sys; sys.exit('flux is missing')", "ended the program"),
     "misspelt hook": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_action():
-            return []
-        """,
+        HOOK.replace("actions", "action") + "return []",
         "no hook 'ensemble_action'; did you mean 'ensemble_actions'?",
     ),
-    "unmarked hook": (
-        """
-        def ensemble_actions():
-            return []
-        """,
-        "ensemble_actions is not marked with @hookimpl",
-    ),
+    "unmarked hook": ("def ensemble_actions(): return []", NO_MARK),
     "misspelt and unmarked hook": (
-        """
-        def ensemble_trigger():
-            return []
-        """,
+        "def ensemble_trigger(): return []",
         "did you mean 'ensemble_triggers'?",
     ),
     "no hook": ("x = 1", "it has no hook"),
     "hook of another project": (
-        """
-        import pluggy
-
-        @pluggy.HookimplMarker("pytest")
-        def ensemble_actions():
-            return []
-        """,
-        "ensemble_actions is not marked with @hookimpl",
+        "import pluggy\n\n@pluggy.HookimplMarker('pytest')\ndef ensemble_actions(): return []",
+        NO_MARK,
     ),
     "bad signature": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions(config):
-            return []
-        """,
+        HOOK.replace("()", "(config)") + "return []",
         "ensemble_actions takes the arguments {'config'}",
     ),
     "hook raises": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            raise ValueError("out of luck")
-        """,
+        HOOK + "raise ValueError('out of luck')",
         "ensemble_actions raised ValueError: out of luck",
     ),
-    "generator hook raises": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            yield 1 / 0
-        """,
-        "ZeroDivisionError",
-    ),
+    "generator hook raises": (HOOK + "yield 1 / 0", "ZeroDivisionError"),
     "hook returns nothing": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            pass
-        """,
+        HOOK + "pass",
         "ensemble_actions returned None, expected a list of ActionPlugin records",
     ),
-    "hook returns text": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            return "notify"
-        """,
-        "ensemble_actions returned a str",
-    ),
+    "hook returns text": (HOOK + "return 'notify'", "ensemble_actions returned a str, expected"),
     "hook is async": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        async def ensemble_actions():
-            return []
-        """,
+        HOOK.replace("def", "async def") + "return []",
         "ensemble_actions returned a coroutine",
     ),
     "record of another kind": (
-        """
-        from ensemble_core import StatisticPlugin, hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            return [StatisticPlugin(name="x", summary="x", build=lambda options: None)]
-        """,
+        HOOK + "return [StatisticPlugin(name='x', summary='x', build=lambda options: None)]",
         "ensemble_actions returned a StatisticPlugin in its list",
     ),
     "one record without a list": (
-        """
-        from ensemble_core import ActionPlugin, hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            return ActionPlugin(name="x", summary="x", run=lambda context: None)
-        """,
+        HOOK + "return ActionPlugin(name='x', summary='x', run=print)",
         "ensemble_actions returned one ActionPlugin",
     ),
     "record with an unknown field": (
-        """
-        from ensemble_core import ActionPlugin, hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            return [ActionPlugin(name="x", sumary="x", run=lambda context: None)]
-        """,
+        HOOK + "return [ActionPlugin(name='x', sumary='x', run=print)]",
         "sumary",
     ),
     "same name twice": (
-        """
-        from ensemble_core import ActionPlugin, hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            return [ActionPlugin(name="x", summary="x", run=print) for _ in range(2)]
-        """,
+        HOOK + "return [ActionPlugin(name='x', summary='x', run=print) for _ in range(2)]",
         "ensemble_actions returned two actions named 'x'",
     ),
     "hook wrapper": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl(wrapper=True)
-        def ensemble_actions():
-            return (yield)
-        """,
+        HOOK.replace("@hookimpl", "@hookimpl(wrapper=True)") + "return (yield)",
         "ensemble_actions is a hook wrapper",
     ),
 }
@@ -291,72 +201,54 @@ def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None
 
 
 RECORDS: dict[str, tuple[str, str]] = {
-    "capital name": ("ActionPlugin(name='Notify', summary='x', run=f)", "'Notify' cannot be"),
-    "name with colon": ("ActionPlugin(name='a:b', summary='x', run=f)", "'a:b' cannot be"),
-    "name no text": ("ActionPlugin(name=3, summary='x', run=f)", "3 cannot be"),
-    "empty summary": ("ActionPlugin(name='x', summary=' ', run=f)", "one line of text"),
-    "long summary": ("ActionPlugin(name='x', summary='a\\nb', run=f)", "one line of text"),
-    "neither": ("ActionPlugin(name='x', summary='x')", "neither of 'run' and 'plan'"),
-    "both": ("ActionPlugin(name='x', summary='x', run=f, plan=g)", "both of 'run' and 'plan'"),
-    "run without argument": ("ActionPlugin(name='x', summary='x', run=h)", "called with (context)"),
-    "run no function": ("ActionPlugin(name='x', summary='x', run=3)", "expected a function"),
-    "plan too short": ("ActionPlugin(name='x', summary='x', plan=f)", "called with (firing, opt"),
-    "unknown need": (
-        "ActionPlugin(name='x', summary='x', run=f, needs=frozenset({'grow'}))",
-        "'grow' is not known",
-    ),
-    "needs as text": ("ActionPlugin(name='x', summary='x', run=f, needs='resize')", "a set of n"),
+    "capital name": ("Action(name='Notify', run=f)", "'Notify' cannot be"),
+    "name with colon": ("Action(name='a:b', run=f)", "'a:b' cannot be"),
+    "name no text": ("Action(name=3, run=f)", "3 cannot be"),
+    "empty summary": ("Action(summary=' ', run=f)", "one line of text"),
+    "long summary": ("Action(summary='a\\nb', run=f)", "one line of text"),
+    "neither": ("Action()", "neither of 'run' and 'plan'"),
+    "both": ("Action(run=f, plan=g)", "both of 'run' and 'plan'"),
+    "run without argument": ("Action(run=h)", "called with (context)"),
+    "run no function": ("Action(run=3)", "expected a function"),
+    "plan too short": ("Action(plan=f)", "called with (firing, opt"),
+    "unknown need": ("Action(run=f, needs=frozenset({'grow'}))", "'grow' is not known"),
+    "needs as text": ("Action(run=f, needs='resize')", "a set of n"),
     "unknown capability": (
-        "ExecutorPlugin(name='x', summary='x', build=f, capabilities=frozenset('submit'))",
+        "Executor(build=f, capabilities=frozenset('submit'))",
         "is not known; known are cancel, detach, reattach, resize, submit",
     ),
-    "schema no mapping": ("ActionPlugin(name='x', summary='x', run=f, options=[])", "JSON Schema"),
-    "schema of a wrong type": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'type': 'array'})",
-        "must be of type 'object'",
-    ),
-    "schema invalid": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'properties': {'a': 3}})",
-        "is not valid",
-    ),
+    "schema no mapping": ("Action(run=f, options=[])", "JSON Schema"),
+    "schema of a wrong type": ("Action(run=f, options={'type': 'array'})", "of type 'object'"),
+    "schema invalid": ("Action(run=f, options={'properties': {'a': 3}})", "is not valid"),
     "schema one level too high": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'message': {'type': 'string'}})",
+        "Action(run=f, options={'message': {'type': 'string'}})",
         "'message' is no keyword",
     ),
-    "schema not JSON": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'default': {1, 2}})",
-        "is not JSON",
-    ),
+    "schema not JSON": ("Action(run=f, options={'default': {1, 2}})", "is not JSON"),
     "schema elsewhere": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'not': {'$ref': 'http://a.org/a'}})",
+        "Action(run=f, options={'not': {'$ref': 'http://a.org/a'}})",
         "another document",
     ),
     "requires what is not there": (
-        "ActionPlugin(name='x', summary='x', run=f, options={'required': ['a']})",
+        "Action(run=f, options={'required': ['a']})",
         "'a' is required",
     ),
     "statistic called count": (
-        "StatisticPlugin(name='count', summary='x', build=f)",
+        "Statistic(name='count', build=f)",
         "'count' cannot be the name of a statistic",
     ),
-    "statistic with a dot": ("StatisticPlugin(name='a.b', summary='x', build=f)", "'a.b' cannot"),
-    "trigger build too short": ("TriggerPlugin(name='x', summary='x', build=f)", "(name, options)"),
-    "trigger name means": (
-        "TriggerPlugin(name='x', summary='x', build=g, name_means='job')",
-        "'name_means' is 'job'",
-    ),
-    "trigger about": (
-        "TriggerPlugin(name='x', summary='x', build=g, about='job-over')",
-        "'about' is 'job-over'",
-    ),
-    "observer build missing": ("ObserverPlugin(name='x', summary='x', build=None)", "'build' is"),
+    "statistic with a dot": ("Statistic(name='a.b', build=f)", "'a.b' cannot"),
+    "trigger build too short": ("Trigger(build=f)", "(name, options)"),
+    "trigger name means": ("Trigger(build=g, name_means='job')", "'name_means' is 'job'"),
+    "trigger about": ("Trigger(build=g, about='job-over')", "'about' is 'job-over'"),
+    "observer build missing": ("Observer(build=None)", "'build' is"),
 }
 
 
 @pytest.mark.parametrize("fault", RECORDS)
 def test_bad_record_breaks_its_plugin(site: Site, fault: str) -> None:
     record, reason = RECORDS[fault]
-    kind = record.partition("Plugin")[0].lower()
+    kind, _, fields = record.partition("(")
     site.install(
         "ensemble-bad",
         f"""
@@ -365,10 +257,12 @@ def test_bad_record_breaks_its_plugin(site: Site, fault: str) -> None:
         def f(a): ...
         def g(a, b): ...
         def h(): ...
+        def made(kind, **fields):
+            return kind(**{{"name": "x", "summary": "x", **fields}})
 
         @hookimpl
-        def ensemble_{kind}s():
-            return [{record}]
+        def ensemble_{kind.lower()}s():
+            return [made({kind}Plugin, {fields}]
         """,
     )
     error = found(discover(), "ensemble-bad").error

@@ -16,6 +16,7 @@ from ensemble_core import (
     Batch,
     ExecutorError,
     ExecutorLost,
+    Job,
     PolledExecutor,
     QueueJob,
     Records,
@@ -108,6 +109,15 @@ def counted(session: Session, folder: Path, **fields: Any) -> Any:
     return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
 
 
+def submit_unseen(odd: Odd, session: Session, job: Job) -> None:
+    """Submit a job that arrives; the answer is lost, and the queue does not show it."""
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    session.submit(job)
+    wait_until(lambda: odd.batches)
+    odd.hidden.add(odd.batches["0"].name)
+
+
 def ran(folder: Path) -> int:
     return len((folder / "ran").read_text().split()) if (folder / "ran").exists() else 0
 
@@ -120,11 +130,7 @@ def test_a_submit_whose_answer_is_lost_is_found_in_the_queue(odd: Odd, tmp_path:
         assert session.context(job, "finish")["status"] == 0
     assert len(odd.batches) == 1
     assert ran(tmp_path) == 1
-    assert len(session.problems()) in (
-        0,
-        1,
-        2,
-    )  # away, and back: where the job did not say it first
+    assert len(session.problems()) <= 2  # away, and back: where the job did not say it first
     assert sum("does not answer" in text for text in session.problems()) == 1
 
 
@@ -139,13 +145,9 @@ def test_a_submit_that_never_arrived_is_made_again(odd: Odd, tmp_path: Path) -> 
 
 def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_path: Path) -> None:
     """The queue shows the first one only after the second was handed in, and starts both."""
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         wait_until(lambda: len(odd.batches) == 2)
         odd.begin("0")
         odd.begin("1")
@@ -161,8 +163,6 @@ def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt arrives after all, and is to find its job claimed."""
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     full = [OSError(28, "No space left on device")]
     send = Records.send
 
@@ -174,9 +174,7 @@ def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
     monkeypatch.setattr(Records, "send", sometimes)
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         wait_until(lambda: len(odd.batches) == 2)
         odd.begin("1")
         session.wait_clean(job)
@@ -191,13 +189,9 @@ def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
     odd: Odd, tmp_path: Path
 ) -> None:
     """The first attempt is what filled it, and shows late."""
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         odd.instead["submit"] = [ExecutorError("1 job is the most", code="full")]
         wait_until(lambda: len(odd.batches) == 2)
         odd.begin("1")
@@ -211,13 +205,9 @@ def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
 def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_after_all(
     odd: Odd, tmp_path: Path
 ) -> None:
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         odd.instead["submit"] = [ExecutorError("the project is closed")]
         session.wait_clean(job)
         odd.begin("0")
@@ -232,14 +222,10 @@ def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str, cancelled: bool
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", task_id)
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         began = odd.submit_batch
 
         def refused(batch: Batch) -> Sequence[str]:
@@ -265,14 +251,10 @@ def test_a_cancel_that_comes_before_the_id_of_a_job_that_has_begun_is_known_reac
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", "0")
     monkeypatch.setattr(pace, "READ", 3600.0)  # no look at the reports comes between
-    odd.auto = False
-    odd.after["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         odd.begin("0")
         reports = Path(odd.batches["0"].script).parents[1] / "reports"
         wait_until(lambda: any(path.read_text() for path in reports.iterdir()))

@@ -30,6 +30,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main as ensemble
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
@@ -373,18 +377,20 @@ def play(
                 break
             words = ["resume", "last", "--json"]
 
-    def ask(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, *words], stderr=subprocess.PIPE, check=False, **around)
+    def ask(*words: str) -> Result:
+        return CliRunner().invoke(
+            ensemble, [*words, "last", "--json", "--state", f"{folder}/state"]
+        )
 
-    found = ask("events", "last", "--json").stdout
-    replay = ask("replay", "last", "--json")
+    found = ask("events").stdout
+    replay = ask("replay")
     return Ran(
         process.returncode,
         [json.loads(line) for line in found.splitlines()],
         (folder / "errors").read_text(),
         folder / "here",
         killed,
-        replay.stdout[-2000:] + replay.stderr if replay.returncode else "",
+        replay.stdout[-2000:] + replay.stderr if replay.exit_code else "",
     )
 
 

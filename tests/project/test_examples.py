@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RULE_TESTS = sorted(EXAMPLES.rglob("*.ensemble-test.yaml"))
@@ -175,11 +178,9 @@ def run(
     )
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command about the run that was started there."""
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, timeout=240, **surroundings(folder)
-    )
+def command(folder: Path, *words: str) -> Result:
+    """Run a command about the run that was started there, in this process."""
+    return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
 
 
 # What each example promises.
@@ -607,8 +608,8 @@ def test_each_example_has_a_promise_and_each_promise_an_example() -> None:
 @pytest.mark.checkout
 @needs_lammps_plugin
 def test_every_example_is_valid() -> None:
-    done = subprocess.run([*COMMAND, "validate", *map(str, FILES)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = CliRunner().invoke(main, ["validate", *map(str, FILES)])
+    assert (done.exit_code, done.stderr) == (0, "")
     for file in FILES:
         assert f"{file}: valid" in done.stdout
 
@@ -646,7 +647,7 @@ def test_an_example_does_what_it_promises(
     assert {p for p in promise.litter if not any(fnmatch(file, p) for file in left)} == set()
     assert {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")} == before
     replay = command(tmp_path, "replay", "last", "--json")
-    assert replay.returncode == 0, replay.stdout + replay.stderr
+    assert replay.exit_code == 0, replay.output
 
 
 @pytest.mark.parametrize("file", examples(killed=True))
@@ -676,7 +677,12 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
     told += first.communicate()[0]
     errors = (tmp_path / "errors").read_text()
     if first.returncode == -signal.SIGKILL:
-        second = command(tmp_path, "resume", "last", "--json")
+        second = subprocess.run(
+            [*COMMAND, "resume", "last", "--json"],
+            capture_output=True,
+            timeout=240,
+            **surroundings(tmp_path),
+        )
         if "run-ended" in second.stdout:  # killed when all but its process was over
             assert f"with exit code {promise.code}" in second.stdout
             return
@@ -690,7 +696,7 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
     assert ran.code == promise.code, f"killed after {enough} lines: {told}{errors}"
     promise.check(ran)
     replay = command(tmp_path, "replay", "last", "--json")
-    assert replay.returncode == 0, replay.stdout + replay.stderr
+    assert replay.exit_code == 0, replay.output
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

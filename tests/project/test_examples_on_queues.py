@@ -50,7 +50,7 @@ def test_an_example_has_the_same_figures_on_each_queue(
 ) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "soak.py"), "--executor", f"{kind}-{queue}",
-         "--rounds", "0", "--processes", "1", "--base", str(tmp_path), "--names", *EXAMPLES[kind]],
+         "--rounds", "0", "--base", str(tmp_path), "--names", *EXAMPLES[kind]],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode == NOT_THERE:

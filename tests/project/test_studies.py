@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from ensemble_testing.crash import read_rounds
+
+from ensemble_core.cli.main import main
 
 PROGRAM = Path(__file__).with_name("studies.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -40,9 +42,8 @@ def test_a_study_reaches_its_figure_and_so_it_does_when_it_is_killed_and_resumed
 @pytest.mark.parametrize("plugin", [False, pytest.param(True, marks=pytest.mark.checkout)])
 def test_every_study_is_valid(plugin: bool) -> None:
     files = [str(file) for file in FILES if (file.parent.name in PLUGIN) == plugin]
-    command = [sys.executable, "-m", "ensemble_core.cli", "validate", *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = CliRunner().invoke(main, ["validate", *files])
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)

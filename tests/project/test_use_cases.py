@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from ensemble_testing.crash import read_rounds
+
+from ensemble_core.cli.main import main
 
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -97,9 +100,8 @@ def test_more_nodes_are_asked_of_a_minicluster_as_well(tmp_path: Path) -> None:
     ],
 )
 def test_a_use_case_is_valid_without_a_warning(file: Path) -> None:
-    command = [sys.executable, "-m", "ensemble_core.cli", "validate", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = CliRunner().invoke(main, ["validate", str(file)])
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)

@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
+from click.testing import CliRunner
 
 import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
+from ensemble_core.cli.main import main
 from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
 from ensemble_testing.session import wait_until
 
@@ -125,6 +127,12 @@ class StopSuite:
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def look(self, *words: str) -> str:
+        """What a command prints that only reads; it needs no process, and must succeed."""
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the run; its output is in files of the study's folder."""
         command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", self.tag]
@@ -156,15 +164,15 @@ class StopSuite:
 
     def state(self) -> str:
         """The run's state, as ``ensemble runs`` has it."""
-        return str(json.loads(self.ensemble("runs", "--json").stdout)["state"])
+        return str(json.loads(self.look("runs", "--json"))["state"])
 
     def check_whole(self, *, once: bool = True) -> None:
         """Resume the run: everything is as it is without a stop, and each job has ended, once or
         not."""
         self.ensemble("resume", self.tag)
         assert self.state() == "ended"
-        assert json.loads(self.ensemble("results", self.tag, "t", "--json").stdout) == TABLE
-        self.ensemble("replay", self.tag)
+        assert json.loads(self.look("results", self.tag, "t", "--json")) == TABLE
+        self.look("replay", self.tag)
         ended = self.lines("ended")
         assert sorted(ended if once else {*ended}) == JOBS
         self.process = None

@@ -21,6 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main as ensemble
+
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 STUDY = """
 name: drawn
@@ -89,9 +93,8 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
     if code:
         other.append(f"the last controller ended with {code}")
     other += _wrong(folder, begun_late=bool(killed))
-    again = [*COMMAND, "replay", "last", "--state", "state"]
-    replay = subprocess.run(again, cwd=folder, capture_output=True, text=True, check=False)
-    differences = [replay.stdout + replay.stderr] if replay.returncode else []
+    replay = asked(folder, "replay", "last")
+    differences = [replay.output] if replay.exit_code else []
     good = not other and not differences
     if good:
         shutil.rmtree(folder)
@@ -101,11 +104,15 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def asked(folder: Path, *words: str) -> Result:
+    """The result of a command about the run in this folder; in this process."""
+    return CliRunner().invoke(ensemble, [*words, "--state", f"{folder}/state"])
+
+
 def _wrong(folder: Path, *, begun_late: bool) -> list[str]:
     """What the run's decisions must be, and are not."""
-    words = [*COMMAND, "events", "last", "--json", "--state", "state"]
-    told = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    told = asked(folder, "events", "last", "--json").stdout
+    lines = [json.loads(line) for line in told.splitlines()]
     decided = [line for line in lines if line["kind"] == "decision"]
     found = []
     submits = [each for each in decided if each["type"] == "submit" and each["rule"]]
@@ -122,9 +129,8 @@ def _wrong(folder: Path, *, begun_late: bool) -> list[str]:
     switches = [each for each in decided if each["type"] == "switch"]
     if len(switches) != 1:
         found.append(f"switched {len(switches)} times")
-    words = [*COMMAND, "status", "last", "--json", "--state", "state"]
-    status = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    groups = {each["name"]: each for each in json.loads(status.stdout)["report"]["groups"]}
+    status = json.loads(asked(folder, "status", "last", "--json").stdout)
+    groups = {each["name"]: each for each in status["report"]["groups"]}
     if groups["refine"]["success"] != 5:
         found.append(f"{groups['refine']['success']} of 5 successes")
     return found

@@ -24,6 +24,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from ensemble_core.cli.main import main as ensemble
+
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 BOWL = "import sys; x, y = map(float, sys.argv[1:]); print((x - .3) ** 2 + (y - .1) ** 2)"
 BESIDE = "use: random"
@@ -61,9 +65,7 @@ MOST_KILLS, MOST_LINES = 10, 90
 
 def asked(folder: Path, *words: str) -> str:
     """The output of a command about the run in this folder."""
-    command = [*COMMAND, *words, "--state", "state"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.stdout
+    return CliRunner().invoke(ensemble, [*words, "--state", f"{folder}/state"]).stdout
 
 
 def points(folder: Path) -> dict[str, list[Any]]:
@@ -144,11 +146,8 @@ def judged(folder: Path, seed: int, undisturbed: dict[str, list[Any]]) -> dict[s
         if found[name] != undisturbed[name]
     ]
     wrong = told_wrong(folder, found)
-    replay = subprocess.run(
-        [*COMMAND, "replay", "last", "--state", "state"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    differences = [replay.stdout + replay.stderr] if replay.returncode else []
+    replay = CliRunner().invoke(ensemble, ["replay", "last", "--state", f"{folder}/state"])
+    differences = [replay.output] if replay.exit_code else []
     good = not (other or differences or wrong["lost"] or wrong["doubled"])
     if good:
         shutil.rmtree(folder)
