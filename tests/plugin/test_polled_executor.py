@@ -23,7 +23,7 @@ from ensemble_core import (
 from ensemble_core.model.events import JobEvent
 from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.spool import Report
+from ensemble_core.plugin.polled.spool import CLAIMED, Report
 from ensemble_core.testing import Session, wait_until
 
 AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
@@ -43,9 +43,10 @@ class Odd(PolledExecutor):
         self.instead: dict[str, list[Exception]] = {}
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.forgets = False
+        self.forgets = self.tells_codes = False
         self.hidden: set[str] = set()
         self.ended: list[str] = []
+        self.answers = 0
 
     def fault(self, when: dict[str, list[Exception]], call: str) -> None:
         if when.get(call):
@@ -67,12 +68,15 @@ class Odd(PolledExecutor):
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.fault(self.instead, "ask")
+        self.answers += 1
         for id_ in () if self.forgets else self.batches:
             process = self.processes.get(id_)
             if process is None:
                 yield QueueJob(id_, "waiting")
             elif process.poll() is None:
                 yield QueueJob(id_, "running")
+            elif self.tells_codes:
+                yield QueueJob(id_, "over", status=(process.returncode & 0xFF) << 8)
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         self.fault(self.instead, "find")
@@ -439,7 +443,8 @@ def test_a_job_that_was_told_as_lost_does_not_run_when_the_queue_starts_it_after
         odd.forgets = True
         session.wait_clean(job)
         assert session.exception(job) == "lost"
-        subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=True)
+        late = subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=False)
+        assert late.returncode == CLAIMED  # it has found the claim, and says so to its queue
     assert ran(tmp_path) == 0
 
 
@@ -456,6 +461,63 @@ def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
         (lost,) = (event for event in session.events if isinstance(event, ExecutorLost))
         assert "KeyError('JB_name')" in lost.reason
         assert "test_polled_executor.py:" in lost.reason
+
+
+@pytest.mark.parametrize("task_id", ["-", "0"])
+def test_a_job_whose_node_died_fails_although_the_queue_starts_it_again(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str
+) -> None:
+    monkeypatch.setattr(Odd, "task_id", task_id)
+    odd.tells_codes = True
+    gate = tmp_path / "gate"
+    with Session(odd, tmp_path) as session:
+        job = session.job(
+            "sh", "-c", f"echo x >> ran; until [ -e {gate} ]; do sleep 0.05; done",
+            workdir=str(tmp_path),
+        )  # fmt: skip
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(lambda: ran(tmp_path))
+        odd.processes["0"].kill()
+        odd.processes["0"].wait(30)
+        odd.begin("0")  # on another node
+        session.wait_clean(job)
+        gate.touch()
+        assert session.exception(job) == "node-failure"
+        assert session.context(job, "finish")["status"] != 0
+        session.check_ended_once()
+    assert ran(tmp_path) == 1
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whichever copy the queue starts first; the queue tells the exit code of both."""
+    monkeypatch.setattr(Odd, "task_id", f"$(cat {tmp_path}/id)")
+    odd.auto, odd.tells_codes = False, True
+    odd.after["submit"] = [AWAY]
+    gate = tmp_path / "gate"
+    with Session(odd, tmp_path) as session:
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit 3")
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        wait_until(lambda: len(odd.batches) == 2)
+        (tmp_path / "id").write_text(first)
+        odd.begin(first)
+        session.wait_for(job, "start")
+        second = "1" if first == "0" else "0"
+        (tmp_path / "id").write_text(second)
+        odd.begin(second)
+        odd.processes[second].wait(30)
+        seen = odd.answers
+        wait_until(lambda: odd.answers > seen + 5)  # enough to believe that a job is over
+        assert "finish" not in session.names(job)
+        gate.touch()
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 3 << 8
+        session.check_ended_once()
 
 
 @pytest.mark.parametrize("off", [0.0, 3600.0, -3600.0])

@@ -16,6 +16,7 @@ from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.hooks import QueueJob
 from ensemble_core.plugin.polled.job_life import JobLife
 from ensemble_core.plugin.polled.polled_run import PolledRun
+from ensemble_core.plugin.polled.spool import CLAIMED
 
 __all__ = ["Inquiry"]
 
@@ -133,11 +134,12 @@ class Inquiry:
         now = polled.now()
         if life.cancelled:
             life.gone("cancel", polled.note, None, now)
+        elif row is not None and row.status == CLAIMED << 8:
+            polled.copy_ended(life)
         elif row is not None and (row.exception is not None or row.status is not None):
             life.gone(row.exception, row.note, row.status, now)
-        elif polled.bar(life):
-            note = f"{name} does not know this job any more, and it has left no word"
-            life.gone("lost", note, None, now)
+        else:
+            polled.lose(life)
 
     def _look_at_nodes(self) -> None:
         polled = self._polled

@@ -157,6 +157,28 @@ class PolledRun:
                 life.barred = True
         return life.barred
 
+    def lose(self, life: JobLife) -> None:
+        """Report a job as lost of which neither the queue nor its wrapper says anything."""
+        if self.bar(life):
+            note = f"{self.hooks.name} does not know this job any more, and it has left no word"
+            life.gone("lost", note, None, self.now())
+
+    def copy_ended(self, life: JobLife) -> None:
+        """A copy of the job has ended that found it claimed. If another copy made the claim, that
+        one is the job; if it was the same one, its first run died and the queue started it again.
+        """
+        began = self.spool.start(f"{life.job}@{life.key}")
+        if began is None:
+            self.lose(life)
+        elif began[2] in ("-", life.queue_id):
+            now = self.now()
+            life.started(began[0], began[1], now)
+            name = self.hooks.name
+            note = f"its run on {began[1]} was cut off; {name} started it again, which ran nothing"
+            life.gone("node-failure", note, None, now)
+        else:
+            life.queue_id, life.misses = began[2], 0
+
     # -- telling -------------------------------------------------------------------------------
 
     def publish(self) -> None:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from ensemble_core.plugin.polled.job_script import quote
 
-__all__ = ["Report", "Spool", "status_of"]
+__all__ = ["CLAIMED", "Report", "Spool", "status_of"]
+
+#: The exit code of a wrapper that finds its job claimed: it has run nothing.
+CLAIMED = 121
 
 
 @dataclass(frozen=True, slots=True)

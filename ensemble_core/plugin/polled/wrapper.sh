@@ -21,9 +21,10 @@ _ens_fail() {
 }
 _ens_now
 _ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_pids=()
-# Who makes this file runs the job: a second copy, and one that was cancelled, find it there.
+# Who makes this file runs the job. A second copy, one that the queue starts again and one that was
+# cancelled find it there, and end with a code of their own (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
-    [ -e "$_ens_report" ] && exit 0
+    [ -e "$_ens_report" ] && exit 121
     echo "ensemble: $_ens_report cannot be written: nothing was run" >&2
     exit 125
 fi
