@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
-from ensemble_core import Batch, ExecutorError, Job, PolledExecutor, QueueJob
+from ensemble_batch import Batch, PolledExecutor, QueueJob
+
+from ensemble_core import ExecutorError, Job
 
 __all__ = ["GridEngineExecutor"]
 

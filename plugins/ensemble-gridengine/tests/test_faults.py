@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from ensemble_batch import pace
 from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Executor
-from ensemble_core.plugin.polled import pace
 from ensemble_core.testing import FaultSuite, Session
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ensemble_batch import OutputFiles, run_command
+
 from ensemble_core import (
     Cause,
     Emit,
     Executor,
     ExecutorError,
     Job,
-    OutputFiles,
     Run,
     UsageError,
     check_new,
     job_environment,
-    run_command,
     start_folder,
     wrong_command,
 )

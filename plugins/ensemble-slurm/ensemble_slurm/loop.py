@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ensemble_core import CommandResult, Emit, ExecutorError, JobEvent, Outlet, Run, Sent
+from ensemble_batch import CommandResult, Outlet, Sent
+
+from ensemble_core import Emit, ExecutorError, JobEvent, Run
 from ensemble_slurm.commands import Commands, Then
 from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.finder import Finder

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from ensemble_core import Job, Place, quote, shell_line
+from ensemble_batch import Place, quote
+
+from ensemble_core import Job, shell_line
 from ensemble_slurm.names import Batch, suffix_of
 
 __all__ = ["Address", "Scripts", "render", "shape_of"]

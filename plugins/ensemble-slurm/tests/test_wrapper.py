@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_batch import Place
 from ensemble_slurm.names import Batch
 from ensemble_slurm.script import Scripts
 
-from ensemble_core import Job, Place
+from ensemble_core import Job
 from ensemble_core.testing import wait_until
 
 

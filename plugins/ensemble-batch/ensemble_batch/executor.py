@@ -11,27 +11,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ensemble_core.errors import ExecutorError, raised_at
-from ensemble_core.model.events import ExecutorLost
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import (
+from ensemble_batch import pace
+from ensemble_batch.command import QueueCommands
+from ensemble_batch.hooks import QueueHooks
+from ensemble_batch.inquiry import Inquiry
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun, mark_of
+from ensemble_batch.records import Records
+from ensemble_batch.recovery import find_again
+from ensemble_batch.spool import Spool
+from ensemble_batch.submission import Submission
+from ensemble_core import (
     Emit,
+    ExecutorError,
+    ExecutorLost,
+    Job,
     Run,
     check_new,
     job_environment,
+    raised_at,
     start_folder,
     wrong_command,
 )
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.command import QueueCommands
-from ensemble_core.plugin.polled.hooks import QueueHooks
-from ensemble_core.plugin.polled.inquiry import Inquiry
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.polled_run import PolledRun, mark_of
-from ensemble_core.plugin.polled.records import Records
-from ensemble_core.plugin.polled.recovery import find_again
-from ensemble_core.plugin.polled.spool import Spool
-from ensemble_core.plugin.polled.submission import Submission
 
 __all__ = ["PolledExecutor"]
 
@@ -190,7 +191,7 @@ class PolledExecutor(QueueHooks):
         try:
             what(polled)
         except Exception as error:  # of a plugin, most likely: nobody would know
-            reason = f"its thread died of {error!r} ({raised_at(error)})"
+            reason = f"its thread died of {error!r} ({raised_at(_beyond_base(error))})"
             hint = "that is a defect of the plugin; jobs go on: 'ensemble resume'"
             lost = ExecutorLost(polled.now(), self.name, reason, hint)
             with polled.lock:
@@ -239,3 +240,13 @@ class PolledExecutor(QueueHooks):
                 wait = pace.READ if polled.read() else min(pace.READ_LATER, wait * 1.5)
                 polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)
+
+
+def _beyond_base(error: Exception) -> Exception:
+    """The error without the leading frames of this package: a plugin's frame comes first."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        if not str(trace.tb_frame.f_globals.get("__name__")).startswith("ensemble_batch."):
+            break
+        trace = trace.tb_next
+    return error.with_traceback(trace)

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, inquiry, pace, polled_run
+from ensemble_batch.inquiry import Inquiry
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.spool import Spool
 
-from ensemble_core import Batch, Job, PolledExecutor, QueueJob, Records, Run
+from ensemble_core import Job, Run
 from ensemble_core.model.events import JobEvent
-from ensemble_core.plugin.polled import inquiry, pace, polled_run
-from ensemble_core.plugin.polled.inquiry import Inquiry
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.polled_run import PolledRun
-from ensemble_core.plugin.polled.spool import Spool
 from ensemble_core.testing import Session
 
 

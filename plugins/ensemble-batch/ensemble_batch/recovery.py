@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.polled_run import PolledRun
-from ensemble_core.plugin.polled.records import Sent
+from ensemble_batch import pace
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.records import Sent
+from ensemble_core import ExecutorError
 
 __all__ = ["find_again"]
 

@@ -9,9 +9,9 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core.model.events import JobEvent
-from ensemble_core.plugin.polled.job_events import JobEvents
-from ensemble_core.plugin.polled.spool import Report, status_of
+from ensemble_batch.job_events import JobEvents
+from ensemble_batch.spool import Report, status_of
+from ensemble_core import JobEvent
 
 __all__ = ["JobLife"]
 

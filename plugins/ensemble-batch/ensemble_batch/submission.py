@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.job_script import Batch, script_of
-from ensemble_core.plugin.polled.output_files import Place
-from ensemble_core.plugin.polled.polled_run import PolledRun
-from ensemble_core.plugin.polled.records import Sent
+from ensemble_batch import pace
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_script import Batch, script_of
+from ensemble_batch.output_files import Place
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.records import Sent
+from ensemble_core import ExecutorError, Job
 
 __all__ = ["Submission"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ensemble_core.plugin.polled.job_script import quote
+from ensemble_batch.job_script import quote
 
 __all__ = ["CLAIMED", "Report", "Spool", "status_of"]
 

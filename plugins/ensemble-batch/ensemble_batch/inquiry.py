@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.hooks import QueueJob
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.polled_run import PolledRun
-from ensemble_core.plugin.polled.spool import CLAIMED
+from ensemble_batch import pace
+from ensemble_batch.hooks import QueueJob
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.spool import CLAIMED
+from ensemble_core import ExecutorError
 
 __all__ = ["Inquiry"]
 

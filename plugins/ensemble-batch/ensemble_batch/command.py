@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.plugin.executor import job_environment
+from ensemble_core import ExecutorError, job_environment
 
 __all__ = ["CommandResult", "QueueCommands", "kill_command", "run_command"]
 

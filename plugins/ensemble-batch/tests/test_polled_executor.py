@@ -10,20 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, Sent, pace
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.spool import CLAIMED, Report
 
-from ensemble_core import (
-    Batch,
-    ExecutorError,
-    ExecutorLost,
-    PolledExecutor,
-    QueueJob,
-    Records,
-    Sent,
-)
+from ensemble_core import ExecutorError, ExecutorLost
 from ensemble_core.model.events import JobEvent
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.spool import CLAIMED, Report
 from ensemble_core.testing import Session, wait_until
 
 AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)

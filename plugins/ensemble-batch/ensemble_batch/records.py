@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from ensemble_core.model.events import JobEvent
+from ensemble_core import JobEvent
 
 __all__ = ["Records", "Sent", "Told"]
 

@@ -14,7 +14,7 @@ import pytest
 from ensemble_core import Executor
 from ensemble_core.testing import ExecutorSuite
 
-PAGE = Path(__file__).parents[2] / "docs" / "executor-tutorial.md"
+PAGE = Path(__file__).parents[3] / "docs" / "executor-tutorial.md"
 CODE, TEST = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 
 tsp = ModuleType("ensemble_tsp")

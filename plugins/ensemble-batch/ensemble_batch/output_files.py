@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ensemble_core.model.jobs import Job
+from ensemble_core import Job
 
 __all__ = ["OutputFiles", "Place"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.polled.output_files import Place
+from ensemble_batch.output_files import Place
+from ensemble_core import Job
 
 __all__ = ["Batch", "quote", "script_of"]
 
@@ -49,7 +49,7 @@ def quote(text: str) -> str:
 
 @cache
 def _wrapper() -> str:
-    return files("ensemble_core.plugin.polled").joinpath("wrapper.sh").read_text("utf-8")
+    return files("ensemble_batch").joinpath("wrapper.sh").read_text("utf-8")
 
 
 def script_of(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ensemble_batch import Records, Sent
 
-from ensemble_core import JobEvent, Records, Sent
+from ensemble_core import JobEvent
 
 
 def test_records_know_again_what_was_sent_and_told(tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ensemble_core.model.causes import Cause
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.polled.command import QueueCommands
-from ensemble_core.plugin.polled.job_script import Batch
+from ensemble_batch.command import QueueCommands
+from ensemble_batch.job_script import Batch
+from ensemble_core import Cause, Executor, Job
 
 __all__ = ["QueueHooks", "QueueJob"]
 

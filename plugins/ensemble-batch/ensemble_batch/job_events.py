@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core.model.events import JobEvent
+from ensemble_core import JobEvent
 
 __all__ = ["JobEvents"]
 

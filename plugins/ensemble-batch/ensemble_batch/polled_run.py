@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ensemble_core.model.events import JobEvent
-from ensemble_core.plugin.executor import Emit, Run
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.hooks import QueueHooks
-from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.outlet import Outlet
-from ensemble_core.plugin.polled.output_files import OutputFiles
-from ensemble_core.plugin.polled.records import Records, Sent
-from ensemble_core.plugin.polled.spool import Spool
+from ensemble_batch import pace
+from ensemble_batch.hooks import QueueHooks
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.outlet import Outlet
+from ensemble_batch.output_files import OutputFiles
+from ensemble_batch.records import Records, Sent
+from ensemble_batch.spool import Spool
+from ensemble_core import Emit, JobEvent, Run
 
 __all__ = ["PolledRun", "mark_of"]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from ensemble_core.model.events import Event, Problem, Resources
-from ensemble_core.plugin.executor import Emit
+from ensemble_core import Emit, Event, Problem, Resources
 
 __all__ = ["Outlet"]
 
