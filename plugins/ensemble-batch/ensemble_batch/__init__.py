@@ -13,6 +13,7 @@ from ensemble_batch.job_script import Batch, quote
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Records, Sent
+from ensemble_batch.spool import status_of
 
 __all__ = [
     "Batch",
@@ -28,4 +29,5 @@ __all__ = [
     "kill_command",
     "quote",
     "run_command",
+    "status_of",
 ]
