@@ -9,10 +9,12 @@ from ensemble_batch.command import CommandResult, kill_command, run_command
 from ensemble_batch.executor import PolledExecutor
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_events import JobEvents
-from ensemble_batch.job_script import Batch, quote
+from ensemble_batch.job_script import Batch, job_lines, quote
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
+from ensemble_batch.polled_run import mark_of
 from ensemble_batch.records import Records, Sent
+from ensemble_batch.shared_folder import SharedFolder
 from ensemble_batch.spool import status_of
 
 __all__ = [
@@ -26,7 +28,10 @@ __all__ = [
     "QueueJob",
     "Records",
     "Sent",
+    "SharedFolder",
+    "job_lines",
     "kill_command",
+    "mark_of",
     "quote",
     "run_command",
     "status_of",

@@ -15,7 +15,7 @@ from importlib.resources import files
 from ensemble_batch.output_files import Place
 from ensemble_core import Job
 
-__all__ = ["Batch", "quote", "script_of"]
+__all__ = ["Batch", "job_lines", "quote", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,20 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''").replace("\r", "'$'\\r''") + "'"
 
 
+def job_lines(job: Job, place: Place) -> list[str]:
+    """The settings of one job for its wrapper, each on a line that stands by itself."""
+    changes = [f"{name}={value}" for name, value in job.environment.items()]
+    return [
+        f"_ens_workdir={quote(place.workdir)}",
+        f"_ens_out={quote(place.out)}",
+        f"_ens_err={quote(place.err)}",
+        f"_ens_kept=({' '.join(map(quote, place.kept))})",
+        # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
+        f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
+        "set -- " + " ".join(map(quote, job.command)),
+    ]
+
+
 @cache
 def _wrapper() -> str:
     return files("ensemble_batch").joinpath("wrapper.sh").read_text("utf-8")
@@ -76,19 +90,12 @@ def script_of(
         f'case "{place if len(jobs) > 1 else 1}" in',
     ]
     for number, (job, where) in enumerate(jobs, 1):
-        changes = [f"{name}={value}" for name, value in job.environment.items()]
         lines += [
             f"{number})",
             f"export ENSEMBLE_JOB_ID={quote(job.label)}",
             f"export ENSEMBLE_INDEX={job.index} ENSEMBLE_ATTEMPT={job.attempt}",
             f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
-            f"_ens_workdir={quote(where.workdir)}",
-            f"_ens_out={quote(where.out)}",
-            f"_ens_err={quote(where.err)}",
-            f"_ens_kept=({' '.join(map(quote, where.kept))})",
-            # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
-            f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
-            "set -- " + " ".join(map(quote, job.command)),
+            *job_lines(job, where),
             ";;",
         ]
     lines += [

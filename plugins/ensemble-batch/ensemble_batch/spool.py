@@ -6,12 +6,12 @@ Used by ``PolledExecutor``.
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ensemble_batch.job_script import quote
+from ensemble_batch.shared_folder import SharedFolder
 
 __all__ = ["CLAIMED", "Report", "Spool", "status_of"]
 
@@ -41,7 +41,7 @@ def status_of(code: int) -> int:
     return code - 128 if 128 < code < 160 else (code & 0xFF) << 8
 
 
-class Spool:
+class Spool(SharedFolder):
     """The folder that the controller shares with its jobs' wrappers, which nodes must see.
 
     ``reports`` has a file for each job that was claimed (``JOB@KEY``) and one for each that has
@@ -50,30 +50,21 @@ class Spool:
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
-        self.folder = folder
+        super().__init__(folder, "reports", "scripts")
         self._reports = os.path.join(folder, "reports")
         self._scripts = os.path.join(folder, "scripts")
-        for path in (folder, self._reports, self._scripts):
-            os.makedirs(path, mode=0o700, exist_ok=True)
         # What a job of the queue is told by it, and what a shell has of itself, stays.
         lines = [
             f"export {name}={quote(value)}\n"
             for name, value in environment.items()
             if name.isidentifier() and name not in ("SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL")
         ]
-        self._put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
-
-    def _put(self, path: str, text: bytes) -> None:
-        new = f"{path}.{secrets.token_hex(4)}"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(text)
-        os.replace(new, path)
+        self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
 
     def script(self, key: str, text: bytes) -> str:
         """Write a batch's script; its path."""
         path = os.path.join(self._scripts, f"{key}.sh")
-        self._put(path, text)
+        self.put(path, text)
         os.chmod(path, 0o700)
         return path
 
@@ -125,18 +116,3 @@ class Spool:
         """No job of this batch is left."""
         with suppress(OSError):
             os.unlink(os.path.join(self._scripts, f"{key}.sh"))
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        for path in self._paths():
-            with suppress(OSError):
-                os.unlink(path)
-        for folder in (self._reports, self._scripts, self.folder):
-            with suppress(OSError):
-                os.rmdir(folder)
-
-    def _paths(self) -> Iterator[str]:
-        for folder in (self._reports, self._scripts):
-            with suppress(OSError):
-                yield from (os.path.join(folder, name) for name in os.listdir(folder))
-        yield os.path.join(self.folder, "environment")
