@@ -10,7 +10,7 @@ from ensemble_batch import pace
 from ensemble_pbs.executor import PBSExecutor
 
 from ensemble_core import Executor
-from ensemble_core.testing import FaultSuite, Session
+from ensemble_core.testing import FaultSuite, Session, wait_until
 
 if TYPE_CHECKING:
     from conftest import Complex
@@ -58,15 +58,16 @@ class TestPBS(FaultSuite):
 
     def test_a_job_that_pbs_runs_again_fails_and_runs_once(self, session: Session) -> None:
         """As after the death of a node: an array, which PBS may always run again."""
-        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; sleep 600"
+        # Its wrapper can say nothing any more.
+        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
         jobs = [session.job("sh", "-c", begin) for _ in range(2)]
         session.submit(*jobs)
-        for job in jobs:
-            session.wait_for(job, "start")
+        wait_until(lambda: self.ran_in.exists() and self.ran_in.read_text().count("\n") == 2)
         (first,) = {session.context(job, "submit")["queue_id"].partition("[")[0] for job in jobs}
         self.pbs.rerun(first)
         self.pbs.wait_idle()
         session.wait_clean(*jobs)
         for job in jobs:
+            assert session.exception(job) == "node-failure"
             assert session.context(job, "finish")["status"] != 0
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
