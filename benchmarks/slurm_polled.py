@@ -26,21 +26,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ensemble_batch import Batch, PolledExecutor, QueueJob
 from ensemble_slurm.executor import SlurmExecutor
 from ensemble_slurm.parse import SINFO, read_nodes
 from slurm_rate import fixture, requests, settle
 
-from ensemble_core import (
-    Batch,
-    Event,
-    Executor,
-    ExecutorError,
-    Job,
-    JobEvent,
-    PolledExecutor,
-    QueueJob,
-    Run,
-)
+from ensemble_core import Event, Executor, ExecutorError, Job, JobEvent, Run
 
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 

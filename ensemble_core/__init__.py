@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ensemble_core.errors import Location as Location
     from ensemble_core.errors import PluginError as PluginError
     from ensemble_core.errors import UsageError as UsageError
+    from ensemble_core.errors import raised_at as raised_at
     from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
@@ -78,19 +79,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
-    from ensemble_core.plugin.polled.command import CommandResult as CommandResult
-    from ensemble_core.plugin.polled.command import kill_command as kill_command
-    from ensemble_core.plugin.polled.command import run_command as run_command
-    from ensemble_core.plugin.polled.executor import PolledExecutor as PolledExecutor
-    from ensemble_core.plugin.polled.hooks import QueueJob as QueueJob
-    from ensemble_core.plugin.polled.job_events import JobEvents as JobEvents
-    from ensemble_core.plugin.polled.job_script import Batch as Batch
-    from ensemble_core.plugin.polled.job_script import quote as quote
-    from ensemble_core.plugin.polled.outlet import Outlet as Outlet
-    from ensemble_core.plugin.polled.output_files import OutputFiles as OutputFiles
-    from ensemble_core.plugin.polled.output_files import Place as Place
-    from ensemble_core.plugin.polled.records import Records as Records
-    from ensemble_core.plugin.polled.records import Sent as Sent
     from ensemble_core.plugin.rendering import Rendered as Rendered
     from ensemble_core.plugin.rendering import shell_line as shell_line
     from ensemble_core.plugin.resizer import Resized as Resized
@@ -104,7 +92,9 @@ else:
         "api.start": "load open_run run",
         "config.document": "Document",
         "config.reader": "read_yaml",
-        "errors": "EnsembleError ExecutorError FileErrors Location PluginError UsageError",
+        "errors": (
+            "EnsembleError ExecutorError FileErrors Location PluginError UsageError raised_at"
+        ),
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
@@ -127,14 +117,6 @@ else:
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",
-        "plugin.polled.command": "CommandResult kill_command run_command",
-        "plugin.polled.executor": "PolledExecutor",
-        "plugin.polled.hooks": "QueueJob",
-        "plugin.polled.job_events": "JobEvents",
-        "plugin.polled.job_script": "Batch quote",
-        "plugin.polled.outlet": "Outlet",
-        "plugin.polled.output_files": "OutputFiles Place",
-        "plugin.polled.records": "Records Sent",
         "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
     }

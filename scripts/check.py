@@ -371,6 +371,13 @@ def gridengine() -> str:
     return "Grid Engine: tests ran with a cell of their own"
 
 
+def pbs() -> str:
+    """The line about the tests of ensemble-pbs: whether they ran with a real PBS."""
+    if any(why.startswith("no PBS") for each in RESULTS.skipped.values() for why, _ in each):
+        return "!! PBS: NO test with a real PBS was run, for want of one"
+    return "PBS: tests ran with the complex of this machine"
+
+
 def last_section(whole: float) -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
@@ -395,6 +402,8 @@ def last_section(whole: float) -> None:
         print(slurm())
     if RESULTS.closing.keys() & {"checkout", "ensemble-gridengine"}:
         print(gridengine())
+    if RESULTS.closing.keys() & {"checkout", "ensemble-pbs"}:
+        print(pbs())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "core"):
         print(f"{name}: {line}")
     for name, broken in RESULTS.broken.items():

@@ -62,7 +62,7 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
          "algorithms": 5, "generators": 10, "operator": 2, "suspends": 4, "studies": 1,
          "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
-QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
+QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a", "flux": "flux uptime"}
 #: The exit code where a queue is not there.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
@@ -70,6 +70,7 @@ OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
     "gridengine": ["--", "-o", "poll=1", "-o", "environment=smp"],
+    "pbs": ["--", "-o", "poll=1"],
     "power": ["--cuts", "50"],
     "stops": ["--", "--slots", "4"],
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],

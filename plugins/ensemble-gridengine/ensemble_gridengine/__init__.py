@@ -54,7 +54,9 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
-    from ensemble_core import Batch, shell_line
+    from ensemble_batch import Batch
+
+    from ensemble_core import shell_line
     from ensemble_gridengine.executor import GridEngineExecutor
 
     words = GridEngineExecutor(**options).words(Batch("ens_RUN", (job,), "SCRIPT"))

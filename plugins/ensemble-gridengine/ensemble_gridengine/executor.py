@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
-from ensemble_core import Batch, ExecutorError, Job, PolledExecutor, QueueJob
+from ensemble_batch import Batch, PolledExecutor, QueueJob, status_of
+
+from ensemble_core import ExecutorError, Job
 
 __all__ = ["GridEngineExecutor"]
 
@@ -193,7 +195,7 @@ class GridEngineExecutor(PolledExecutor):
                     yield QueueJob(
                         number if task == "undefined" else f"{number}.{task}",
                         "over",
-                        status=rc - 128 if 128 < rc < 160 else (rc & 0xFF) << 8 or 1 << 8,
+                        status=status_of(rc) or 1 << 8,
                         note="" if failed.strip() == "0" else f"Grid Engine: {failed}",
                     )
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from ensemble_batch import pace
 from ensemble_gridengine.executor import GridEngineExecutor
 from ensemble_testing import FaultSuite, Session
 
 from ensemble_core import Executor
-from ensemble_core.plugin.polled import pace
 
 if TYPE_CHECKING:
     from conftest import Cluster

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ensemble_core import CommandResult, kill_command, run_command
+from ensemble_batch import CommandResult, kill_command, run_command
 
 __all__ = ["Commands", "Then", "job_environment", "query_environment"]
 

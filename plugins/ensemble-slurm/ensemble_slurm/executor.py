@@ -9,18 +9,18 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ensemble_batch import OutputFiles, mark_of, run_command
+
 from ensemble_core import (
     Cause,
     Emit,
     Executor,
     ExecutorError,
     Job,
-    OutputFiles,
     Run,
     UsageError,
     check_new,
     job_environment,
-    run_command,
     start_folder,
     wrong_command,
 )
@@ -29,7 +29,6 @@ from ensemble_slurm.gauges import sinfo
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import address_towards
 from ensemble_slurm.loop import SlurmLoop
-from ensemble_slurm.names import mark_of
 from ensemble_slurm.parse import Site, read_config, read_nodes
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.script import Scripts

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ensemble_core import JobEvent, Sent
+from ensemble_batch import Sent
+
+from ensemble_core import JobEvent
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch, queue_id

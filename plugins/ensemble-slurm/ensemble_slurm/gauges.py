@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ensemble_core import CommandResult
+from ensemble_batch import CommandResult
+
 from ensemble_slurm.commands import Then
 from ensemble_slurm.parse import SINFO, read_nodes
 

@@ -16,7 +16,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ensemble_core import Cause, JobEvent, JobEvents
+from ensemble_batch import JobEvents
+
+from ensemble_core import Cause, JobEvent
 from ensemble_slurm.parse import Row
 from ensemble_slurm.reports import Report
 from ensemble_slurm.states import ending, is_over, is_running

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core import Records, Sent
+from ensemble_batch import Records, Sent
+
 from ensemble_slurm.names import Batch
 
 __all__ = ["Ledger"]

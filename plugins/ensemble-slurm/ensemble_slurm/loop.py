@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ensemble_core import CommandResult, Emit, ExecutorError, JobEvent, Outlet, Run, Sent
+from ensemble_batch import CommandResult, Outlet, Sent, mark_of
+
+from ensemble_core import Emit, ExecutorError, JobEvent, Run
 from ensemble_slurm.commands import Commands, Then
 from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.finder import Finder
@@ -22,7 +24,7 @@ from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.jobcomp import Completions
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import Listener, address_towards
-from ensemble_slurm.names import Batch, format_indices, mark_of
+from ensemble_slurm.names import Batch, format_indices
 from ensemble_slurm.parse import Site
 from ensemble_slurm.queue_poller import QueuePoller
 from ensemble_slurm.refusals import Refusal, refusal, words

@@ -10,11 +10,12 @@ whoever submits or looks for jobs.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
+
+from ensemble_batch import mark_of
 
 from ensemble_core import Job
 
@@ -23,7 +24,6 @@ __all__ = [
     "Batch",
     "fits",
     "format_indices",
-    "mark_of",
     "parse_indices",
     "queue_id",
     "suffix_of",
@@ -36,15 +36,6 @@ _WORD = "ensemble"
 _NAME = re.compile(
     r"(?P<group>.+)\.(?P<indices>[0-9,-]+)(?P<suffix>[+~][0-9+~]+)?@(?P<mark>[0-9a-f]{8})"
 )
-
-
-def mark_of(tag: str) -> str:
-    """A short mark of a run, for the names of its jobs.
-
-    >>> mark_of("melt-20261121T074954-e9d91d")
-    'bd94cc00'
-    """
-    return hashlib.sha256(tag.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def format_indices(indices: Sequence[int]) -> str:

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ensemble_core import CommandResult
+from ensemble_batch import CommandResult
+
 from ensemble_slurm.commands import Then
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import (

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hmac
 import re
-import signal
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["LONGEST", "Report", "read_report", "status_of"]
+from ensemble_batch import status_of
+
+__all__ = ["LONGEST", "Report", "read_report"]
 
 #: The longest line that is read, in bytes.
 LONGEST = 4096
@@ -43,18 +44,6 @@ class Report:
     note: str = ""
     seconds: float = 0.0
     host: str = ""
-
-
-def status_of(code: int) -> int:
-    """The wait status of an exit code as a shell has it: 128 and more is a signal's.
-
-    >>> status_of(3), status_of(137), status_of(255)
-    (768, 9, 65280)
-    """
-    number = code - 128
-    if 0 < number < 32 and number in set(signal.Signals):
-        return number
-    return (code & 0xFF) << 8
 
 
 def read_report(line: bytes, token: str) -> Report | None:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from ensemble_core import Job, Place, quote, shell_line
+from ensemble_batch import Place, job_lines, quote
+
+from ensemble_core import Job, shell_line
 from ensemble_slurm.names import Batch, suffix_of
 
 __all__ = ["Address", "Scripts", "render", "shape_of"]
@@ -144,7 +146,14 @@ class Scripts:
             f"_ens_grace={self.grace:g}",
             f"_ens_launch=({self.launcher(first)})",
         ]
-        tables = [self._lines(job, place) for job, place in jobs]
+        tables = [
+            [
+                f"_ens_job={quote(job.id)}",
+                f"export ENSEMBLE_ATTEMPT={job.attempt}",
+                *job_lines(job, place),
+            ]
+            for job, place in jobs
+        ]
         common = [line for line in tables[0] if all(line in table for table in tables[1:])]
         lines += common
         if batch.array:
@@ -182,21 +191,6 @@ class Scripts:
         if job.gpus_per_task:
             words.append(f"--gpus-per-task={job.gpus_per_task}")
         return " ".join(words)
-
-    def _lines(self, job: Job, place: Place) -> list[str]:
-        """The settings of one job, each on a line that stands by itself."""
-        changes = [f"{name}={value}" for name, value in job.environment.items()]
-        return [
-            f"_ens_job={quote(job.id)}",
-            f"export ENSEMBLE_ATTEMPT={job.attempt}",
-            f"_ens_workdir={quote(place.workdir)}",
-            f"_ens_out={quote(place.out)}",
-            f"_ens_err={quote(place.err)}",
-            f"_ens_kept=({' '.join(map(quote, place.kept))})",
-            # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
-            f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
-            "set -- " + " ".join(map(quote, job.command)),
-        ]
 
 
 def render(job: Job, site: Mapping[str, str]) -> str:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from ensemble_batch import SharedFolder
+
 from ensemble_slurm.script import Address
 
 __all__ = ["Spool"]
@@ -23,17 +25,15 @@ _TAKEN = ".taken"
 _LARGEST, _WHILE = 64 * 1024, 2.0
 
 
-class Spool:
+class Spool(SharedFolder):
     """The shared folder of one run. Raises :class:`OSError` where it cannot be made."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
+        super().__init__(folder, "reports", "void")
         self._reports = os.path.join(folder, "reports")
         self._void = os.path.join(folder, "void")
         #: Files of reports that were read: how much of each, and when.
         self._read: dict[str, tuple[int, float]] = {}
-        for path in (folder, self._reports, self._void):
-            os.makedirs(path, mode=0o700, exist_ok=True)
         self.token = self._token()
 
     def _token(self) -> str:
@@ -44,25 +44,17 @@ class Spool:
             if token:
                 return token
         token = secrets.token_hex(16)
-        self._put(path, token + "\n")
+        self.put(path, f"{token}\n".encode())
         return token
-
-    def _put(self, path: str, text: str) -> None:
-        """At once: a reader sees the old words or the new ones."""
-        new = f"{path}.{secrets.token_hex(4)}"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(new, path)
 
     def announce(self, address: Address) -> None:
         """Wrappers report here from now on."""
         hosts = " ".join(address.hosts)
-        self._put(os.path.join(self.folder, "address"), f"{address.port} {hosts}\n")
+        self.put(os.path.join(self.folder, "address"), f"{address.port} {hosts}\n".encode())
 
     def void(self, batch: str) -> None:
         """This attempt (``KEY.ATTEMPT``) must not run, if Slurm should have taken it after all."""
-        self._put(os.path.join(self._void, batch), "")
+        self.put(os.path.join(self._void, batch), b"")
 
     def reports(self) -> Iterator[bytes]:
         """The lines that wrappers have written since this was last asked; some come twice.
@@ -96,12 +88,3 @@ class Spool:
                 continue
             self._read[path] = (len(data), now)
             yield from data.split(b"\n")[:-1]
-
-    def remove(self) -> None:
-        """Take the folder away; nobody is left who would use it."""
-        for folder in (self._reports, self._void, self.folder):
-            with suppress(OSError):
-                for name in os.listdir(folder):
-                    with suppress(OSError):
-                        os.unlink(os.path.join(folder, name))
-                os.rmdir(folder)

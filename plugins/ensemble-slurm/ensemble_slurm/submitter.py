@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ensemble_core import CommandResult, Job, Place, Sent
+from ensemble_batch import CommandResult, Place, Sent
+
+from ensemble_core import Job
 from ensemble_slurm.batches import batches
 from ensemble_slurm.commands import Then
 from ensemble_slurm.names import Batch, suffix_of

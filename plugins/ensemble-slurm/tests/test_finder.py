@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from ensemble_batch import Sent
 from ensemble_slurm.finder import Finder
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.ledger import Ledger
@@ -14,7 +15,7 @@ from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Row, Site
 from ensemble_slurm.queue_poller import QueuePoller
 
-from ensemble_core import JobEvent, Sent
+from ensemble_core import JobEvent
 
 BATCH = Batch("run", "k1", "sim", (0, 1, 2))
 

@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ensemble_batch import Place, status_of
 from ensemble_slurm import listener as listening
 from ensemble_slurm import spool as spooling
 from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.executor import _listen_option
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch
-from ensemble_slurm.reports import LONGEST, Report, read_report, status_of
+from ensemble_slurm.reports import LONGEST, Report, read_report
 from ensemble_slurm.script import Address, Scripts
 from ensemble_slurm.spool import Spool
 
-from ensemble_core import Job, Place, UsageError
+from ensemble_core import Job, UsageError
 
 TOKEN = "0123456789abcdef"
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_batch import CommandResult
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.parse import Site
 from ensemble_slurm.script import Scripts
 from ensemble_slurm.spool import Spool
 
-from ensemble_core import CommandResult, Event, Run
+from ensemble_core import Event, Run
 
 
 @pytest.fixture

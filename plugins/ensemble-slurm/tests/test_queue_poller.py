@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from ensemble_batch import CommandResult
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import SEPARATOR, Site
 from ensemble_slurm.queue_poller import QueuePoller
-
-from ensemble_core import CommandResult
 
 
 class Queue:

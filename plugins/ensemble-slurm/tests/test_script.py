@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from ensemble_batch import Place, Sent, run_command
 from ensemble_slurm.batches import SCRIPT_LIMIT, batches
 from ensemble_slurm.commands import job_environment, query_environment
 from ensemble_slurm.ledger import Ledger
@@ -17,7 +18,7 @@ from ensemble_slurm.names import COMMENT_LIMIT, Batch, format_indices, parse_ind
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.script import Address, Scripts
 
-from ensemble_core import Job, Place, Sent, run_command
+from ensemble_core import Job
 
 
 def job(index: int, *command: str, group: str = "sim", **fields: Any) -> Job:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ensemble_batch import CommandResult, Place, Sent
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Site
 from ensemble_slurm.script import Scripts
 from ensemble_slurm.submitter import Order, Submitter
 
-from ensemble_core import CommandResult, Job, Place, Sent
+from ensemble_core import Job
 
 DOWN = CommandResult(
     1,

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_batch import Place
 from ensemble_slurm.names import Batch
 from ensemble_slurm.script import Scripts
 from ensemble_testing import wait_until
 
-from ensemble_core import Job, Place
+from ensemble_core import Job
 
 
 class Wrapped:

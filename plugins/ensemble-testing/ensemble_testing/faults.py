@@ -17,7 +17,7 @@ An author's own test file, for an executor that runs commands of its queue::
 
 Programs of the same names come first on the PATH: they do what a test says, and else call the real
 ones. Whatever they do, nothing runs twice, nothing is lost, and each trouble is told once, with
-what to do.
+what to do. Needs ensemble-batch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from ensemble_batch import Records, Sent, pace
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.polled import pace
-from ensemble_core.plugin.polled.records import Records, Sent
 from ensemble_testing.session import Session, wait_until
 
 __all__ = ["FaultSuite"]

@@ -1,0 +1,128 @@
+"""Commands of a queue, run to their end or to their deadline. Used by ``PolledExecutor``, and by
+executors that run such commands themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ensemble_core import ExecutorError, job_environment
+
+__all__ = ["CommandResult", "QueueCommands", "kill_command", "run_command"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended. ``code`` is its exit code, ``None`` where it did not end in time or
+    never began; ``missing`` says why it never began."""
+
+    code: int | None
+    out: str
+    err: str
+    missing: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.code == 0
+
+
+def kill_command(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and what it has started, which would keep its output open."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_command(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    given: bytes = b"",
+    deadline: float = 30.0,
+    began: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> CommandResult:
+    """Run a command of a queue to its end, or kill it after ``deadline`` seconds; raises nothing.
+
+    It has a session of its own: Ctrl-C is not to break off what a queue may have begun. ``given``
+    is its standard input, and ``began`` is called with its process.
+    """
+    try:
+        process = subprocess.Popen(
+            list(words),
+            env=dict(environment),
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        why = error.strerror or str(error)
+        return CommandResult(None, "", f"{words[0]}: {why}", why)
+    if began is not None:
+        began(process)
+    late = False
+    with process:
+        try:
+            out, err = process.communicate(given or None, timeout=deadline)
+        except subprocess.TimeoutExpired:
+            kill_command(process)
+            out, err = process.communicate()
+            late = True
+    texts = [part.decode("utf-8", "surrogateescape") for part in (out, err)]
+    if late:
+        texts[1] += f"\nno answer within {deadline:g} s"
+    return CommandResult(None if late else process.returncode, texts[0], texts[1])
+
+
+class QueueCommands:
+    """Runs one command at a time, in the environment of jobs and with plain messages."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(
+        self,
+        words: Sequence[str],
+        given: bytes = b"",
+        *,
+        deadline: float = 60.0,
+    ) -> tuple[int, str, str]:
+        """Exit code, output and errors. Raises a transient :class:`ExecutorError` where a command
+        does not end within ``deadline`` seconds, another where it is not there."""
+
+        def began(process: subprocess.Popen[bytes]) -> None:
+            self._process = process
+
+        environment = {**job_environment(), "LC_ALL": "C"}
+        try:
+            done = run_command(words, environment, given=given, deadline=deadline, began=began)
+        finally:
+            self._process = None
+        if done.missing:
+            raise ExecutorError(
+                f"{words[0]} cannot be run",
+                cause=done.missing,
+                hint="load the module that provides the queue's commands",
+                code="no-command",
+            )
+        if done.code is None:
+            raise ExecutorError(
+                f"{words[0]} gave no answer within {deadline:g} s",
+                hint="the queue is slow or away",
+                code="no-answer",
+                transient=True,
+            )
+        return done.code, _plain(done.out), _plain(done.err)
+
+    def kill(self) -> None:
+        """Kill the command that runs, if one does."""
+        process = self._process
+        if process is not None:
+            kill_command(process)
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

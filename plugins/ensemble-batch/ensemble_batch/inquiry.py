@@ -1,0 +1,152 @@
+"""Inquiry of a polled queue: one question for all jobs, rarely, and soon where one is in doubt;
+cancels, which are repeated until they are heeded; and gauges.
+
+Used by the asking thread of ``PolledExecutor``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ensemble_batch import pace
+from ensemble_batch.hooks import QueueJob
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.spool import CLAIMED
+from ensemble_core import ExecutorError
+
+__all__ = ["Inquiry"]
+
+
+class Inquiry:
+    """The requests to a queue, beside those that hand in jobs."""
+
+    def __init__(self, polled: PolledRun) -> None:
+        self._polled = polled
+        self._gauges_at = 0.0
+        #: What was told of jobs that are stuck.
+        self._told: set[str] = set()
+
+    def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
+        """The cancel that is to be made now; else ``dues`` has when one is. With the lock."""
+        due = sorted(id_ for id_, at in self._polled.cancels.items() if at <= now)
+        dues += self._polled.cancels.values()
+        return partial(self._end, due) if due else None
+
+    def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
+        """The question that is to be asked now; else ``dues`` has when one is. With the lock."""
+        polled = self._polled
+        if not any(life.queue_id is not None for life in polled.lives.values()):
+            polled.ask_at = math.inf
+            return None
+        if polled.ask_at == math.inf:
+            polled.ask_at = now + pace.between(polled.hooks.poll)
+        if polled.ask_at <= now:
+            return self._ask_all
+        if self._gauges_at <= now:
+            self._gauges_at = now + max(polled.hooks.poll, 10.0)
+            return self._look_at_nodes
+        dues.append(polled.ask_at)
+        return None
+
+    def _end(self, ids: Sequence[str]) -> None:
+        polled, hooks = self._polled, self._polled.hooks
+        try:
+            polled.call(lambda: hooks.end_jobs(ids))
+        except ExecutorError as error:
+            with polled.lock:
+                polled.outlet.trouble(
+                    "cancel",
+                    f"{hooks.name} does not take a cancel: it is asked again until it does"
+                    f"\n  {error}",
+                )
+                again = time.monotonic() + pace.SOON_AGAIN
+                polled.cancels.update(dict.fromkeys(ids, again))
+            return
+        with polled.lock:
+            polled.outlet.answered("cancel")
+            running = {life.queue_id for life in polled.lives.values() if life.cancelled}
+            for id_ in ids:
+                del polled.cancels[id_]
+                if id_ in running:
+                    polled.cancels[id_] = time.monotonic() + pace.HEEDS
+            polled.soon()
+
+    def _ask_all(self) -> None:
+        polled, hooks = self._polled, self._polled.hooks
+        with polled.lock:
+            lives = {
+                life.queue_id: life for life in polled.lives.values() if life.queue_id is not None
+            }
+            asked = time.monotonic()
+            polled.ask_at = asked + pace.between(hooks.poll)
+        try:
+            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(list(lives))))}
+            missing = [
+                id_
+                for id_, life in lives.items()
+                if (id_ not in rows or rows[id_].state == "over")
+                and life.misses >= pace.MISSES - 1
+                and asked >= life.counts_at
+            ]
+            if missing:
+                known = polled.call(lambda: list(hooks.account(missing)))
+                rows |= {row.id: row for row in known}
+        except ExecutorError as error:
+            with polled.lock:
+                polled.outlet.trouble(
+                    "ask",
+                    f"{hooks.name} does not say how jobs stand: it is asked again until it does; "
+                    f"jobs go on meanwhile\n  {error}",
+                )
+                polled.ask_at = time.monotonic() + min(hooks.poll, pace.AWAY)
+            return
+        with polled.lock:
+            polled.outlet.answered("ask")
+            polled.read()  # what was written before the queue called them over
+            for id_, life in lives.items():
+                if life.over:
+                    continue
+                self._see(life, rows.get(id_), asked)
+                if asked < life.counts_at and not life.over:
+                    polled.ask_at = min(polled.ask_at, life.counts_at)
+            if any(life.cancelled for life in polled.lives.values()):
+                polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
+
+    def _see(self, life: JobLife, row: QueueJob | None, asked: float) -> None:
+        polled, name = self._polled, self._polled.hooks.name
+        if row is not None and row.state in ("waiting", "running", "stuck"):
+            life.misses, life.counts_at = 0, 0.0
+            key = f"{life.key} {row.note}"
+            if row.state == "stuck" and key not in self._told:
+                self._told.add(key)
+                polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
+            return
+        if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
+            return
+        life.misses += 1
+        life.counts_at = asked + pace.until_sure(life.misses)
+        if life.misses < pace.MISSES:
+            return
+        now = polled.now()
+        if life.cancelled:
+            life.gone("cancel", polled.note, None, now)
+        elif row is not None and row.status == CLAIMED << 8:
+            polled.copy_ended(life)
+        elif row is not None and (row.exception is not None or row.status is not None):
+            life.gone(row.exception, row.note, row.status, now)
+        else:
+            polled.lose(life)
+
+    def _look_at_nodes(self) -> None:
+        polled = self._polled
+        try:
+            values = dict(polled.call(polled.hooks.nodes))
+        except ExecutorError:
+            return  # it is asked of jobs, too, and what is wrong is told there
+        with polled.lock:
+            polled.outlet.gauges(polled.gauges, values)
+            polled.gauges = values

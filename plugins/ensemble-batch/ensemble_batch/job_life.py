@@ -1,0 +1,86 @@
+"""The life of one job of a polled queue: what is known of it, made into events of the contract.
+
+Pure; ``PolledExecutor`` brings what is heard and hands on what is told.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_batch.job_events import JobEvents
+from ensemble_batch.spool import Report, status_of
+from ensemble_core import JobEvent
+
+__all__ = ["JobLife"]
+
+
+class JobLife(JobEvents):
+    """One job that is not over. ``key`` is its batch's, empty until it has one; ``misses`` counts
+    answers of the queue in a row that do not have it. ``handed_at`` is when it was handed in by our
+    clock (0 while it was not), ``counts_at`` the time from which an answer that lacks it counts
+    (monotonic seconds). One that is ``barred`` finds, if it should begin yet, that it may not."""
+
+    __slots__ = ("_began", "barred", "cancelled", "counts_at", "handed_at", "key", "misses")
+
+    def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
+        super().__init__(job, files, out)
+        self.key = ""
+        self.cancelled = self.barred = False
+        self.misses = 0
+        self.handed_at = self.counts_at = 0.0
+        self._began: float | None = None
+
+    def restore(
+        self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float
+    ) -> list[JobEvent]:
+        told = list(events)
+        self._began = next((when for when, name, _ in told if name == "start"), None)
+        return super().restore(told, since)
+
+    def arrived(self, now: float) -> None:
+        """The queue has it: since it was handed in, as a job may run before the queue says so."""
+        self.arrive(self.handed_at or now, now)
+
+    def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
+        """It runs, since ``at`` by its node's clock, which may be an hour off; for at least so many
+        seconds."""
+        self.arrived(now)
+        if "start" not in self.told:
+            self._began = at if self.last <= at <= now else max(self.last, now - seconds)
+            self.begin(self._began, now, host)
+
+    def ended(self, report: Report, now: float, note: str) -> None:
+        """Its wrapper has written down how it ended; ``note`` is said where we cancelled it. One
+        that ended well before a signal reached its wrapper has succeeded, cancelled or not."""
+        if report.why.startswith("fail-"):
+            self.arrived(now)
+            self._except(report.why.removeprefix("fail-"), report.note, now, 126 << 8)
+            return
+        status, seconds = status_of(report.code), max(0.0, report.ended - report.began)
+        self.started(report.began, report.host, now, seconds)
+        when = report.ended
+        if not self.last <= when <= now:
+            when = min(now, (self._began or now) + seconds)
+        if self.cancelled and (status or report.why != "-"):
+            self.fail("cancel", note, when, now)
+            status = status or int(signal.SIGTERM)
+        elif report.why == "timeout":
+            self.fail("timeout", "it was ended at its time limit", when, now)
+            status = status or int(signal.SIGTERM)
+        self.end(status, when, now)
+
+    def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
+        """The queue reports the job as over or unknown, and its wrapper has reported no end."""
+        if kind is None and status is not None:
+            self.started(now, "", now)
+        if kind is not None:
+            self._except(kind, note, now, status)
+        else:
+            self.end(status, now, now)
+
+    def _except(self, kind: str, note: str, now: float, status: int | None) -> None:
+        began = "start" in self.told
+        self.fail(kind, note, now, now, **({} if began or status is None else {"status": status}))
+        self.end(status or None, now, now)

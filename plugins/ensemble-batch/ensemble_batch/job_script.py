@@ -1,0 +1,107 @@
+"""Job scripts of polled queues: what the queue is handed for a batch.
+
+A batch's script is a table of its jobs, of which each task takes its own, and then ``wrapper.sh``.
+It needs bash. Used by ``PolledExecutor``; pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from ensemble_batch.output_files import Place
+from ensemble_core import Job
+
+__all__ = ["Batch", "job_lines", "quote", "script_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs that are handed to the queue at once: equal in all that the queue is asked for.
+
+    ``name`` is what the queue is to call it, by which it is found again: letters, digits and
+    underscores, unique, and new for each attempt to hand it in. ``script`` is the path of the
+    batch's script (bash). Where it has several jobs, their places in it are numbered from 1.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    script: str
+
+    @property
+    def job(self) -> Job:
+        """The first, like which all others are."""
+        return self.jobs[0]
+
+
+def quote(text: str) -> str:
+    """``text`` as one word of a shell.
+
+    >>> quote("it's")
+    "'it'\\\\''s'"
+    """
+    # Slurm refuses a script that has the line ends of DOS anywhere.
+    return "'" + text.replace("'", "'\\''").replace("\r", "'$'\\r''") + "'"
+
+
+def job_lines(job: Job, place: Place) -> list[str]:
+    """The settings of one job for its wrapper, each on a line that stands by itself."""
+    changes = [f"{name}={value}" for name, value in job.environment.items()]
+    return [
+        f"_ens_workdir={quote(place.workdir)}",
+        f"_ens_out={quote(place.out)}",
+        f"_ens_err={quote(place.err)}",
+        f"_ens_kept=({' '.join(map(quote, place.kept))})",
+        # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
+        f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
+        "set -- " + " ".join(map(quote, job.command)),
+    ]
+
+
+@cache
+def _wrapper() -> str:
+    return files("ensemble_batch").joinpath("wrapper.sh").read_text("utf-8")
+
+
+def script_of(
+    key: str,
+    jobs: Sequence[tuple[Job, Place]],
+    *,
+    tag: str,
+    folder: str,
+    place: str,
+    queue_id: str,
+    grace: float,
+) -> bytes:
+    """The script of a batch. ``place`` and ``queue_id`` are what a shell makes of a task's place in
+    its batch, from 1, and of the queue's id of it."""
+    first = jobs[0][0]
+    lines = [
+        "#!/bin/bash",
+        "set +aeu",
+        f". {quote(f'{folder}/environment')}",
+        f"_ens_id={queue_id}",
+        f"_ens_grace={grace:g}",
+        f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
+        f"_ens_tasks={first.tasks}",
+        f'case "{place if len(jobs) > 1 else 1}" in',
+    ]
+    for number, (job, where) in enumerate(jobs, 1):
+        lines += [
+            f"{number})",
+            f"export ENSEMBLE_JOB_ID={quote(job.label)}",
+            f"export ENSEMBLE_INDEX={job.index} ENSEMBLE_ATTEMPT={job.attempt}",
+            f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
+            *job_lines(job, where),
+            ";;",
+        ]
+    lines += [
+        "*) exit 125 ;;",
+        "esac",
+        f"export ENSEMBLE_GROUP={quote(first.group)} ENSEMBLE_RUN={quote(tag)}",
+        f"export ENSEMBLE_TASK_COUNT={first.tasks}",
+    ]
+    return os.fsencode("\n".join(lines) + "\n" + _wrapper())

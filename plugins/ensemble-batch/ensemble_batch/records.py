@@ -1,0 +1,180 @@
+"""Records on disk of what an executor has submitted and told, for a later controller.
+
+A file of lines in the run's state folder, each a JSON list, only ever appended to. A batch is
+written before it is handed in, the queue's ids once they are known, each event before it is told:
+so a later controller tells the same events with the same times. It need not survive a power cut:
+what is missing at its end, the queue and the wrappers' files still know. Used by
+``PolledExecutor``, and by executors of queues that have a loop of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from ensemble_core import JobEvent
+
+__all__ = ["Records", "Sent", "Told"]
+
+#: An event as it is kept: its time, its name, its context.
+Told = tuple[float, str, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Sent:
+    """A batch that was written down: its key, its jobs in their order with the context of their
+    ``start``, the names that it was handed in under, and when it last was (seconds since the
+    epoch); and the queue's ids once they are known: of each job, or of the batch."""
+
+    key: str
+    jobs: Mapping[str, Mapping[str, Any]]
+    names: list[str] = field(default_factory=list)
+    at: float = 0.0
+    ids: list[str] | None = None
+
+
+class Records:
+    """The records in a folder; without one (``None``) nothing is kept on disk.
+
+    ``sent``, ``told`` and ``cancelled`` are what an earlier controller wrote, until :meth:`drop`.
+    The file is written anew, without them, when so many jobs as ``renewal`` were forgotten. Raises
+    :class:`OSError` where it cannot be read or written.
+    """
+
+    renewal = 10_000
+
+    def __init__(self, folder: str | None, file: str = "records.jsonl") -> None:
+        self._path = None if folder is None else os.path.join(folder, file)
+        self._file: TextIO | None = None
+        self.sent: dict[str, Sent] = {}
+        self.told: dict[str, list[Told]] = {}
+        self.cancelled: set[str] = set()
+        self._emptied: set[str] = set()
+        self._forgotten: set[str] = set()
+        self._count = 0
+        #: Whether an earlier controller has left anything.
+        self.resumed = self._path is not None and os.path.exists(self._path)
+        if self._path is not None:
+            if self.resumed:
+                self._load(self._path)
+                if self._forgotten:
+                    self._renew(self._path)
+            self._file = self._open(self._path)
+            if self.resumed:
+                self._write(["\n"])  # the last line may have been cut short; an empty one is none
+
+    def _open(self, path: str) -> TextIO:
+        return open(path, "a", encoding="utf-8", errors="surrogateescape")
+
+    def _load(self, path: str) -> None:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                with suppress(ValueError, KeyError, TypeError, IndexError):  # cut short at the end
+                    self.read(*json.loads(line))
+
+    def read(self, kind: str, *rest: Any) -> None:
+        """One line of the file."""
+        if kind == "b":
+            key, name, jobs, *at = rest
+            sent = self.sent.setdefault(key, Sent(key, jobs))
+            sent.names.append(name)
+            sent.at = at[0] if at else 0.0
+        elif kind == "a":
+            self.sent[rest[0]].ids = rest[1]
+        elif kind == "e":
+            told = [(when, name, context) for when, name, context in rest[1]]
+            self.told.setdefault(rest[0], []).extend(told)
+        elif kind == "c":
+            self.cancelled.update(rest[0])
+        elif kind == "z":
+            self._emptied.add(rest[0])
+        elif kind == "f":
+            self._forgotten.update(rest[0])
+
+    def _renew(self, path: str) -> None:
+        """Write anew what was not forgotten."""
+        gone, self._forgotten = self._forgotten, set()
+        self.told = {job: told for job, told in self.told.items() if job not in gone}
+        self.cancelled -= gone
+        self.sent = {key: sent for key, sent in self.sent.items() if not gone >= sent.jobs.keys()}
+        new = f"{path}.new"
+        with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
+            for key, sent in self.sent.items():
+                file.writelines(_line("b", key, name, sent.jobs, sent.at) for name in sent.names)
+                if sent.ids is not None:
+                    file.write(_line("a", key, sent.ids))
+            file.writelines(_line("e", job, told) for job, told in self.told.items())
+            file.writelines(_line("z", path) for path in self._emptied)
+            if self.cancelled:
+                file.write(_line("c", sorted(self.cancelled)))
+        os.replace(new, path)
+
+    def _write(self, lines: Iterable[str]) -> None:
+        if self._file is not None:
+            self._file.write("".join(lines))
+            self._file.flush()
+
+    def was_emptied(self, path: str) -> bool:
+        """True if the run has begun this file of output already."""
+        return path in self._emptied
+
+    def send(self, sent: Sent) -> None:
+        """This batch is about to be handed in, under the last of its names."""
+        self._write([_line("b", sent.key, sent.names[-1], sent.jobs, sent.at)])
+
+    def accept(self, key: str, ids: Sequence[str]) -> None:
+        """The queue has taken a batch."""
+        self._write([_line("a", key, list(ids))])
+
+    def tell(self, events: Sequence[JobEvent]) -> None:
+        """These events are about to be told."""
+        if self._file is None:
+            return
+        together: dict[str, list[Told]] = {}
+        for event in events:
+            told = (event.timestamp, event.name, dict(event.context))
+            together.setdefault(event.job, []).append(told)
+        self._write(_line("e", job, told) for job, told in together.items())
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """These jobs are about to be cancelled."""
+        self._write([_line("c", list(jobs))])
+
+    def empty(self, path: str) -> None:
+        """This file of output is the run's from now on."""
+        self._emptied.add(path)
+        self._write([_line("z", path)])
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """Nobody will ask for these jobs any more."""
+        self._write([_line("f", list(jobs))])
+        self._count += len(jobs)
+        if self._file is not None and self._path is not None and self._count >= self.renewal:
+            self._count = 0
+            try:
+                self._load(self._path)
+                self._renew(self._path)
+            finally:
+                self._file.close()
+                self._file = self._open(self._path)
+                self.drop()
+
+    def drop(self) -> None:
+        """Frees the memory of an earlier controller's records, which is needed no longer."""
+        self.sent.clear()
+        self.told.clear()
+        self.cancelled.clear()
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # what a full disk does not take, it has refused before
+                self._file.close()
+            self._file = None
+
+
+def _line(*words: object) -> str:
+    return json.dumps(words, separators=(",", ":")) + "\n"

@@ -1,0 +1,39 @@
+"""A folder that a run's controller shares with its jobs' wrappers, which nodes must see.
+
+It is for this user's eyes only. Used by ``Spool``, and by executors with a spool of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+
+__all__ = ["SharedFolder"]
+
+
+class SharedFolder:
+    """A folder with subfolders. Raises :class:`OSError` if they cannot be made or written."""
+
+    def __init__(self, folder: str, *parts: str) -> None:
+        self.folder = folder
+        self._folders = [*(os.path.join(folder, part) for part in parts), folder]
+        for path in reversed(self._folders):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def put(self, path: str, text: bytes) -> None:
+        """Write a file at once: a reader sees the old words or the new ones."""
+        new = f"{path}.{secrets.token_hex(4)}"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(text)
+        os.replace(new, path)
+
+    def remove(self) -> None:
+        """Remove the folder; nobody is left who would use it."""
+        for folder in self._folders:
+            with suppress(OSError):
+                for name in os.listdir(folder):
+                    with suppress(OSError):
+                        os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)

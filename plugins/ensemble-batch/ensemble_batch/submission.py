@@ -1,0 +1,214 @@
+"""Submission to a polled queue: as few calls as may be, and each job once.
+
+Jobs gather, and go as batches of one shape, each on record before it is handed in. Where nobody
+knows whether a batch arrived it is looked for, and handed in again where it is not there: what
+should arrive yet finds its jobs claimed. Used by the asking thread of ``PolledExecutor``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ensemble_batch import pace
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_script import Batch, script_of
+from ensemble_batch.output_files import Place
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.records import Sent
+from ensemble_core import ExecutorError, Job
+
+__all__ = ["Submission"]
+
+
+@dataclass(slots=True)
+class _Going:
+    """A batch that is handed in, or was and nobody knows whether it arrived."""
+
+    sent: Sent
+    orders: list[tuple[Job, Place]]
+    since: float = 0.0
+    due: float = 0.0
+
+
+class Submission:
+    """Jobs that the queue does not have yet, or may not have."""
+
+    def __init__(self, polled: PolledRun) -> None:
+        self._polled = polled
+        self._orders: dict[str, tuple[Job, Place]] = {}
+        self._unsure: list[_Going] = []
+        self._at = 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """True if there are jobs that were not handed in."""
+        return bool(self._orders)
+
+    def take(self, job: Job, place: Place) -> None:
+        """Hand this in with those that come soon. With the lock."""
+        self._orders[job.id] = (job, place)
+        self._at = max(self._at, time.monotonic() + pace.GATHER)
+
+    def withdraw(self, job: str) -> bool:
+        """Do not hand this in; whether it was still here. With the lock."""
+        return self._orders.pop(job, None) is not None
+
+    def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
+        """The next step to take now, if any; else ``dues`` has its time. With the lock."""
+        if self._orders:
+            if self._at <= now:
+                orders = self._chosen()
+                jobs = {job.id: place.files for job, place in orders}
+                return partial(self._hand_in, _Going(Sent(secrets.token_hex(5), jobs), orders))
+            dues.append(self._at)
+        for going in self._unsure:
+            if going.due <= now:
+                self._unsure.remove(going)
+                return partial(self._look, going)
+            dues.append(going.due)
+        return None
+
+    def _chosen(self) -> list[tuple[Job, Place]]:
+        """The next batch: the most urgent job, and those like it."""
+        hooks = self._polled.hooks
+        first = max(self._orders.values(), key=lambda order: order[0].urgency)
+        shape = hooks.shape(first[0])
+        alike = [order for order in self._orders.values() if hooks.shape(order[0]) == shape]
+        chosen = alike[: max(1, hooks.most_jobs)]
+        for job, _ in chosen:
+            del self._orders[job.id]
+        return chosen
+
+    def _lives(self, going: _Going) -> Iterator[tuple[Job, Place, JobLife]]:
+        """The jobs of a batch that are not over."""
+        for job, place in going.orders:
+            life = self._polled.lives.get(job.id)
+            if life is not None and not life.over:
+                yield job, place, life
+
+    def _hand_in(self, going: _Going) -> None:
+        polled, sent = self._polled, going.sent
+        jobs = tuple(job for job, _ in going.orders)
+        name = f"ens_{polled.mark}_{sent.key}_{len(sent.names) + 1}"
+        text = script_of(
+            sent.key,
+            going.orders,
+            tag=polled.run.tag,
+            folder=polled.spool.folder,
+            place=polled.hooks.task_place,
+            queue_id=polled.hooks.task_id,
+            grace=polled.hooks.grace,
+        )
+        script = ""
+
+        def record() -> None:
+            nonlocal script
+            script = polled.spool.script(sent.key, text)
+            sent.names.append(name)
+            sent.at = polled.now()
+            try:
+                polled.records.send(sent)
+            except OSError:
+                sent.names.pop()
+                raise
+
+        with polled.lock:
+            if not polled.outlet.write(record):
+                again = time.monotonic() + pace.SOON_AGAIN
+                if sent.names:  # an earlier attempt may arrive yet: this stays that batch
+                    going.due = again
+                    self._unsure.append(going)
+                else:
+                    waiting = {job.id: (job, place) for job, place in going.orders}
+                    self._orders, self._at = waiting | self._orders, again
+                return
+            polled.sent[sent.key] = sent
+            if len(sent.names) == 1:
+                polled.left[sent.key] = len(jobs)
+                for _, _, life in self._lives(going):
+                    life.key, life.handed_at = sent.key, sent.at
+        try:
+            ids = polled.call(lambda: polled.hooks.submit_batch(Batch(name, jobs, script)))
+        except ExecutorError as error:
+            with polled.lock:
+                self._not_handed_in(going, error)
+            return
+        with polled.lock:
+            self._accept(going, ids)
+
+    def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
+        polled, sent = self._polled, going.sent
+        full, first = error.code == "full", len(sent.names) == 1
+        if full or error.transient:
+            now = time.monotonic()
+            if full and first:
+                for job, place, life in self._lives(going):
+                    life.key = ""
+                    self._orders[job.id] = (job, place)
+                for batches in (polled.left, polled.sent):
+                    batches.pop(sent.key, None)
+                self._at = now + pace.FULL
+            else:  # an earlier attempt may arrive yet: this stays that batch
+                going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
+                self._unsure.append(going)
+            waiting = len(self._orders) + (0 if full and first else len(going.orders))
+            what = "does not answer: it is asked again until it does"
+            if full:
+                what = f"takes no more jobs for now: {waiting} wait here and are tried again"
+            polled.outlet.trouble("submit", f"{polled.hooks.name} {what}\n  {error}")
+            return
+        polled.outlet.answered("submit")
+        for _, _, life in self._lives(going):
+            # An earlier attempt that arrives yet is to find its job claimed, unless it has begun.
+            if first or (polled.bar(life) and "start" not in life.told):
+                life.refuse("submit", str(error), polled.now())
+        if any(self._lives(going)):
+            going.since = time.monotonic()
+            going.due = going.since + pace.SOON_AGAIN
+            self._unsure.append(going)
+
+    def _accept(self, going: _Going, ids: Sequence[str]) -> None:
+        polled, sent = self._polled, going.sent
+        polled.outlet.answered("submit")
+        sent.ids = list(ids)
+        polled.outlet.write(lambda: polled.records.accept(sent.key, ids))
+        now = polled.now()
+        for (job, _), id_ in zip(going.orders, ids, strict=True):
+            life = polled.lives.get(job.id)
+            if life is None or life.over or life.cancelled:
+                polled.cancels.setdefault(id_, 0.0)
+            if life is not None and not life.over:
+                life.queue_id = life.queue_id or id_
+                shown = pace.until_shown(polled.hooks.poll)
+                life.counts_at = time.monotonic() + shown
+                life.arrived(now)
+
+    def _look(self, going: _Going) -> None:
+        """Nobody knows whether a batch arrived: look for it, and hand it in again where it is not
+        there."""
+        polled, hooks = self._polled, self._polled.hooks
+        try:
+            for name in reversed(going.sent.names):
+                ids = polled.call(partial(hooks.find_batch, name, len(going.orders)))
+                if ids is not None:
+                    with polled.lock:
+                        self._accept(going, ids)
+                    return
+        except ExecutorError:  # that it does not answer was told
+            with polled.lock:
+                going.due = time.monotonic() + pace.AWAY
+                self._unsure.append(going)
+            return
+        with polled.lock:
+            if all(life.queue_id for _, _, life in self._lives(going)):
+                polled.outlet.answered("submit")
+                return  # each has spoken for itself
+            if time.monotonic() - going.since < pace.SETTLE:
+                going.due = time.monotonic() + pace.SOON_AGAIN
+                self._unsure.append(going)
+                return
+        self._hand_in(going)

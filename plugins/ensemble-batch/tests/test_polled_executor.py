@@ -1,0 +1,513 @@
+"""The base for executors of queues that are asked, on a queue that does everything wrong that a queue
+can: nothing runs twice, nothing is lost, and each trouble is told once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, Sent, pace
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.spool import CLAIMED, Report
+from ensemble_testing import Session, wait_until
+
+from ensemble_core import ExecutorError, ExecutorLost, Job
+from ensemble_core.model.events import JobEvent
+
+AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
+
+
+class Odd(PolledExecutor):
+    """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
+
+    name = "odd"
+    task_id = "-"
+    poll = 0.2
+
+    def __init__(self, *, auto: bool = True) -> None:
+        self.auto = auto
+        #: What each call of that name raises, in turn, after it was carried out or instead of it.
+        self.after: dict[str, list[Exception]] = {}
+        self.instead: dict[str, list[Exception]] = {}
+        self.batches: dict[str, Batch] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.forgets = self.tells_codes = False
+        self.hidden: set[str] = set()
+        self.ended: list[str] = []
+        self.answers = 0
+
+    def fault(self, when: dict[str, list[Exception]], call: str) -> None:
+        if when.get(call):
+            raise when[call].pop(0)
+
+    def begin(self, id_: str) -> None:
+        """The queue starts a job."""
+        script = self.batches[id_].script
+        self.processes[id_] = subprocess.Popen(["bash", script], start_new_session=True)
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        self.fault(self.instead, "submit")
+        id_ = str(len(self.batches))
+        self.batches[id_] = batch
+        if self.auto:
+            self.begin(id_)
+        self.fault(self.after, "submit")
+        return [id_]
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.fault(self.instead, "ask")
+        self.answers += 1
+        for id_ in () if self.forgets else self.batches:
+            process = self.processes.get(id_)
+            if process is None:
+                yield QueueJob(id_, "waiting")
+            elif process.poll() is None:
+                yield QueueJob(id_, "running")
+            elif self.tells_codes:
+                yield QueueJob(id_, "over", status=(process.returncode & 0xFF) << 8)
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        self.fault(self.instead, "find")
+        found = [id_ for id_, each in self.batches.items() if each.name == name]
+        return found if found and name not in self.hidden else None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        self.fault(self.instead, "end")
+        for id_ in ids:
+            self.ended.append(id_)
+            if id_ in self.processes:
+                self.processes[id_].terminate()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL", "SHOWN"):
+        monkeypatch.setattr(pace, name, 0.05)
+    monkeypatch.setattr(pace, "SETTLE", 0.3)
+
+
+@pytest.fixture
+def odd() -> Iterator[Odd]:
+    odd = Odd()
+    yield odd
+    for process in odd.processes.values():
+        process.terminate()
+        process.wait(30)
+
+
+def counted(session: Session, folder: Path, **fields: Any) -> Any:
+    """A job that leaves a line each time it runs."""
+    return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
+
+
+def submit_unseen(odd: Odd, session: Session, job: Job) -> None:
+    """Submit a job that arrives; the answer is lost, and the queue does not show it."""
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    session.submit(job)
+    wait_until(lambda: odd.batches)
+    odd.hidden.add(odd.batches["0"].name)
+
+
+def ran(folder: Path) -> int:
+    return len((folder / "ran").read_text().split()) if (folder / "ran").exists() else 0
+
+
+def test_a_submit_whose_answer_is_lost_is_found_in_the_queue(odd: Odd, tmp_path: Path) -> None:
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    assert len(odd.batches) == 1
+    assert ran(tmp_path) == 1
+    assert len(session.problems()) <= 2  # away, and back: where the job did not say it first
+    assert sum("does not answer" in text for text in session.problems()) == 1
+
+
+def test_a_submit_that_never_arrived_is_made_again(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+    assert len(odd.batches) == 1
+    assert ran(tmp_path) == 1
+
+
+def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_path: Path) -> None:
+    """The queue shows the first one only after the second was handed in, and starts both."""
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        submit_unseen(odd, session, job)
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("0")
+        odd.begin("1")
+        session.wait_clean(job)
+        for process in odd.processes.values():
+            process.wait(30)
+        assert session.context(job, "finish")["status"] == 0
+        session.check_ended_once()
+    assert ran(tmp_path) == 1
+
+
+def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt arrives after all, and is to find its job claimed."""
+    full = [OSError(28, "No space left on device")]
+    send = Records.send
+
+    def sometimes(self: Records, sent: Sent) -> None:
+        if len(sent.names) > 1 and full:
+            raise full.pop()
+        send(self, sent)
+
+    monkeypatch.setattr(Records, "send", sometimes)
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        submit_unseen(odd, session, job)
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("1")
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert sum("cannot be written" in text for text in session.problems()) == 1
+    assert ran(tmp_path) == 1
+    assert not full
+
+
+def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """The first attempt is what filled it, and shows late."""
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        submit_unseen(odd, session, job)
+        odd.instead["submit"] = [ExecutorError("1 job is the most", code="full")]
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("1")
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert session.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == 1
+
+
+def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_after_all(
+    odd: Odd, tmp_path: Path
+) -> None:
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        submit_unseen(odd, session, job)
+        odd.instead["submit"] = [ExecutorError("the project is closed")]
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert session.exception(job) == "submit"
+        session.check_ended_once()
+    assert ran(tmp_path) == 0
+
+
+@pytest.mark.parametrize(("task_id", "cancelled"), [("-", False), ("0", False), ("0", True)])
+def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str, cancelled: bool
+) -> None:
+    monkeypatch.setattr(Odd, "task_id", task_id)
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        submit_unseen(odd, session, job)
+        began = odd.submit_batch
+
+        def refused(batch: Batch) -> Sequence[str]:
+            odd.begin("0")
+            reports = Path(batch.script).parents[1] / "reports"
+            wait_until(lambda: any(path.read_text() for path in reports.iterdir()))
+            odd.submit_batch = began  # type: ignore[method-assign]
+            raise ExecutorError("the project is closed")
+
+        odd.submit_batch = refused  # type: ignore[method-assign]
+        session.wait_for(job, "start")
+        if cancelled:
+            session.cancel(job)
+            wait_until(lambda: odd.ended == ["0"])
+        gate.touch()
+        session.wait_clean(job)
+        assert cancelled or session.context(job, "finish")["status"] == 0
+        session.check_ended_once()
+
+
+def test_a_cancel_that_comes_before_the_id_of_a_job_that_has_begun_is_known_reaches_the_queue(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Odd, "task_id", "0")
+    monkeypatch.setattr(pace, "READ", 3600.0)  # no look at the reports comes between
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        submit_unseen(odd, session, job)
+        odd.begin("0")
+        reports = Path(odd.batches["0"].script).parents[1] / "reports"
+        wait_until(lambda: any(path.read_text() for path in reports.iterdir()))
+        session.cancel(job)
+        monkeypatch.undo()
+        wait_until(lambda: odd.ended == ["0"])
+        gate.touch()
+        session.wait_clean(job)
+        session.check_ended_once()
+
+
+def test_a_job_that_cannot_write_into_the_spool_never_runs_and_is_told_once(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        reports = Path(odd.batches["0"].script).parents[1] / "reports"
+        reports.rename(reports.with_name("away"))
+        odd.begin("0")
+        assert odd.processes["0"].wait(30) == 125
+        session.wait_clean(job)
+        reports.with_name("away").rename(reports)
+        assert session.exception(job) == "lost"
+        session.check_ended_once()
+    assert ran(tmp_path) == 0
+
+
+def test_what_was_told_is_told_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as first:
+        job = first.job("true")
+        first.submit(job)
+        first.wait_for(job, "priority")
+        told = first.of(job)
+    for _ in range(2):
+        later = Session(odd, tmp_path)
+        later.tag = first.tag
+        with later:
+            assert odd.reattach({job.id: 0.0}) == {job.id: True}
+            later.wait(lambda later=later: len(later.of(job)) >= len(told), "its events")
+            assert later.of(job) == told
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """Though the queue takes no cancel, and starts it."""
+    odd.auto = False
+    odd.instead["end"] = [AWAY] * 3
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        session.cancel(job)
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        wait_until(lambda: odd.ended == ["0"])
+        assert session.exception(job) == "cancel"
+        assert "start" not in session.names(job)
+    assert ran(tmp_path) == 0
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_ends_well_before_its_cancel_takes_effect_has_succeeded(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A resume that took it for cancelled would run it again; one that failed is cancelled."""
+    with Session(odd, tmp_path) as session:
+        gate = tmp_path / "gate"
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit {code}")
+        session.submit(job)
+        session.wait_for(job, "start")
+        monkeypatch.setattr(Odd, "end_jobs", lambda odd, ids: odd.ended.extend(ids))
+        session.cancel(job)
+        wait_until(lambda: odd.ended == ["0"])
+        gate.touch()
+        session.wait_clean(job)
+        session.check_ended_once()
+        if code:
+            assert session.exception(job) == "cancel"
+        else:
+            assert "exception" not in session.names(job)
+            assert session.context(job, "finish")["status"] == 0
+
+
+def test_a_job_that_answers_its_cancel_with_exit_code_0_is_cancelled(
+    odd: Odd, tmp_path: Path
+) -> None:
+    with Session(odd, tmp_path) as session:
+        here = tmp_path / "here"
+        job = session.job(
+            "sh", "-c", f"trap 'exit 0' TERM; touch {here}; while :; do sleep 0.05; done"
+        )
+        session.submit(job)
+        wait_until(here.exists)
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+
+
+@pytest.mark.parametrize("call", ["ask", "find"])
+def test_a_queue_that_is_away_is_told_of_once_and_costs_nothing(
+    odd: Odd, tmp_path: Path, call: str
+) -> None:
+    odd.instead[call] = [AWAY] * 5
+    if call == "find":
+        odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = session.job("sleep", "1")
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    away = [text for text in session.problems() if "does again" not in text]
+    assert len(away) == 1
+    assert "no route to the queue" in away[0]
+
+
+def test_a_full_queue_is_waited_for(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [ExecutorError("100 jobs are the most", code="full")] * 3
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == 1
+    assert (
+        sum("takes no more jobs for now: 1 wait here" in text for text in session.problems()) == 1
+    )
+
+
+def test_a_refusal_is_that_jobs_failure_with_the_queues_words(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [ExecutorError("no such queue", hint="see qconf -sql")]
+    with Session(odd, tmp_path) as session:
+        job, good = session.job("true"), session.job("true")
+        session.run(job)
+        session.run(good)
+    assert "no such queue" in session.context(job, "exception")["note"]
+    assert session.exception(job) == "submit"
+    assert session.context(good, "finish")["status"] == 0
+
+
+def test_a_job_that_the_queue_forgets_is_lost_and_the_run_goes_on(odd: Odd, tmp_path: Path) -> None:
+    odd.auto, odd.forgets = False, True
+    with Session(odd, tmp_path) as session:
+        job = session.job("true")
+        session.run(job)
+        assert session.exception(job) == "lost"
+        session.check_ended_once()
+
+
+def test_a_job_that_was_told_as_lost_does_not_run_when_the_queue_starts_it_after_all(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """A retry of it runs by then."""
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        # Queues keep a copy of a script that is handed in.
+        shutil.copy(odd.batches["0"].script, tmp_path / "kept.sh")
+        odd.forgets = True
+        session.wait_clean(job)
+        assert session.exception(job) == "lost"
+        late = subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=False)
+        assert late.returncode == CLAIMED  # it has found the claim, and says so to its queue
+    assert ran(tmp_path) == 0
+
+
+def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    odd.instead["ask"] = [KeyError("JB_name")]
+    with Session(odd, tmp_path) as session:
+        session.submit(session.job("true"))
+        session.wait(
+            lambda: any(isinstance(event, ExecutorLost) for event in session.events), "its loss"
+        )
+        (lost,) = (event for event in session.events if isinstance(event, ExecutorLost))
+        assert "KeyError('JB_name')" in lost.reason
+        assert "test_polled_executor.py:" in lost.reason
+
+
+@pytest.mark.parametrize("task_id", ["-", "0"])
+def test_a_job_whose_node_died_fails_although_the_queue_starts_it_again(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str
+) -> None:
+    monkeypatch.setattr(Odd, "task_id", task_id)
+    odd.tells_codes = True
+    gate = tmp_path / "gate"
+    with Session(odd, tmp_path) as session:
+        job = session.job(
+            "sh", "-c", f"echo x >> ran; until [ -e {gate} ]; do sleep 0.05; done",
+            workdir=str(tmp_path),
+        )  # fmt: skip
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(lambda: ran(tmp_path))
+        odd.processes["0"].kill()
+        odd.processes["0"].wait(30)
+        odd.begin("0")  # on another node
+        session.wait_clean(job)
+        gate.touch()
+        assert session.exception(job) == "node-failure"
+        assert session.context(job, "finish")["status"] != 0
+        session.check_ended_once()
+    assert ran(tmp_path) == 1
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whichever copy the queue starts first; the queue tells the exit code of both."""
+    monkeypatch.setattr(Odd, "task_id", f"$(cat {tmp_path}/id)")
+    odd.auto, odd.tells_codes = False, True
+    odd.after["submit"] = [AWAY]
+    gate = tmp_path / "gate"
+    with Session(odd, tmp_path) as session:
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit 3")
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        wait_until(lambda: len(odd.batches) == 2)
+        (tmp_path / "id").write_text(first)
+        odd.begin(first)
+        session.wait_for(job, "start")
+        second = "1" if first == "0" else "0"
+        (tmp_path / "id").write_text(second)
+        odd.begin(second)
+        odd.processes[second].wait(30)
+        seen = odd.answers
+        wait_until(lambda: odd.answers > seen + 5)  # enough to believe that a job is over
+        assert "finish" not in session.names(job)
+        gate.touch()
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 3 << 8
+        session.check_ended_once()
+
+
+@pytest.mark.parametrize("off", [0.0, 3600.0, -3600.0])
+@pytest.mark.parametrize("heard", ["each", "at its end", "before the queue has said a word"])
+def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
+    off: float, heard: str
+) -> None:
+    out: list[JobEvent] = []
+    life = JobLife("a.0", {}, out)
+    now = life.handed_at = 1_000_000.0
+    if heard != "before the queue has said a word":
+        life.arrived(now)
+    if heard == "each":
+        life.started(now + 1 + off, "n1", now + 1)
+    life.ended(Report(0, "-", now + 1 + off, now + 31 + off, "n1"), now + 31.5, "")
+    times = [event.timestamp for event in out]
+    assert times == sorted(times)
+    assert times[-1] <= now + 31.5 + 1e-3
+    at = {event.name: event.timestamp for event in out}
+    assert at["finish"] - at["start"] == pytest.approx(30, abs=0.1)

@@ -1,0 +1,268 @@
+"""How soon a polled queue's executor knows what its queue alone can tell, and how often it asks for
+that: on a clock that goes only while nobody has anything to do, and while the queue answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, inquiry, pace, polled_run
+from ensemble_batch.inquiry import Inquiry
+from ensemble_batch.job_life import JobLife
+from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.spool import Spool
+from ensemble_testing import Session
+
+from ensemble_core import Job, Run
+from ensemble_core.model.events import JobEvent
+
+
+class Clockwork(PolledExecutor):
+    """A queue on a clock of its own with one job, which is in it until ``gone_at`` and missing from
+    the answers at ``holes``. An answer takes 0.3 s (of short periods less), and tells what was so
+    when it was asked for."""
+
+    def __init__(self, period: float) -> None:
+        self.poll = period
+        self.now = 1000.0
+        self.gone_at = self.shown_at = 0.0
+        self.holes: set[int] = set()
+        self.knows = True
+        self.asked: list[float] = []
+        self.accounted: list[float] = []
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        there = self.shown_at <= self.now < self.gone_at and len(self.asked) not in self.holes
+        self.asked.append(self.now)
+        self.now += min(0.3, self.poll / 50)
+        return [QueueJob("7", "running")] if there else []
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.accounted.append(self.now)
+        self.now += min(0.3, self.poll / 50)
+        return [QueueJob("7", "over", status=3 << 8)] if self.knows else []
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        raise NotImplementedError
+
+    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+
+
+class Watched:
+    """One job of a :class:`Clockwork`, and the executor's questions about it."""
+
+    def __init__(self, period: float, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.queue = Clockwork(period)
+        clock = SimpleNamespace(monotonic=lambda: self.queue.now)
+        patch.setattr(inquiry, "time", clock)
+        patch.setattr(polled_run, "time", clock)
+        run = Run("r", folder, lambda: self.queue.now)
+        self.told: list[JobEvent] = []
+        spool = Spool(str(folder / "spool"), {})
+        places = (str(folder), str(folder))
+        self.run = PolledRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
+        self.inquiry = Inquiry(self.run)
+        self.life = JobLife("a.0", {}, self.run.events)
+
+    def taken(self) -> None:
+        """The queue has taken the job."""
+        self.life.queue_id = "7"
+        self.life.counts_at = self.queue.now + pace.until_shown(self.queue.poll)
+        self.life.arrived(self.queue.now)
+        self.run.lives["a.0"] = self.life
+
+    def until(self, end: float) -> float | None:
+        """Go on until the job is over, which is when; not beyond ``end``."""
+        while not self.life.over:
+            dues = [end]
+            step = self.inquiry.due(self.queue.now, dues)
+            if step is not None:
+                step()
+            elif self.queue.now >= end:
+                return None
+            else:
+                self.queue.now = min(dues)
+        return self.queue.now
+
+
+@pytest.mark.parametrize("period", [0.2, 1.0, 5.0, 6.0, 15.0, 60.0])
+def test_an_end_of_which_no_job_tells_is_known_within_one_period_by_three_answers(
+    period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 0.0
+    for phase in range(48):
+        with monkeypatch.context() as patch:
+            watched = Watched(period, tmp_path, patch)
+            queue = watched.queue
+            watched.taken()
+            # Nearly three periods of phases, and the moment after a question among them.
+            queue.gone_at = queue.now + 1e-6 + phase * period / 16
+            known = watched.until(queue.now + 100 * period)
+            assert known is not None
+            longest = max(longest, known - queue.gone_at)
+            answers = sum(at >= queue.gone_at for at in queue.asked)
+            assert answers >= pace.MISSES if period < 6.0 else answers == pace.MISSES
+            assert len(queue.accounted) == 1
+    assert longest <= max(period, 6.0)
+    assert longest > 0.9 * period  # that moment was among them, and it is not asked all the time
+
+
+@pytest.mark.parametrize("period", [0.2, 1.0, 5.0])
+def test_a_queue_that_is_two_seconds_behind_is_believed_no_sooner_where_it_is_asked_often(
+    period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of jobs that qmaster makes now and then, or is too busy to make."""
+    watched = Watched(period, tmp_path, monkeypatch)
+    queue = watched.queue
+    queue.knows, queue.gone_at, queue.shown_at = False, float("inf"), queue.now + 2.5
+    watched.taken()
+    watched.run.ask_at = queue.now
+    assert watched.until(queue.now + 20.0) is None
+    queue.gone_at, begin = queue.now, queue.now  # and a hole of two seconds later
+    assert watched.until(begin + 2.0) is None
+    queue.gone_at = float("inf")
+    assert watched.until(begin + 20.0) is None
+
+
+def test_a_job_that_is_missed_later_does_not_hurry_the_verdict_on_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    queue = watched.queue
+    queue.gone_at = queue.now + 1.0
+    watched.taken()
+    other = JobLife("b.0", {}, watched.run.events)
+    other.queue_id, other.counts_at = "8", queue.now + pace.between(15.0) + 0.1
+    watched.run.lives["b.0"] = other
+    assert watched.until(queue.now + 15.0) is not None
+    assert other.misses == 2
+    assert queue.accounted[0] - queue.asked[0] >= pace.SOON + pace.SOON_AGAIN
+
+
+def test_a_job_that_begins_while_the_queue_is_said_to_have_lost_it_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS may not show yet that it has claimed itself."""
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    watched.queue.knows = False
+    watched.life.key = "k"
+    watched.taken()
+    monkeypatch.setattr(watched.run.spool, "names", list)
+    (tmp_path / "spool/reports/a.0@k").write_text("1000.5 node1 7\n")
+    begin = watched.queue.now
+    assert watched.until(begin + 16.0) is None
+    assert "start" in watched.life.told
+    assert watched.until(begin + 60.0) is not None  # its node has died
+
+
+def test_a_claim_without_a_word_does_not_keep_a_lost_job_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk's, or an earlier controller's that crashed in that moment."""
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    watched.queue.knows = False
+    watched.life.key = "k"
+    watched.taken()
+    assert watched.run.spool.claim("a.0", "k")
+    assert watched.until(watched.queue.now + 30.0) is not None
+    assert watched.run.events[-2].context["type"] == "lost"
+
+
+def test_a_queue_is_asked_a_fourth_more_often_than_each_period_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    watched.queue.gone_at = float("inf")
+    watched.taken()
+    watched.until(watched.queue.now + 1500.0)
+    assert 100 <= len(watched.queue.asked) <= 125
+    assert not watched.told
+
+
+def test_a_queue_that_has_no_job_of_the_run_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    monkeypatch.setattr(watched.queue, "nodes", lambda: watched.queue.asked.append(0.0) or {})
+    assert watched.until(watched.queue.now + 3600.0) is None
+    assert not watched.queue.asked
+
+
+@pytest.mark.parametrize("holes", [{2}, {2, 3}, {2, 3, 5, 6, 8}])
+def test_answers_that_lack_a_job_which_later_ones_have_are_not_believed(
+    holes: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    watched.queue.gone_at, watched.queue.holes = float("inf"), holes
+    watched.taken()
+    assert watched.until(watched.queue.now + 300.0) is None
+    assert len(watched.queue.asked) > max(holes)
+
+
+@pytest.mark.parametrize("period", [1.0, 15.0])
+def test_a_job_that_is_asked_for_at_once_may_come_into_the_answers_a_while_later(
+    period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another job keeps the questions coming, and the queue is a while behind."""
+    watched = Watched(period, tmp_path, monkeypatch)
+    queue = watched.queue
+    queue.gone_at = float("inf")
+    queue.shown_at = queue.now + period / 5
+    watched.taken()
+    watched.run.ask_at = queue.now
+    assert watched.until(queue.now + 4 * period) is None
+    assert queue.asked[0] < queue.shown_at
+    queue.gone_at = queue.now
+    assert watched.until(queue.now + max(period, 6.0)) is not None
+
+
+def test_a_job_that_never_comes_into_the_answers_is_over_within_one_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(15.0, tmp_path, monkeypatch)
+    watched.taken()
+    watched.run.ask_at = watched.queue.now
+    assert watched.until(watched.queue.now + 15.0) is not None
+
+
+class Slow(PolledExecutor):
+    """A queue that takes one job at a time and is asked whenever it may be."""
+
+    poll = 60.0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.full = threading.Event()
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        self.calls.append("submit")
+        return [str(len(self.calls))]
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        if self.calls[-1] == "submit":
+            self.calls.append("ask")
+        return [QueueJob(id_, "waiting") for id_ in ids]
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        return None
+
+    def end_jobs(self, ids: Collection[str]) -> None: ...
+
+
+def test_many_jobs_to_hand_in_do_not_keep_a_queue_from_being_asked_nor_the_reverse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "between", lambda period: 0.0)
+    queue = Slow()
+    with Session(queue, tmp_path) as session:
+        jobs: list[Job] = [session.job("true") for _ in range(10)]
+        session.submit(*jobs)
+        for job in jobs:
+            session.wait_for(job, "priority")
+        session.cancel(*jobs)
+        session.wait_clean(*jobs)
+    # The first may be asked about before the second is there.
+    assert queue.calls[:19] == ["submit", "ask"] * 9 + ["submit"]

@@ -1,0 +1,192 @@
+"""The executor ``pbs``: what PBS's commands are told, and what they say. The rest is
+:class:`PolledExecutor`'s. See the README."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from ensemble_batch import Batch, PolledExecutor, QueueJob
+
+from ensemble_core import ExecutorError, Job
+from ensemble_pbs.parse import blocks, count, queue_job, whole
+
+__all__ = ["PBSExecutor"]
+
+#: Messages while the server is away, busy or starting.
+_AWAY = (
+    "cannot connect to", "could not connect", "couldn't connect", "connection refused",
+    "no free connections", "connection table full", "server shutting down", "pbs_iff",
+    "end of file", "protocol error", "timed out", "timeout", "try again",
+)  # fmt: skip
+#: Messages of ``qsub`` when a limit on the number of jobs is reached.
+_FULL = re.compile(r"maximum number of jobs|would exceed (?!limit on resource)")
+#: Messages about a job that is over or was never there.
+_UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
+#: Ids that one command is given.
+_AT_ONCE = 500
+#: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
+_STEP = 50
+_BUSY_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
+
+
+class PBSExecutor(PolledExecutor):
+    """Runs jobs on an OpenPBS or PBS Pro complex; see the README for what it promises."""
+
+    name: ClassVar[str] = "pbs"
+    most_jobs: int = 1000
+    task_place: ClassVar[str] = "$PBS_ARRAY_INDEX"
+    task_id: ClassVar[str] = "$PBS_JOBID"
+    own_variables: ClassVar[tuple[str, ...]] = (
+        "PBS_", "NCPUS", "OMP_NUM_THREADS", "TMPDIR", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        queue: str | None = None,
+        project: str | None = None,
+        account: str | None = None,
+        gpu: str = "ngpus",
+        poll: float = 15.0,
+    ) -> None:
+        self._site = {"queue": queue, "project": project, "account": account}
+        self._gpu = gpu
+        self._history: list[str] = []
+        #: Jobs that were deleted and whose processes may still be there, and until when.
+        self._ending: dict[str, float] = {}
+        self.poll = poll
+
+    def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
+        """Return the output of a command. ``fine``: messages that make a failure no error."""
+        code, out, err = self.command(words)
+        lower = err.lower()
+        if code == 0 or (fine and re.search(fine, lower) and not _is_away(lower)):
+            return out
+        text = " ".join(line.strip() for line in err.splitlines())[:600]
+        what = text or f"{words[0]} ended with exit code {code}"
+        if _is_away(lower):
+            hint = "is the PBS server up? 'qstat -B' tells"
+            raise ExecutorError(what, hint=hint, code="no-answer", transient=True)
+        raise ExecutorError(what, code="full" if _FULL.search(lower) else "refused")
+
+    def connect(self) -> None:
+        for command in ("qsub", "qstat", "qdel", "qselect", "pbsnodes"):
+            if shutil.which(command) is None:
+                hint = "load the module that provides PBS, or run on a login node of the cluster"
+                raise ExecutorError(f"{command} is not on the PATH", hint=hint, code="no-pbs")
+        servers = blocks(self._run_command(["qstat", "-B", "-f"]))
+        if not servers:
+            hint = "is this PBS's qstat? 'qstat --version' tells"
+            raise ExecutorError("qstat -B names no server", hint=hint, code="no-answer")
+        server = next(iter(servers.values()))
+        self._history = ["-x"] if server.get("job_history_enable") == "True" else []
+        limits = [server]
+        if queue := self._site["queue"] or server.get("default_queue"):
+            limits += blocks(self._run_command(["qstat", "-Q", "-f", queue])).values()
+        sizes = [count(each, "max_array_size") for each in limits]
+        self.most_jobs = min([self.most_jobs, *(size for size in sizes if size)])
+
+    def wrong(self, job: Job) -> str | None:
+        if job.nodes > 1:
+            return (
+                f"it asks for {job.nodes} nodes, and jobs of several nodes are not started here: "
+                "say nodes: 1 and 'tasks'"
+            )
+        return None
+
+    def words(self, batch: Batch) -> list[str]:
+        """Return the command line that hands a batch in."""
+        job = batch.job
+        options = job.options.get(self.name, {})
+        # Without -f a qsub stays in the background and keeps its output open.
+        words = ["qsub", "-f", "-N", batch.name, "-m", "n", "-o", "/dev/null", "-e", "/dev/null"]
+        if len(batch.jobs) > 1:
+            words += ["-J", f"1-{len(batch.jobs)}"]
+        else:
+            words += ["-r", "n"]  # PBS takes no array that it may not run again
+        if job.urgency == 0:
+            words.append("-h")
+        elif job.urgency < 16:
+            words += ["-p", str((job.urgency - 16) * _STEP)]
+        chunk = {"ncpus": job.cores, **options.get("resources", {})}
+        if job.gpus:
+            chunk[self._gpu] = job.gpus
+        words += ["-l", ":".join(["select=1", *(f"{name}={n}" for name, n in chunk.items())])]
+        if job.duration:  # ours comes first: this is for the scheduler, and for want of it
+            words += ["-l", f"walltime={int(job.duration + self.grace + 60)}"]
+        for name, flag in (("queue", "-q"), ("project", "-P"), ("account", "-A")):
+            value = options.get(name, self._site[name])
+            if value is not None:
+                words += [flag, value]
+        # A program and not a script: no login shell comes between PBS and the wrapper.
+        return [*words, "--", "/bin/bash", batch.script]
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        out = self._run_command(self.words(batch)).strip()
+        if not re.fullmatch(r"\d+(\[\])?(\.\S+)?", out):
+            raise ExecutorError(f"qsub said {out[:200]!r}", code="garbled", transient=True)
+        return _ids(out, len(batch.jobs))
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        asked = sorted({whole(id_) for id_ in ids})
+        for at in range(0, len(asked), _AT_ONCE):
+            words = ["qstat", *self._history, "-t", "-f", *asked[at : at + _AT_ONCE]]
+            code, out, err = self.command(words)
+            said = f"{err}\n{out[:200]}".lower()
+            gone = re.search(_UNKNOWN, said) is not None
+            if _is_away(said) or not (gone or (code == 0 and out)):
+                what = err.strip()[:600] or f"qstat ended with exit code {code} and no answer"
+                raise ExecutorError(what, code="no-answer", transient=True)
+            jobs = blocks(out)
+            if (jobs or not gone) and not out.endswith("\n\n"):
+                what = f"qstat printed what cannot be read, or only a part: {out[-100:]!r}"
+                raise ExecutorError(what, code="garbled", transient=True)
+            yield from (queue_job(id_, fields) for id_, fields in jobs.items())
+        # PBS calls a job over that it deletes while the wrapper still ends its processes.
+        now = time.monotonic()
+        self._ending = {id_: until for id_, until in self._ending.items() if until > now}
+        yield from (QueueJob(id_, "running") for id_ in self._ending)
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        found = self._run_command(["qselect", *self._history, "-N", name]).split()
+        return _ids(whole(found[0]), size) if found else None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        words = list(ids)
+        for at in range(0, len(words), _AT_ONCE):
+            self._run_command(["qdel", *words[at : at + _AT_ONCE]], fine=_UNKNOWN)
+        until = time.monotonic() + self.grace + 1
+        self._ending.update(dict.fromkeys(ids, until))
+
+    def nodes(self) -> Mapping[str, float]:
+        """Return the nodes, the cores and the GPUs that are up, and those that are free."""
+        gauges: dict[str, float] = {}
+        for fields in blocks(self._run_command(["pbsnodes", "-a"])).values():
+            if _BUSY_STATES.search(fields.get("state", "down")):
+                continue
+            for gauge, resource in (("cores", "ncpus"), ("gpus", self._gpu)):
+                has = count(fields, f"resources_available.{resource}")
+                used = count(fields, f"resources_assigned.{resource}")
+                gauges[f"{gauge}.up"] = gauges.get(f"{gauge}.up", 0.0) + has
+                free = gauges.get(f"{gauge}.free", 0.0) + max(0, has - used)
+                gauges[f"{gauge}.free"] = free
+        return gauges
+
+
+def _is_away(said: str) -> bool:
+    return any(part in said for part in _AWAY)
+
+
+def _ids(id_: str, size: int) -> list[str]:
+    """Return the ids of the jobs of a batch.
+
+    >>> _ids("7[].head", 2), _ids("8.head", 1)
+    (['7[1].head', '7[2].head'], ['8.head'])
+    """
+    if size == 1:
+        return [id_]
+    return [id_.replace("[]", f"[{place}]") for place in range(1, size + 1)]

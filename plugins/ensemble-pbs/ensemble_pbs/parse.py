@@ -1,0 +1,82 @@
+"""What PBS's commands print, parsed.
+
+The text of ``-f`` is read and not JSON: ``qstat -F json`` names only the first of several jobs in
+some releases, and escapes environments wrongly in others. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from ensemble_batch import QueueJob, status_of
+
+__all__ = ["blocks", "count", "queue_job", "whole"]
+
+_STATES: Mapping[str, Literal["waiting", "running", "over"]] = {
+    **dict.fromkeys("QHWT", "waiting"),
+    **dict.fromkeys("RBESUM", "running"),
+    **dict.fromkeys("FX", "over"),
+}
+#: PBS's own reasons for an end, which it gives as negative exit codes.
+_REASONS: Mapping[int, tuple[str, str]] = {
+    -11: ("node-failure", "PBS stopped it to run it again"),
+    -20: ("node-failure", "its node could not be reached"),
+    -24: ("exec", "it used more cores than it asked for"),
+    -25: ("exec", "it used more cores than it asked for"),
+    -26: ("out-of-memory", "it used more virtual memory than it asked for"),
+    -27: ("out-of-memory", "it used more memory than it asked for"),
+    -28: ("timeout", "it used more CPU time than it asked for"),
+    -29: ("timeout", "PBS ended it at its walltime"),
+}
+#: The substate of a job that somebody deleted.
+_DELETED = "91"
+
+
+def blocks(text: str) -> dict[str, dict[str, str]]:
+    """Return the attributes of each job, node or server in a full listing, by its name."""
+    found: dict[str, dict[str, str]] = {}
+    for part in re.split(r"\n{2,}", text.replace("\n\t", "")):
+        first, *lines = part.strip("\n").split("\n")
+        pairs = (line.strip().partition(" = ") for line in lines if line[:1] == " ")
+        fields = {name: value for name, equals, value in pairs if equals}
+        if fields:
+            found[first.partition(": ")[2] or first] = fields
+    return found
+
+
+def count(fields: Mapping[str, str], name: str) -> int:
+    """Return a number among attributes; 0 if it is missing."""
+    value = fields.get(name, "")
+    return int(value) if value.isdigit() else 0
+
+
+def whole(id_: str) -> str:
+    """Return the id of the array that a job belongs to, or its own.
+
+    >>> whole("7[12].head"), whole("8.head")
+    ('7[].head', '8.head')
+    """
+    return re.sub(r"\[\d*\]", "[]", id_)
+
+
+def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
+    """Return what a listing says of a job."""
+    state = _STATES.get(fields.get("job_state", ""), "waiting")
+    comment = fields.get("comment", "")
+    if state == "waiting" and re.search("can never run|too many failed", comment, re.IGNORECASE):
+        return QueueJob(id_, "stuck", note=f"{comment} ('qstat -f {id_}'; 'qdel' or 'qalter' it)")
+    if state != "over":
+        return QueueJob(id_, state)
+    if fields.get("substate") == _DELETED:  # with the exit status 0 if it never ran
+        return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")
+    code = fields.get("Exit_status", "")
+    if not re.fullmatch(r"-?\d+", code):
+        return QueueJob(id_, "over")
+    number = int(code)
+    if number < 0:
+        kind, note = _REASONS.get(number, ("exec", "PBS could not start it"))
+        note = f"{note} (PBS's code {number}{': ' if comment else ''}{comment})"
+        return QueueJob(id_, "over", exception=kind, note=note)
+    return QueueJob(id_, "over", status=number - 256 if number >= 256 else status_of(number))

@@ -1,0 +1,73 @@
+"""A PBS that is away, slow, garbled or forgetful: a real one behind commands that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from ensemble_batch import pace
+from ensemble_pbs.executor import PBSExecutor
+from ensemble_testing import FaultSuite, Session, wait_until
+
+from ensemble_core import Executor
+
+if TYPE_CHECKING:
+    from conftest import Complex
+
+
+@pytest.mark.timeout(300)
+class TestPBS(FaultSuite):
+    commands: ClassVar = {"connect": "qstat", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
+    away = "qstat: cannot connect to server head (errno=111)"
+    nothing = "qstat: Unknown Job Id 1.head"
+
+    @pytest.fixture
+    def queue(self, pbs: Complex) -> None:
+        self.pbs = pbs
+
+    def make_executor(self, period: float = 1.0) -> Executor:
+        return PBSExecutor(queue=self.pbs.queue, poll=period)
+
+    def test_more_jobs_than_the_queue_takes_wait_and_go_later(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pace, "FULL", 1.0)
+        self.pbs.wait_idle()
+        with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
+            # Of other time limits, so that each is a job of its own.
+            gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
+            jobs = [
+                session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)
+                for number in range(4)
+            ]
+            session.submit(*jobs)
+            session.wait(lambda: bool(session.problems()), "a warning")
+            Path("gate").touch()
+            session.wait_clean(*jobs)
+        self.check(session, *jobs)
+        assert "would exceed" in session.problems()[0]
+
+    def test_arrays_have_no_more_tasks_than_the_server_allows(self, tmp_path: Path) -> None:
+        with self.pbs.limited("max_array_size", "2"):
+            with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
+                jobs = [self.counted(session) for _ in range(5)]
+                session.run(*jobs)
+            self.check(session, *jobs, told=(0,))
+            assert (self.folder / "qsub.calls").read_text().count("\n") == 3
+
+    def test_a_job_that_pbs_runs_again_fails_and_runs_once(self, session: Session) -> None:
+        """As after the death of a node: an array, which PBS may always run again."""
+        # Its wrapper can say nothing any more.
+        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
+        jobs = [session.job("sh", "-c", begin) for _ in range(2)]
+        session.submit(*jobs)
+        wait_until(lambda: self.ran_in.exists() and self.ran_in.read_text().count("\n") == 2)
+        (first,) = {session.context(job, "submit")["queue_id"].partition("[")[0] for job in jobs}
+        self.pbs.rerun(first)
+        self.pbs.wait_idle()
+        session.wait_clean(*jobs)
+        for job in jobs:
+            assert session.exception(job) == "node-failure"
+            assert session.context(job, "finish")["status"] != 0
+        assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)

@@ -1,0 +1,79 @@
+"""What is read of PBS's listings: output of real commands (OpenPBS 23.06.06), in ``recorded``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from ensemble_batch import QueueJob
+from ensemble_pbs.parse import blocks, count, queue_job
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def listed() -> dict[str, QueueJob]:
+    """The recorded jobs by the letter in their names, and their places in an array."""
+    jobs = blocks((RECORDED / "qstat.txt").read_text())
+    return {
+        fields["Job_Name"][4] + re.sub(r"^\d+\W*(\d*).*", r"\1", id_): queue_job(id_, fields)
+        for id_, fields in jobs.items()
+    }
+
+
+def test_each_job_of_a_listing_is_found_by_its_id() -> None:
+    assert len(blocks((RECORDED / "qstat.txt").read_text())) == 13
+
+
+@pytest.mark.parametrize(
+    ("job", "status"), [("a", 3 << 8), ("b1", 9), ("b2", 9)], ids=["exit", "signal", "signal"]
+)
+def test_an_exit_status_becomes_a_wait_status(job: str, status: int) -> None:
+    found = listed()[job]
+    assert (found.state, found.status, found.exception) == ("over", status, None)
+
+
+def test_a_job_over_its_walltime_is_a_timeout() -> None:
+    assert listed()["d"].exception == "timeout"
+    assert "-29" in listed()["d"].note
+
+
+def test_a_deleted_job_is_cancelled_and_no_success() -> None:
+    """PBS gives the exit status 0 to a job that it deletes."""
+    assert listed()["g"].exception == "cancel"
+    assert listed()["x"].exception == "cancel"
+
+
+def test_a_deleted_task_of_an_array_that_goes_on_is_over_without_a_status() -> None:
+    assert (listed()["e2"].state, listed()["e2"].status) == ("over", None)
+
+
+def test_a_job_that_can_never_run_is_stuck_and_says_why() -> None:
+    stuck = listed()["c"]
+    assert stuck.state == "stuck"
+    assert "ncpus (R: 99 A: 8 T: 8)" in stuck.note
+
+
+@pytest.mark.parametrize(("job", "state"), [("h", "waiting"), ("r", "running"), ("e1", "waiting")])
+def test_a_job_that_is_not_over_waits_or_runs(job: str, state: str) -> None:
+    assert listed()[job].state == state
+
+
+@pytest.mark.parametrize(
+    ("code", "exception"),
+    [(-27, "out-of-memory"), (-26, "out-of-memory"), (-20, "node-failure"), (-2, "exec")],
+)
+def test_pbs_reasons_become_exceptions(code: int, exception: str) -> None:
+    fields = {"job_state": "F", "substate": "93", "Exit_status": str(code), "comment": "why"}
+    found = queue_job("1.head", fields)
+    assert found.exception == exception
+    assert "why" in found.note
+
+
+def test_resources_of_a_node_and_attributes_of_the_server_are_read() -> None:
+    (node,) = blocks((RECORDED / "pbsnodes.txt").read_text()).values()
+    assert count(node, "resources_available.ncpus") == 8
+    (server,) = blocks((RECORDED / "server.txt").read_text()).values()
+    assert server["job_history_enable"] == "True"
+    assert count(server, "max_array_size") == 10000
+    assert count(server, "none") == 0

@@ -1,0 +1,25 @@
+"""What PBS would be handed for a job: its command line."""
+
+from __future__ import annotations
+
+from ensemble_pbs import ensemble_executors
+
+from ensemble_core import Job
+
+
+def test_a_job_is_rendered_as_the_command_that_submits_it() -> None:
+    (record,) = ensemble_executors()
+    assert record.render is not None
+    options = {"pbs": {"resources": {"mem": "4gb"}, "queue": "long"}}
+    job = Job(
+        id="a.3", group="a", index=3, command=("sim", "x y"), tasks=4, gpus_per_task=1,
+        duration=90.0, urgency=10, options=options,
+    )  # fmt: skip
+    made = record.render(job, {"project": "physics", "account": "a1"})
+    command, line = made.text.splitlines()
+    for words in (
+        "-l select=1:ncpus=4:mem=4gb:ngpus=4", "-l walltime=155", "-q long", "-P physics",
+        "-A a1", "-p -300", "-r n", "-- /bin/bash SCRIPT",
+    ):  # fmt: skip
+        assert f" {words} " in f"{command} "
+    assert line == "sim 'x y'"
