@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ensemble_core.engine.job_completion import JobCompletion
@@ -39,7 +39,7 @@ jobs:
     retry: {times: 2, wait: WAIT}
 rules:
   - {trigger: start, action: {name: submit}}
-  - {trigger: job-finish, when: "index > 2", repetitions: 4, action: {name: custom, label: ask}}
+  - {trigger: job-finish, when: "index > 0", repetitions: 4, action: {name: custom, label: ask}}
   - {trigger: job-fail, name: g, when: "index == 1", repetitions: 2, action: {name: retry}}
   - {trigger: job-lost, repetitions: 2, action: {name: cancel, label: g}}
 custom: |
@@ -123,9 +123,10 @@ LIFE = ("submit", "start", "finish", "clean")
 of_job = (st.integers(0, 9), st.sampled_from([0, 256]), st.booleans())
 steps = st.one_of(
     *[st.tuples(st.sampled_from(EVENTS), *of_job)] * 3,
-    *[st.tuples(st.just("life"), *of_job)] * 3,
+    *[st.tuples(st.just("life"), *of_job)] * 4,
     *[st.tuples(st.sampled_from(["wait", "answer", "answer", "fail"]))] * 2,
-    st.tuples(st.sampled_from(["cancel", "stop", "end"])),
+    st.tuples(st.just("stop")),
+    st.tuples(st.sampled_from(["cancel", "cancel", "end"])),
 )
 
 
@@ -193,7 +194,13 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_attempts_and_indices_move_as_the_tables_say() -> None:
     seen: set[tuple[str, str]] = set()
 
-    @given(st.sampled_from([0, 7]), st.sampled_from([3, 100]), st.lists(steps, max_size=60))
+    @example(7, 100, [("life", 0, 256), ("stop",)])  # a retry waits
+    @example(7, 100, [("life", 0, 0), ("life", 1, 0), ("answer",)])  # a function is under way
+    @given(
+        st.sampled_from([0, 7]),
+        st.sampled_from([3, 100]),
+        st.lists(steps, min_size=10, max_size=60),
+    )
     def moves(wait: int, jobs: int, told: list[tuple[Any, ...]]) -> None:
         watched = Watched(FILE.replace("WAIT", str(wait)).replace("JOBS", str(jobs)))
         watched.story.start()
