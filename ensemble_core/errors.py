@@ -7,8 +7,8 @@ it without a traceback. Called by every other module; imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 __all__ = [
     "EnsembleError",
@@ -17,6 +17,7 @@ __all__ = [
     "Location",
     "PluginError",
     "UsageError",
+    "call_plugin",
     "interrupted",
     "kind_of",
     "plugin_raised",
@@ -177,6 +178,35 @@ def to_author(culprit: object) -> str:
     return "tell the plugin's author ('ensemble plugins list' says whose it is)"
 
 
+def call_plugin(
+    function: Callable[..., object],
+    *arguments: object,
+    returns: type,
+    method: str = "build",
+    whose: str = "",
+    failed: str = "",
+    expected: str = "",
+) -> Any:
+    """Call a function of a plugin's record and check the type of what it returns.
+
+    Raises :class:`PluginError` if it is not of the type, which ``expected`` says in other words;
+    ``whose`` is empty if the surrounding message names the plugin. An unexpected exception becomes
+    a :class:`PluginError` with the text ``failed``; without a text it goes to the caller.
+    """
+    try:
+        returned = function(*arguments)
+    except EnsembleError:
+        raise
+    except Exception as error:
+        if not failed:
+            raise
+        raise plugin_raised(failed, error) from error
+    if not isinstance(returned, returns):
+        expected = expected or _with_article(returns.__name__)
+        raise returned_wrong(whose, method, returned, expected, function)
+    return returned
+
+
 def plugin_raised(what: str, error: BaseException) -> PluginError:
     """Return the error for an unexpected exception in a plugin's function."""
     place = raised_at(error)
@@ -203,9 +233,10 @@ def kind_of(value: object) -> str:
     >>> kind_of(None), kind_of(3), kind_of("x")
     ('None', 'an int', 'a str')
     """
-    if value is None:
-        return "None"
-    name = type(value).__name__
+    return "None" if value is None else _with_article(type(value).__name__)
+
+
+def _with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError, plugin_raised, returned_wrong
+from ensemble_core.errors import EnsembleError, UsageError, call_plugin, plugin_raised
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -108,11 +108,8 @@ def build_executor(
     from ensemble_core.plugin.executor import Executor
 
     with looking_in(registry), _options_of(registry, "executor", record):
-        built: object = record.build(defaults(record.options, options))
-        if not isinstance(built, Executor):
-            raise returned_wrong(
-                _shown(registry, "executor", record), "build", built, "an Executor", record.build
-            )
+        whose, given = _shown(registry, "executor", record), defaults(record.options, options)
+        built: Executor = call_plugin(record.build, given, returns=Executor, whose=whose)
         return built
 
 
@@ -125,11 +122,8 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
     record = registry.lookup("resizer", name)
     options = defaults(record.options, read_options(record, given, {}))
     with _options_of(registry, "resizer", record):
-        built: object = record.build(options)
-        if not isinstance(built, Resizer):
-            raise returned_wrong(
-                _shown(registry, "resizer", record), "build", built, "a Resizer", record.build
-            )
+        whose = _shown(registry, "resizer", record)
+        built: Resizer = call_plugin(record.build, options, returns=Resizer, whose=whose)
         return built
 
 

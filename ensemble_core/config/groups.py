@@ -21,7 +21,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.placeholders import TEXTS, check_placeholders
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
-from ensemble_core.errors import EnsembleError, returned_wrong
+from ensemble_core.errors import EnsembleError, call_plugin
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -80,10 +80,8 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
     for name, options in group.observe.items():
         try:
             record = context.registry.observers[name]
-            built: object = record.build(job, options)
-            if not isinstance(built, Observer):
-                shown = context.named(record, name)
-                raise returned_wrong(shown, "build", built, "an Observer", record.build)
+            shown = context.named(record, name)
+            call_plugin(record.build, job, options, returns=Observer, whose=shown)
         except EnsembleError as error:
             context.attach(error, (*path, "observe", name))
         except Exception:

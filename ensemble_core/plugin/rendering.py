@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
+from ensemble_core.errors import call_plugin
 from ensemble_core.model.jobs import Job
 
 if TYPE_CHECKING:
@@ -33,16 +33,11 @@ def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Re
     """Return what the executor would hand to its queue for a job. Raises :class:`PluginError` if
     its ``render`` is at fault."""
     assert record.render is not None
-    try:
-        made: object = record.render(job, options)
-    except EnsembleError:
-        raise
-    except Exception as error:
-        what = f"executor {record.name!r} cannot say what its queue is handed for {job.id}"
-        raise plugin_raised(what, error) from error
-    if not isinstance(made, Rendered):
-        whose = f"executor {record.name!r}"
-        raise returned_wrong(whose, "render", made, "a Rendered", record.render)
+    whose = f"executor {record.name!r}"
+    failed = f"{whose} cannot say what its queue is handed for {job.id}"
+    made: Rendered = call_plugin(
+        record.render, job, options, returns=Rendered, method="render", whose=whose, failed=failed
+    )
     return made
 
 
