@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ensemble_core.errors import Location as Location
     from ensemble_core.errors import PluginError as PluginError
     from ensemble_core.errors import UsageError as UsageError
+    from ensemble_core.errors import closest as closest
+    from ensemble_core.errors import did_you_mean as did_you_mean
     from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
@@ -108,7 +110,10 @@ else:
         "api.start": "load open_run run",
         "config.document": "Document",
         "config.reader": "read_yaml",
-        "errors": "EnsembleError ExecutorError FileErrors Location PluginError UsageError",
+        "errors": (
+            "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
+            "did_you_mean"
+        ),
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",

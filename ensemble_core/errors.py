@@ -8,7 +8,7 @@ it without a traceback. Called by every other module; imports none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "EnsembleError",
@@ -18,6 +18,8 @@ __all__ = [
     "PluginError",
     "UsageError",
     "call_plugin",
+    "closest",
+    "did_you_mean",
     "interrupted",
     "kind_of",
     "plugin_raised",
@@ -176,6 +178,34 @@ def to_author(culprit: object) -> str:
     if theirs and file[:1] not in ("", "<"):
         return f"this is your plugin: {file}:{line}"
     return "tell the plugin's author ('ensemble plugins list' says whose it is)"
+
+
+_S = TypeVar("_S", bound="str | None")
+
+
+def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that is most similar to ``name``; ``None`` if none is similar enough."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(names), 1, cutoff)), None)
+
+
+def did_you_mean(
+    name: str,
+    names: Iterable[str],
+    otherwise: _S,
+    *,
+    cutoff: float = 0.6,
+    form: str = "did you mean {!r}?",
+) -> str | _S:
+    """Return the hint for an unknown name: the closest one of ``names`` in ``form``, or else
+    ``otherwise``.
+
+    >>> did_you_mean("sumbit", ["submit", "cancel"], "known are submit, cancel")
+    "did you mean 'submit'?"
+    """
+    near = closest(name, names, cutoff)
+    return otherwise if near is None else form.format(near)
 
 
 def call_plugin(

@@ -10,14 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
 from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
@@ -371,11 +370,8 @@ class EnsembleRun:
 
 
 def _unknown_table(table: str, known: list[str]) -> UsageError:
-    near = get_close_matches(table, known, 1, 0.5)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif known:
-        hint = f"it has {', '.join(known)}"
-    else:
-        hint = "its file has no 'results:'; without a name there is a row for each job"
+    otherwise = "its file has no 'results:'; without a name there is a row for each job"
+    if known:
+        otherwise = f"it has {', '.join(known)}"
+    hint = did_you_mean(table, known, otherwise, cutoff=0.5)
     return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

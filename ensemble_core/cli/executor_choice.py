@@ -12,10 +12,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError, call_plugin, plugin_raised
+from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -209,8 +208,8 @@ def read_options(
 def _offer(name: str, properties: Mapping[str, Any]) -> str:
     if not properties:
         return "it has no options"
-    near = get_close_matches(name.replace("-", "_"), properties, 1)
-    return f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(properties)}"
+    listed = f"its options are {', '.join(properties)}"
+    return did_you_mean(name.replace("-", "_"), properties, listed)
 
 
 def _read(text: str, schema: Any) -> object:

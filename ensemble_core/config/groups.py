@@ -13,7 +13,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -21,7 +20,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.placeholders import TEXTS, check_placeholders
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
-from ensemble_core.errors import EnsembleError, call_plugin
+from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -226,7 +225,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
         return
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
-    if chosen is None and possible and not get_close_matches(name, executors, 1):
+    if chosen is None and possible and not closest(name, executors):
         return  # a member of the run that this file is for; that is known when it runs
     hint = context.registry.explain_missing("executor", name)
     if possible:

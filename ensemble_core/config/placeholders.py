@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.errors import did_you_mean
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
@@ -68,8 +68,8 @@ def check_placeholders(
             elif match[4] is None:  # {x:y} may well be text
                 missing.setdefault(name, place)
     for name, place in missing.items():
-        near = get_close_matches(name, known, 1, 0.7)
-        meant = f"did you mean {{{near[0]}}}? Or" if near else f"add {name} to 'parameters', or"
+        otherwise = f"add {name} to 'parameters', or"
+        meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
         context.report(
             place,
             f"the placeholder {{{name}}} has no parameter",

@@ -21,7 +21,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any
 
 import pluggy
 
-from ensemble_core.errors import Location, PluginError, interrupted
+from ensemble_core.errors import Location, PluginError, closest, did_you_mean, interrupted
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
@@ -275,21 +274,21 @@ class _Loader:
                 continue
             if name in HOOKS or name in FORMER_HOOKS:
                 raise PluginError(f"{name} is not marked with @hookimpl, so it would do nothing")
-            near = get_close_matches(name, HOOKS, 1, 0.85) if name.startswith("ensemble") else []
+            near = closest(name, HOOKS, 0.85) if name.startswith("ensemble") else None
             if near and not implemented:
                 raise PluginError(
-                    f"{name} is no hook and not marked with @hookimpl; did you mean {near[0]!r}?"
+                    f"{name} is no hook and not marked with @hookimpl; did you mean {near!r}?"
                 )
             if near:
                 self.warnings.append(
-                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near[0]!r} "
+                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near!r} "
                     "and mark it with @hookimpl"
                 )
 
 
 def _near_hook(name: str) -> str:
-    near = get_close_matches(name, HOOKS, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; the hooks are {', '.join(HOOKS)}"
+    listed = f"; the hooks are {', '.join(HOOKS)}"
+    return did_you_mean(name, HOOKS, listed, form="; did you mean {!r}?")
 
 
 def _real(path: Path) -> Path:

@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.errors import PluginError, kind_of
+from ensemble_core.errors import PluginError, closest, kind_of
 from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.jobs import RFC21_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
@@ -216,8 +215,7 @@ def meant_occasion(name: str) -> str | None:
     for prefix in ("job-", "resize-"):
         if prefix + name in OCCASIONS:
             return prefix + name
-    near = get_close_matches(name.lower().replace("_", "-"), OCCASIONS, 1, 0.85)
-    return near[0] if near else None
+    return closest(name.lower().replace("_", "-"), OCCASIONS, 0.85)
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:

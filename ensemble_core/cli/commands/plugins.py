@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from ensemble_core.cli.main import COMMANDS
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.cli.plugin_commands import find_commands, listed_commands
 from ensemble_core.cli.text_style import format_table, printable, style_of
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.plugin.validation import plain
 
@@ -140,8 +139,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
         hint = registry.explain_missing(kinds[0], name)
     else:
         known = {each for kind in kinds for each in registry.records(kind)}
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "'ensemble plugins list' shows all names"
+        hint = did_you_mean(name, known, "'ensemble plugins list' shows all names")
     what = kinds[0] if len(kinds) == 1 else f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
     return UsageError(f"there is no {what} named {name!r}", hint=hint, code="no-such-record")
 

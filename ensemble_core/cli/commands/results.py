@@ -10,7 +10,7 @@ from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.job_rows import TIMES
 
 __all__ = ["results"]
@@ -55,13 +55,9 @@ def results(
 
 
 def _unknown(table: str, known: list[str]) -> UsageError:
-    from difflib import get_close_matches
 
-    near = get_close_matches(table, known, 1, 0.5)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif known:
-        hint = f"it has {', '.join(known)}"
-    else:
-        hint = "its file has no 'results:'; without a name there is a row for each job"
+    otherwise = "its file has no 'results:'; without a name there is a row for each job"
+    if known:
+        otherwise = f"it has {', '.join(known)}"
+    hint = did_you_mean(table, known, otherwise, cutoff=0.5)
     return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError, closest, did_you_mean
 from ensemble_core.cli.toolkit import (
     KeptRun,
     complete_runs,
@@ -218,7 +218,6 @@ def plot(
 def _of_table(
     kept: KeptRun, name: str, title: str | None, parallel: bool
 ) -> TablePicture | ParallelPicture:
-    from difflib import get_close_matches
 
     from ensemble_plot.table_picture import table_picture
 
@@ -234,11 +233,10 @@ def _of_table(
         return generator_picture(name, generators[name].vocs, standing, title)
     if name not in tables:
         known = [*tables, *generators]
-        near = get_close_matches(name, known, 1, 0.5)
         listed = f"it has {', '.join(known)}" if known else "its file has no 'results:'"
         raise UsageError(
             f"the run has no table {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near else listed,
+            hint=did_you_mean(name, known, listed, cutoff=0.5),
             code="no-such-table",
         )
     if parallel:
@@ -348,11 +346,10 @@ class _Selection:
                 raise self._unknown("job", name, tracks)
 
     def _unknown(self, kind: str, name: str, known: Iterable[str]) -> EnsembleError:
-        from difflib import get_close_matches
 
         names = list(known)
         lower = {each.lower(): each for each in reversed(names)}
-        near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
+        near = lower.get(closest(name.lower(), lower) or "")
         shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
         what = {
             "variable": f"no job of run {self._kept.tag} reported {name!r}",
@@ -362,7 +359,7 @@ class _Selection:
         listed = f"there {'is' if len(names) == 1 else 'are'} {shown or 'none'}"
         return UsageError(
             what,
-            hint=f"did you mean {near[0]!r}? {listed}" if near else listed,
+            hint=f"did you mean {near!r}? {listed}" if near else listed,
             code=f"no-such-{kind}",
         )
 
