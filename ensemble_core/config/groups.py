@@ -17,7 +17,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.placeholders import TEXTS, check_placeholders
+from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.errors import EnsembleError, call_plugin, closest
@@ -142,8 +142,9 @@ def change_group(
     if not context.intact(path) or len(context.errors) > before:
         return None
     if merge:
-        group, new = replace(group, more=()), fields.pop("parameters", {})
-        if new:
+        if group.more:
+            group = replace(group, more=())
+        if new := fields.pop("parameters", {}):
             own = {name: new.get(name, values) for name, values in group.parameters.items()}
             fields["parameters"] = own
             fields["points"] = {n: v for n, v in group.points.items() if n not in new}
@@ -151,9 +152,10 @@ def change_group(
     elif "parameters" in fields:
         fields.setdefault("points", {})  # the whole sweep
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
-    changed = replace(changed, more=tuple(more))
-    for entry in (changed, *more):
-        _check_whole(context, path, spec, entry)
+    if more:
+        changed = replace(changed, more=tuple(more))
+    for old, entry in zip((group, *group.more), (changed, *more), strict=True):
+        _check_whole(context, path, spec, entry, old)
     return changed if len(context.errors) == before else None
 
 
@@ -163,8 +165,16 @@ def _changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
     return replace(group, **fields)
 
 
-def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    check_placeholders(context, path, spec, group)
+def _check_whole(
+    context: Context,
+    path: Path,
+    spec: Mapping[str, Any],
+    group: JobGroup,
+    old: JobGroup | None = None,
+) -> None:
+    """Check a group, or what ``old`` becomes by these changes."""
+    if old is None or not _same_placeholders(old, group, spec):
+        check_placeholders(context, path, spec, group)
     for name in group.environment_from:
         if name in group.environment:
             context.report(
@@ -195,6 +205,16 @@ def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: J
         )
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
+
+
+def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
+    """True if only values of parameters change, so that the check of the old placeholders holds."""
+    return (
+        [*spec] == ["parameters"]
+        and old.parameters.keys() == group.parameters.keys()
+        and old.points.keys() == group.points.keys()
+        and not has_formats(group, group.parameters)
+    )
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:

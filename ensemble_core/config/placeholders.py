@@ -6,7 +6,7 @@ Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.sweeps import Range
 
-__all__ = ["TEXTS", "check_placeholders", "words_of"]
+__all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
 
 #: Fields of a group, beside command and environment, that may have placeholders.
 TEXTS = ("workdir", "stdout", "stderr")
@@ -98,6 +98,16 @@ def check_placeholders(
                 code="unused-parameter",
                 where=context.document.at_key(place),
             )
+
+
+def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
+    """True if one of these parameters is written in a format, which not every value fits."""
+    texts = [*group.command, *group.environment.values()]
+    texts += [text for name in TEXTS if (text := getattr(group, name))]
+    for part in (group.observe, group.options):
+        texts += _strings(part)
+    with_colon = [text for text in texts if ":" in text]
+    return any(f"{{{name}:" in text for text in with_colon for name in names)
 
 
 def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
