@@ -6,6 +6,7 @@ As ``ensemble run --or-resume`` does; the program brings its callables again. Ca
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.or_resume import never_began
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.config.reader import read_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, migrate
 from ensemble_core.journal.requests import forget_requests
@@ -99,9 +101,16 @@ def _taken_up(folder: Path, lock: Lock, source: Source, overrides: Sequence[str]
     return EnsembleRun(folder.name, folder, task=task, program=source.program)
 
 
+def _data(text: str) -> str:
+    """The data that a text says; ``1``, ``1.0`` and ``true`` are not the same."""
+    return json.dumps(read_text(text, "").data)
+
+
 def _check(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
     text = past.journal.texts()[-1]
-    if (text.text, text.overrides) != (source.text, tuple(overrides)):
+    # The text of a mapping depends on the version of PyYAML, and whether it has libyaml.
+    same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
+    if not same or text.overrides != tuple(overrides):
         raise UsageError(
             f"{source.file or 'the mapping'} has changed since run {past.tag} read it",
             hint="go on with it as it was, or choose another tag; 'ensemble resume "
