@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ensemble_core.errors import UsageError as UsageError
     from ensemble_core.errors import closest as closest
     from ensemble_core.errors import did_you_mean as did_you_mean
+    from ensemble_core.errors import no_such as no_such
     from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
@@ -112,7 +113,7 @@ else:
         "config.reader": "read_yaml",
         "errors": (
             "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
-            "did_you_mean"
+            "did_you_mean no_such"
         ),
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",

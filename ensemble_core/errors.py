@@ -7,7 +7,7 @@ it without a traceback. Called by every other module; imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "did_you_mean",
     "interrupted",
     "kind_of",
+    "no_such",
     "plugin_raised",
     "raised_at",
     "returned_wrong",
@@ -206,6 +207,13 @@ def did_you_mean(
     """
     near = closest(name, names, cutoff)
     return otherwise if near is None else form.format(near)
+
+
+def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
+    """Return the error for a name that ``whose`` does not have, of those that are ``known``."""
+    listed = f"it has {', '.join(known)}" if known else if_empty
+    hint = did_you_mean(name, known, listed, cutoff=0.5)
+    return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
 
 
 def call_plugin(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ensemble_core.api.rows import Rows
 from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
-from ensemble_core.errors import UsageError, did_you_mean
+from ensemble_core.errors import UsageError, no_such
 from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ class EnsembleRun:
         def found(engine: Engine) -> Rows:
             tables = engine.state.ensemble.tables
             if name not in tables:
-                raise _unknown_table(name, list(tables))
+                if_empty = "its file has no 'results:'; without a name there is a row for each job"
+                raise no_such("the run", "table", name, tables, if_empty)
             return Rows(tables[name].shown, engine.tables().shown(name))
 
         return self._ask(found)
@@ -367,11 +368,3 @@ class EnsembleRun:
         from ensemble_core.api.notebook import as_html
 
         return as_html(self)
-
-
-def _unknown_table(table: str, known: list[str]) -> UsageError:
-    otherwise = "its file has no 'results:'; without a name there is a row for each job"
-    if known:
-        otherwise = f"it has {', '.join(known)}"
-    hint = did_you_mean(table, known, otherwise, cutoff=0.5)
-    return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

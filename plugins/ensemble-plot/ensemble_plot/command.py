@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import EnsembleError, UsageError, closest, did_you_mean
+from ensemble_core import EnsembleError, UsageError, closest, no_such
 from ensemble_core.cli.toolkit import (
     KeptRun,
     complete_runs,
@@ -218,7 +218,6 @@ def plot(
 def _of_table(
     kept: KeptRun, name: str, title: str | None, parallel: bool
 ) -> TablePicture | ParallelPicture:
-
     from ensemble_plot.table_picture import table_picture
 
     engine = kept.recover(compare=False).engine
@@ -232,13 +231,8 @@ def _of_table(
             return parallel_picture(name, generators[name].vocs, standing, title)
         return generator_picture(name, generators[name].vocs, standing, title)
     if name not in tables:
-        known = [*tables, *generators]
-        listed = f"it has {', '.join(known)}" if known else "its file has no 'results:'"
-        raise UsageError(
-            f"the run has no table {name!r}",
-            hint=did_you_mean(name, known, listed, cutoff=0.5),
-            code="no-such-table",
-        )
+        if_empty = "its file has no 'results:'"
+        raise no_such("the run", "table", name, [*tables, *generators], if_empty)
     if parallel:
         raise click.UsageError("--parallel is for a generator's points, and this is a table")
     return table_picture(name, tables[name], engine.tables().shown(name), title)
