@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.executor_choice import (
     ExecutorChoice,
     build_executor,
@@ -31,7 +32,6 @@ from ensemble_core.cli.options import (
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
-from ensemble_core.cli.text_style import printable
 from ensemble_core.config.source import read
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
@@ -235,17 +235,14 @@ def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
 def _adopt(engine: Engine, ensemble: Ensemble) -> None:
     """Go on with a changed file; say which rules can have no effect any more."""
     for rule in engine.adopt(ensemble):
-        click.echo(
-            f"warning: rule {rule}, which joined while the run was under way, speaks of what the "
-            "changed file does not have: it is gone",
-            err=True,
+        print_warning(
+            f"rule {rule}, which joined while the run was under way, speaks of what the changed "
+            "file does not have: it is gone"
         )
     for state in engine.state.rules.states.values():
         if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
-            click.echo(
-                f"warning: rule {state.rule.id} waits for the start, which is over: it never fires",
-                err=True,
-            )
+            rule_id = state.rule.id
+            print_warning(f"rule {rule_id} waits for the start, which is over: it never fires")
 
 
 def _go_to(folder: str, tag: str) -> None:
@@ -279,8 +276,7 @@ def _changed_file(past: KeptRun, text: Text, accept: bool) -> Text | None:
     try:
         now = read(text.file)
     except EnsembleError as error:
-        told = f"warning: the run goes on with the file as it was: {error}"
-        click.echo(printable(told), err=True)
+        print_warning(f"the run goes on with the file as it was: {error}")
         return None
     if now == text.text:
         # Files that it names are read anew only where changes are accepted.

@@ -19,6 +19,7 @@ from ensemble_core.cli.toolkit import (
     json_option,
     print_error,
     print_line,
+    print_warning,
     printable,
     state_option,
     to_json,
@@ -296,7 +297,7 @@ class _Selection:
             for text in self._kept.journal.texts():
                 found.update(spoken_of(self._kept.loading(text), added))
         except EnsembleError as error:
-            click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
+            print_warning(f"the ensemble file is not understood here: {error}")
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
