@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ensemble_core.errors import Location as Location
     from ensemble_core.errors import PluginError as PluginError
     from ensemble_core.errors import UsageError as UsageError
+    from ensemble_core.errors import closest as closest
+    from ensemble_core.errors import did_you_mean as did_you_mean
+    from ensemble_core.errors import no_such as no_such
     from ensemble_core.errors import raised_at as raised_at
     from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
@@ -93,7 +96,8 @@ else:
         "config.document": "Document",
         "config.reader": "read_yaml",
         "errors": (
-            "EnsembleError ExecutorError FileErrors Location PluginError UsageError raised_at"
+            "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
+            "did_you_mean no_such raised_at"
         ),
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",

@@ -7,8 +7,8 @@ it without a traceback. Called by every other module; imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "EnsembleError",
@@ -17,8 +17,12 @@ __all__ = [
     "Location",
     "PluginError",
     "UsageError",
+    "call_plugin",
+    "closest",
+    "did_you_mean",
     "interrupted",
     "kind_of",
+    "no_such",
     "plugin_raised",
     "raised_at",
     "returned_wrong",
@@ -177,6 +181,70 @@ def to_author(culprit: object) -> str:
     return "tell the plugin's author ('ensemble plugins list' says whose it is)"
 
 
+_S = TypeVar("_S", bound="str | None")
+
+
+def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that is most similar to ``name``; ``None`` if none is similar enough."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(names), 1, cutoff)), None)
+
+
+def did_you_mean(
+    name: str,
+    names: Iterable[str],
+    otherwise: _S,
+    *,
+    cutoff: float = 0.6,
+    form: str = "did you mean {!r}?",
+) -> str | _S:
+    """Return the hint for an unknown name: the closest one of ``names`` in ``form``, or else
+    ``otherwise``.
+
+    >>> did_you_mean("sumbit", ["submit", "cancel"], "known are submit, cancel")
+    "did you mean 'submit'?"
+    """
+    near = closest(name, names, cutoff)
+    return otherwise if near is None else form.format(near)
+
+
+def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
+    """Return the error for a name that ``whose`` does not have, of those that are ``known``."""
+    listed = f"it has {', '.join(known)}" if known else if_empty
+    hint = did_you_mean(name, known, listed, cutoff=0.5)
+    return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
+
+
+def call_plugin(
+    function: Callable[..., object],
+    *arguments: object,
+    returns: type,
+    method: str = "build",
+    whose: str = "",
+    failed: str = "",
+    expected: str = "",
+) -> Any:
+    """Call a function of a plugin's record and check the type of what it returns.
+
+    Raises :class:`PluginError` if it is not of the type, which ``expected`` says in other words;
+    ``whose`` is empty if the surrounding message names the plugin. An unexpected exception becomes
+    a :class:`PluginError` with the text ``failed``; without a text it goes to the caller.
+    """
+    try:
+        returned = function(*arguments)
+    except EnsembleError:
+        raise
+    except Exception as error:
+        if not failed:
+            raise
+        raise plugin_raised(failed, error) from error
+    if not isinstance(returned, returns):
+        expected = expected or _with_article(returns.__name__)
+        raise returned_wrong(whose, method, returned, expected, function)
+    return returned
+
+
 def plugin_raised(what: str, error: BaseException) -> PluginError:
     """Return the error for an unexpected exception in a plugin's function."""
     place = raised_at(error)
@@ -203,9 +271,10 @@ def kind_of(value: object) -> str:
     >>> kind_of(None), kind_of(3), kind_of("x")
     ('None', 'an int', 'a str')
     """
-    if value is None:
-        return "None"
-    name = type(value).__name__
+    return "None" if value is None else _with_article(type(value).__name__)
+
+
+def _with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 

@@ -5,6 +5,7 @@ As ``ensemble run --or-resume`` does; the program brings its callables again. Ca
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.source import Source
 from ensemble_core.api.task import Task
+from ensemble_core.config.reader import read_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
@@ -76,10 +78,17 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
     return EnsembleRun(tag, folder, task=task, program=source.program)
 
 
+def _data(text: str) -> str:
+    """The data that a text says; ``1``, ``1.0`` and ``true`` are not the same."""
+    return json.dumps(read_text(text, "").data)
+
+
 def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
     """Raise :class:`UsageError` if the file has changed, or this is not the run's folder."""
     text = past.journal.texts()[-1]
-    if (text.text, text.overrides) != (source.text, tuple(overrides)):
+    # The text of a mapping depends on the version of PyYAML, and whether it has libyaml.
+    same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
+    if not same or text.overrides != tuple(overrides):
         raise UsageError(
             f"{source.file or 'the mapping'} has changed since run {past.tag} read it",
             hint="go on with it as it was, or choose another tag; 'ensemble resume "

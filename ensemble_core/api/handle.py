@@ -11,14 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
 from ensemble_core.config.document import plain
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, no_such
 from ensemble_core.journal.job_rows import TIMES
 from ensemble_core.session.plugins import FindPlugins, find_plugins
 
@@ -137,7 +136,8 @@ class EnsembleRun:
         def found(engine: Engine) -> Rows:
             tables = engine.state.ensemble.tables
             if name not in tables:
-                raise _unknown_table(name, list(tables))
+                if_empty = "its file has no 'results:'; without a name there is a row for each job"
+                raise no_such("the run", "table", name, tables, if_empty)
             return Rows(tables[name].shown, engine.tables().shown(name))
 
         return self._ask(found)
@@ -381,14 +381,3 @@ class EnsembleRun:
         from ensemble_core.api.notebook import as_html
 
         return as_html(self)
-
-
-def _unknown_table(table: str, known: list[str]) -> UsageError:
-    near = get_close_matches(table, known, 1, 0.5)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif known:
-        hint = f"it has {', '.join(known)}"
-    else:
-        hint = "its file has no 'results:'; without a name there is a row for each job"
-    return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

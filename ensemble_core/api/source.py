@@ -75,17 +75,28 @@ def _names_file(value: object) -> bool:
 def _dumped(data: Mapping[str, Any]) -> str:
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    try:
+        return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
+    except UnicodeEncodeError:  # half a surrogate pair: the reader tells where
+        return _dumped_by(yaml.SafeDumper, data)
+
+
+def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
+    import yaml
+
+    class Dumper(base):  # type: ignore[misc]  # libyaml's, where there is one
         """Texts in quotation marks, so that none is read as a number; no aliases."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
+    def text(dumper: Any, value: str) -> yaml.ScalarNode:
+        node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
+        return node
 
     Dumper.add_representer(str, text)
-    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+    dumped: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return dumped
 
 
 @dataclass(slots=True)

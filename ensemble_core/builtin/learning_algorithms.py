@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 
 __all__ = ["LEARNING", "after_each"]
@@ -49,10 +48,9 @@ def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
 def _by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     groups, statistic = options["groups"], options["statistic"]
     if view.statistics and statistic not in view.statistics and not _QUANTILE.fullmatch(statistic):
-        near = get_close_matches(statistic, view.statistics, 1)
         raise UsageError(
             f"there is no statistic {statistic!r}",
-            hint=f"did you mean {near[0]!r}?" if near else "mean, median, max …",
+            hint=did_you_mean(statistic, view.statistics, "mean, median, max …"),
             code="no-such-statistic",
         )
     action = {

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.builtin.line_observers import MOST_FIELDS, JsonLines, KeyValue, Patterns
+from ensemble_core.errors import closest
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin, hookimpl
@@ -31,7 +31,7 @@ class _Unasked(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in VARIABLES or not _NAME.fullmatch(name):
             raise KeyError(name)
-        if get_close_matches(name, self._fields, 1, 0.6):
+        if closest(name, self._fields):
             raise KeyError(name)
         return f"add {name!r} to the fields of {self._observer}"
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli import end_at_ctrl_c
-from ensemble_core.errors import EnsembleError, interrupted
+from ensemble_core.errors import EnsembleError, did_you_mean, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]
 
@@ -50,10 +50,8 @@ class CommandGroup(click.Group):
 
     def hint(self, name: str, known: Sequence[str]) -> str:
         """The error for a command that does not exist, with a suggestion."""
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, 1)
-        return f"Did you mean {near[0]!r}?" if near else f"Commands are {', '.join(known)}."
+        listed = f"Commands are {', '.join(known)}."
+        return did_you_mean(name, known, listed, form="Did you mean {!r}?")
 
     def main(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins
 from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, UsageError
@@ -49,11 +50,10 @@ def go_on(
         if not display.as_json:
             click.echo(f"run {tag} is over, with exit code {info.exit_code}{reason}", err=True)
             if _has_changed(folder / NAME, file):
-                click.echo(
-                    f"warning: {file} has changed since run {tag} read it\n"
+                print_warning(
+                    f"{file} has changed since run {tag} read it\n"
                     f"  hint: 'ensemble resume {tag} --accept-changes' opens it again where the "
-                    "change gives it something to do; another --tag begins another",
-                    err=True,
+                    "change gives it something to do; another --tag begins another"
                 )
         return info.exit_code or 0
     from ensemble_core.cli.commands.resume import resume_run

@@ -65,9 +65,10 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        from ensemble_core.plugin.load_guard import guarded
+        from ensemble_core.plugin.load_guard import Watchdog, guarded
 
-        with guarded(f"command {point.name!r} of {point.distribution} {point.version}"):
+        shown = f"command {point.name!r} of {point.distribution} {point.version}"
+        with Watchdog() as watchdog, guarded(shown, watchdog):
             command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is no click command")

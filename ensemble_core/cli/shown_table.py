@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ensemble_core.cli.table_output import aligned
 from ensemble_core.engine.engine import Engine
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import no_such
 from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["ShownTable", "check_table", "metric_lines", "table_lines"]
@@ -18,18 +18,8 @@ _SHARE = 0.02
 
 def check_table(ensemble: Ensemble, name: str | None) -> None:
     """Raises :class:`UsageError` for a table that the ensemble does not have."""
-    if name is None or name in ensemble.tables:
-        return
-    from difflib import get_close_matches
-
-    known = list(ensemble.tables)
-    near = get_close_matches(name, known, 1, 0.5)
-    listed = f"it has {', '.join(known)}" if known else "it has no 'results:'"
-    raise UsageError(
-        f"the file has no table {name!r}",
-        hint=f"did you mean {near[0]!r}?" if near else listed,
-        code="no-such-table",
-    )
+    if not (name is None or name in ensemble.tables):
+        raise no_such("the file", "table", name, ensemble.tables, "it has no 'results:'")
 
 
 def table_lines(engine: Engine, name: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple, cast
 
 from ensemble_core.config.changes import JOB_FIELDS, check_merge, known_now
@@ -19,7 +18,7 @@ from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.jobs import JobGroup
@@ -477,8 +476,7 @@ class OptionCheck:
             return
         if occasion.names is not None:
             for name in sorted(bare - scoped - {*occasion.names}):
-                near = get_close_matches(name, occasion.names, 1, 0.6)
-                meant = f"did you mean {{{near[0]}}}? Or " if near else ""
+                meant = did_you_mean(name, occasion.names, "", form="did you mean {{{}}}? Or ")
                 context.report(
                     path,
                     f"the event of trigger {occasion.trigger!r} has no field {name!r}",
@@ -499,7 +497,7 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
             name
             for name in asked
             # A field of the event itself that is misspelt is no column.
-            if not get_close_matches(name, occasion.own, 1, 0.75)
+            if not closest(name, occasion.own, 0.75)
             and context.left_out(name, occasion.group, path)
         ]
     )
@@ -572,11 +570,11 @@ def _check_message(context: Context, path: Path, text: str, occasion: Occasion) 
             continue
         if occasion.names is None or name in occasion.names:
             continue
-        near = get_close_matches(name, occasion.names, 1, 0.6)
+        near = closest(name, occasion.names)
         if not near and not name.isidentifier():  # {x.y} may well be text
             continue
         if near:
-            meant = f"did you mean {{{near[0]}}}? Or"
+            meant = f"did you mean {{{near}}}? Or"
         else:
             meant = f"{_where_it_may_be(context, name, occasion)}; if it is no field,"
         context.report(

@@ -17,6 +17,7 @@ from ensemble_core.errors import (
     EnsembleError,
     Location,
     UsageError,
+    closest,
     plugin_raised,
     raised_at,
     written_at,
@@ -100,7 +101,7 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
     """The name that may have been meant: one that differs in its capitals, or looks much alike."""
     alike = [other for other in names if other.lower() == name.lower()]
-    return next(iter(alike or get_close_matches(name, names, 1, cutoff)), None)
+    return alike[0] if alike else closest(name, names, cutoff)
 
 
 class Context:
@@ -394,11 +395,11 @@ class Context:
             return found
         variables = self.variables(found.group) or frozenset()
         variables |= self.results(found.group)
-        near = get_close_matches(found.variable, [*VARIABLES, *variables], 1, 0.5)
+        near = closest(found.variable, [*VARIABLES, *variables], 0.5)
         if hint:
             pass
         elif near:
-            hint = f"did you mean '{found.statistic}.{found.group}-{near[0]}'?"
+            hint = f"did you mean '{found.statistic}.{found.group}-{near}'?"
         elif variables:
             hint = f"its observers yield {', '.join(sorted(variables)[:15])}"
         else:

@@ -13,15 +13,14 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.placeholders import TEXTS, check_placeholders
+from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
-from ensemble_core.errors import EnsembleError, returned_wrong
+from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -80,10 +79,8 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
     for name, options in group.observe.items():
         try:
             record = context.registry.observers[name]
-            built: object = record.build(job, options)
-            if not isinstance(built, Observer):
-                shown = context.named(record, name)
-                raise returned_wrong(shown, "build", built, "an Observer", record.build)
+            shown = context.named(record, name)
+            call_plugin(record.build, job, options, returns=Observer, whose=shown)
         except EnsembleError as error:
             context.attach(error, (*path, "observe", name))
         except Exception:
@@ -145,8 +142,9 @@ def change_group(
     if not context.intact(path) or len(context.errors) > before:
         return None
     if merge:
-        group, new = replace(group, more=()), fields.pop("parameters", {})
-        if new:
+        if group.more:
+            group = replace(group, more=())
+        if new := fields.pop("parameters", {}):
             own = {name: new.get(name, values) for name, values in group.parameters.items()}
             fields["parameters"] = own
             fields["points"] = {n: v for n, v in group.points.items() if n not in new}
@@ -154,9 +152,10 @@ def change_group(
     elif "parameters" in fields:
         fields.setdefault("points", {})  # the whole sweep
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
-    changed = replace(changed, more=tuple(more))
-    for entry in (changed, *more):
-        _check_whole(context, path, spec, entry)
+    if more:
+        changed = replace(changed, more=tuple(more))
+    for old, entry in zip((group, *group.more), (changed, *more), strict=True):
+        _check_whole(context, path, spec, entry, old)
     return changed if len(context.errors) == before else None
 
 
@@ -166,8 +165,16 @@ def _changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
     return replace(group, **fields)
 
 
-def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    check_placeholders(context, path, spec, group)
+def _check_whole(
+    context: Context,
+    path: Path,
+    spec: Mapping[str, Any],
+    group: JobGroup,
+    old: JobGroup | None = None,
+) -> None:
+    """Check a group, or what ``old`` becomes by these changes."""
+    if old is None or not _same_placeholders(old, group, spec):
+        check_placeholders(context, path, spec, group)
     for name in group.environment_from:
         if name in group.environment:
             context.report(
@@ -200,6 +207,16 @@ def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: J
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
 
+def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
+    """True if only values of parameters change, so that the check of the old placeholders holds."""
+    return (
+        [*spec] == ["parameters"]
+        and old.parameters.keys() == group.parameters.keys()
+        and old.points.keys() == group.points.keys()
+        and not has_formats(group, group.parameters)
+    )
+
+
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:
     """A group's executor is that of the run, or one of the members that it steers."""
     chosen, executors = context.executor, context.registry.executors
@@ -228,7 +245,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
         return
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
-    if chosen is None and possible and not get_close_matches(name, executors, 1):
+    if chosen is None and possible and not closest(name, executors):
         return  # a member of the run that this file is for; that is known when it runs
     hint = context.registry.explain_missing("executor", name)
     if possible:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,7 +42,7 @@ from ensemble_core.config.source import read
 from ensemble_core.config.statistics import bind_statistics
 from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.tables import bind_tables
-from ensemble_core.errors import EnsembleError, FileErrors
+from ensemble_core.errors import EnsembleError, FileErrors, closest
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
@@ -316,7 +315,7 @@ class _Loader:
             group = make_group(context, path, spec)
             if not isinstance(name, str):
                 # The misspelt key is reported already: rules that name the group are right.
-                meant = spec.get(next(iter(get_close_matches("name", spec, 1)), ""))
+                meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
                 continue

@@ -8,12 +8,11 @@ that was set is reported with ``--set KEY=VALUE`` as its place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.reader import read_value
-from ensemble_core.errors import EnsembleError, Location, UsageError
+from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_mean
 
 __all__ = ["apply"]
 
@@ -102,10 +101,8 @@ def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) 
 def _place(names: list[Any], step: str, origin: str, noun: str) -> int:
     if step in names:
         return names.index(step)
-    near = get_close_matches(step, [name for name in names if isinstance(name, str)], 1)
-    raise _error(
-        origin, f"there is no {noun} {step!r}", f"did you mean {near[0]!r}?" if near else None
-    )
+    hint = did_you_mean(step, (name for name in names if isinstance(name, str)), None)
+    raise _error(origin, f"there is no {noun} {step!r}", hint)
 
 
 def _error(origin: str, what: str, hint: str | None = None) -> UsageError:

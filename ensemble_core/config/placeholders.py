@@ -6,13 +6,13 @@ Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.errors import did_you_mean
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
@@ -22,7 +22,7 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.sweeps import Range
 
-__all__ = ["TEXTS", "check_placeholders", "words_of"]
+__all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
 
 #: Fields of a group, beside command and environment, that may have placeholders.
 TEXTS = ("workdir", "stdout", "stderr")
@@ -68,8 +68,8 @@ def check_placeholders(
             elif match[4] is None:  # {x:y} may well be text
                 missing.setdefault(name, place)
     for name, place in missing.items():
-        near = get_close_matches(name, known, 1, 0.7)
-        meant = f"did you mean {{{near[0]}}}? Or" if near else f"add {name} to 'parameters', or"
+        otherwise = f"add {name} to 'parameters', or"
+        meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
         context.report(
             place,
             f"the placeholder {{{name}}} has no parameter",
@@ -98,6 +98,16 @@ def check_placeholders(
                 code="unused-parameter",
                 where=context.document.at_key(place),
             )
+
+
+def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
+    """True if one of these parameters is written in a format, which not every value fits."""
+    texts = [*group.command, *group.environment.values()]
+    texts += [text for name in TEXTS if (text := getattr(group, name))]
+    for part in (group.observe, group.options):
+        texts += _strings(part)
+    with_colon = [text for text in texts if ":" in text]
+    return any(f"{{{name}:" in text for text in with_colon for name in names)
 
 
 def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:

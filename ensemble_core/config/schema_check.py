@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import hours_of
+from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.plugin.registry import Kind, Registry
 
 __all__ = ["check_shape"]
@@ -105,8 +105,8 @@ def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) 
     value = document.get(path)
     if kind == "required":
         name = error.kind.property
-        near = get_close_matches(name, value, 1, 0.7) if isinstance(value, dict) else []
-        if near and (*error.instance_path, near[0]) in unknown:
+        near = closest(name, value, 0.7) if isinstance(value, dict) else None
+        if near and (*error.instance_path, near) in unknown:
             return
         context.report(
             (*path, name),
@@ -268,9 +268,9 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         if noun is not None:
             _no_such(context, inner, noun, key, is_key=True)
             continue
-        near = get_close_matches(key, known, 1, 0.55)
+        near = closest(key, known, 0.55)
         if _USUAL.get(key.lower()) in known:
-            near = [_USUAL[key.lower()]]
+            near = _USUAL[key.lower()]
         inside = context.validators.schema["$defs"]["job-fields"]["properties"]
         cut = [str(value) for value in data.values() if str(value).startswith("=")]
         if any(value.count("(") > value.count(")") for value in cut):
@@ -282,7 +282,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         elif "with" in known and key in inside:
             hint = f"put it under 'with:': with: {{{key}: …}}"
         elif near:
-            hint = f"did you mean {near[0]!r}?"
+            hint = f"did you mean {near!r}?"
         else:
             hint = f"known are {', '.join(known)}" if known else "none can stand here"
         context.report(
@@ -366,10 +366,9 @@ def _not_one_of(
 ) -> None:
     document = context.document
     names = [option for option in options if isinstance(option, str)]
-    near = get_close_matches(value, names, 1, 0.5) if isinstance(value, str) else []
     known = ", ".join(map(str, options[:15])) + (" …" if len(options) > 15 else "")
     found = document.written(path, shown(value))
-    hint = f"did you mean {near[0]!r}?" if near else None
+    hint = did_you_mean(value, names, None, cutoff=0.5) if isinstance(value, str) else None
     if isinstance(value, bool) and found in names:
         hint = f'quote it: "{found}"'
     context.report(

@@ -8,11 +8,11 @@ expressions and messages; the engine keeps only those that some rule names.
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.tables import check_table_column
+from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS, is_gauge
 from ensemble_core.model.tables import table_column
 
@@ -79,11 +79,11 @@ def _check_statistic(
     if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
         return  # a column, or a name that is told of as any other
     usual = USUAL_STATISTICS.get(statistic.lower())
-    near = get_close_matches(statistic, [*context.known.statistics, "count"], 1, 0.5)
+    near = closest(statistic, [*context.known.statistics, "count"], 0.5)
     if unfit is not None:
         hint = unfit.hint and unfit.hint.replace("NAME", variable)
     elif usual or near:
-        hint = f"did you mean '{usual or near[0]}.{variable}'?"
+        hint = f"did you mean '{usual or near}.{variable}'?"
     else:
         return
     why = unfit.what if unfit is not None else f"there is no statistic {statistic!r}"
@@ -102,8 +102,8 @@ def _check_count(context: Context, path: Path, name: str, counter: str) -> None:
     if dot and inner in COUNTS and group in context.known.groups:
         hint = f"write metric({name!r}) for the whole group {group!r}"
     else:
-        near = get_close_matches(counter, COUNTS, 1, 0.5)
-        hint = f"did you mean 'count.{near[0]}'?" if near else f"counts are {', '.join(COUNTS)}"
+        listed, form = f"counts are {', '.join(COUNTS)}", "did you mean 'count.{}'?"
+        hint = did_you_mean(counter, COUNTS, listed, cutoff=0.5, form=form)
     _report(context, path, name, f"there is no count {counter!r}", hint)
 
 
@@ -122,11 +122,9 @@ def _check_variable(context: Context, path: Path, name: str, over: Over) -> None
         # Columns that an observer would yield with another option are told of with that.
         if context.left_out(variable, group, path):
             return
-    near = get_close_matches(variable, variables, 1, 0.5)
-    if near:
-        hint = f"did you mean '{statistic}.{near[0]}'?"
-    else:
-        hint = f"known are {', '.join(sorted(variables)[:15])}"
+    listed = f"known are {', '.join(sorted(variables)[:15])}"
+    form = f"did you mean '{statistic}.{{}}'?"
+    hint = did_you_mean(variable, variables, listed, cutoff=0.5, form=form)
     whose = "any job group" if over == (None,) else " or ".join(map(repr, over))
     _report(context, path, name, f"nothing of {whose} is called {variable!r}, row or result", hint)
 

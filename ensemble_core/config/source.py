@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from ensemble_core.errors import Location, UsageError
+from ensemble_core.errors import Location, UsageError, closest
 
 __all__ = ["LARGEST", "decode", "read"]
 
@@ -105,7 +104,6 @@ def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> st
             found = list(islice(alike, 200))
     except OSError:
         return None if folder.is_dir() else f"there is no folder {str(folder)!r} either"
-    near = get_close_matches(name, found, 1, 0.4) if name else []
-    if near:
-        return f"did you mean {str(folder / near[0])!r}?"
+    if name and (near := closest(name, found, 0.4)):
+        return f"did you mean {str(folder / near)!r}?"
     return f"in that folder there is {', '.join(sorted(found)[:5])}" if found else None

@@ -11,13 +11,12 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.attachments import attached, beside
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.errors import Location
+from ensemble_core.errors import Location, did_you_mean
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
@@ -221,11 +220,11 @@ def read_points(
         inner = (*path, "columns", index) if chosen is not header else path
         if name not in header:
             known = [each for each in header if _NAME.fullmatch(each)]
-            near = get_close_matches(name, known, 1, 0.5)
+            listed = f"it has {', '.join(known[:15])}"
             context.report(
                 inner,
                 f"{file} has no column {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known[:15])}",
+                hint=did_you_mean(name, known, listed, cutoff=0.5),
                 code="no-such-column",
             )
         elif not _NAME.fullmatch(name):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
@@ -16,7 +15,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
 from ensemble_core.config.woken import Woken
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
@@ -153,11 +152,11 @@ def _check_causes(context: Context, path: Path, condition: Condition, group: str
         for part in chain(sides, *lists):
             if not isinstance(part, ast.Constant) or part.value in CAUSES:
                 continue
-            near = get_close_matches(str(part.value), CAUSES, 1, 0.5)
+            listed = f"one of {', '.join(CAUSES)}"
             context.report(
                 path,
                 f"{part.value!r} in {condition.text!r} is no cause of a job's end",
-                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(CAUSES)}",
+                hint=did_you_mean(str(part.value), CAUSES, listed, cutoff=0.5),
                 code="no-such-cause",
                 where=context.document.at_text(path, str(part.value)),
             )

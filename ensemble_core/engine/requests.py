@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.records import Occasion, Origin
 from ensemble_core.engine.state import State
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Requested
 from ensemble_core.model.jobs import JobGroup
@@ -70,9 +69,9 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
 
 
 def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError:
-    near = [each for each in known if each.lower() == str(name).lower()]
-    near = near or get_close_matches(str(name), known, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+    alike = [each for each in known if each.lower() == str(name).lower()]
+    listed = f"known are {', '.join(known) or 'none'}"
+    hint = did_you_mean(alike[0] if alike else str(name), known, listed, cutoff=0.5)
     return UsageError(f"{what} {name!r}", hint=hint, code=code)
 
 

@@ -18,12 +18,11 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
 
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.holder import LOCK, holder, in_words, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
@@ -454,6 +453,6 @@ def find(state: Path, name: str) -> Path:
             hint=f"say which: {shown}; or 'last' for the newest run of all",
             code="ambiguous-run",
         )
-    near = get_close_matches(name, [run.name for run in runs], 1)
-    hint = f"did you mean {near[0]}?" if near else "'ensemble runs' lists them"
+    names, form = [run.name for run in runs], "did you mean {}?"
+    hint = did_you_mean(name, names, "'ensemble runs' lists them", form=form)
     raise UsageError(f"there is no run {name!r} in {state / 'runs'}", hint=hint, code="no-such-run")

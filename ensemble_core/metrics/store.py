@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.errors import EnsembleError, closest, did_you_mean, raised_at
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
@@ -196,12 +195,12 @@ def _unknown(
         candidates += [f"{head}.{gauge}" for gauge in gauges]
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
-    near = [meant] if meant in candidates else get_close_matches(text, candidates, 1, 0.5)
+    near = meant if meant in candidates else closest(text, candidates, 0.5)
     if usual in statistics and not near:
-        near = [meant]
+        near = meant
     return EnsembleError(
         f"no metric {text!r} can ever exist",
-        hint=f"did you mean {near[0]!r}?"
+        hint=f"did you mean {near!r}?"
         if near
         else "a path is count.GROUP.success, mean.GROUP-duration or queue.sched",
         code="no-such-metric",
@@ -415,8 +414,7 @@ class MetricsView(Mapping[str, float]):
         try:
             return self._values[path]
         except KeyError:
-            near = get_close_matches(path, self._values, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(path, self._values, "", form="; did you mean {!r}?")
             raise KeyError(f"metric {path!r} has no value{hint}") from None
 
     def __iter__(self) -> Iterator[str]:

@@ -15,11 +15,10 @@ import ast
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.model.compiler import (
     FUNCTIONS,
     NO_VALUE,
@@ -352,11 +351,9 @@ def check_names(text: str, used: Collection[str], known: Collection[str]) -> Non
     for name in sorted(used):
         if name in known:
             continue
-        near = get_close_matches(name, [*sorted(known), *FUNCTIONS, "metric"], 1)
-        raise refused(
-            f"{name!r} in {text!r} is not known here",
-            f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}",
-        )
+        names, listed = sorted(known), f"known are {', '.join(sorted(known))}"
+        hint = did_you_mean(name, [*names, *FUNCTIONS, "metric"], listed)
+        raise refused(f"{name!r} in {text!r} is not known here", hint)
 
 
 def called(node: ast.Call) -> str:

@@ -1,10 +1,14 @@
-"""Finds the plugins and asks each, once, what it has: the result is a :class:`Registry`.
+"""Discovery of plugins: registers each with pluggy and calls its hooks, once. The result is a
+:class:`Registry`.
 
 Called by the command line and the runtime, through :func:`discover`. Plugins come from the
 entry-point group ``ensemble`` of installed distributions, the built-ins among them, and from single
 files that the user names. An installed plugin that is broken is left out, listed with the reason
 and warned about: it must not keep anybody from working who does not use it. A file that the user
 named and that is broken is an error, because somebody asked for it.
+
+pluggy finds the hooks and checks them against ``hookspecs``. Each is called by itself and not by
+``manager.hook``, so that what one raises is the fault of its plugin, and the others are loaded.
 """
 
 from __future__ import annotations
@@ -15,9 +19,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -26,10 +29,11 @@ from typing import Any
 
 import pluggy
 
-from ensemble_core.errors import Location, PluginError, interrupted
+from ensemble_core.errors import Location, PluginError, closest, did_you_mean, interrupted
+from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
-from ensemble_core.plugin.load_guard import guarded, together
+from ensemble_core.plugin.load_guard import Watchdog, guarded
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
 
@@ -45,13 +49,10 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
     Raises :class:`PluginError` for a file that is missing or broken, with the place in it; never
     because of an installed plugin.
     """
-    loader = _Loader()
-    with together():
+    with Watchdog() as watchdog:
+        loader = _Loader(watchdog)
         plugins = [plugin for found in _installed() if (plugin := loader.load(found))]
-        for file in files:
-            plugin = loader.load_file(Path(file))
-            if plugin:
-                plugins.append(plugin)
+        plugins += [plugin for file in files if (plugin := loader.load_file(Path(file)))]
     return Registry(plugins, loader.warnings)
 
 
@@ -85,14 +86,37 @@ def _installed() -> list[EntryPoint]:
     return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
 
-class _Loader:
-    """Loads plugins one after another and remembers what was registered already."""
+class _Manager(pluggy.PluginManager):
+    """Pluggy's manager with the hooks of Ensemble. It knows their former names as well."""
 
     def __init__(self) -> None:
+        super().__init__(PROJECT)
+        self.add_hookspecs(hookspecs)
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        if inspect.ismodule(plugin):  # most of what it has is not marked: pluggy looks longer
+            value = vars(plugin).get(name)
+            if not (inspect.isroutine(value) and hasattr(value, f"{PROJECT}_impl")):
+                return None
+        options = super().parse_hookimpl_opts(plugin, name)
+        former = (options.get("specname") or name) if options else ""
+        if former not in FORMER_HOOKS:
+            return options
+        hook = FORMER_HOOKS[former]
+        if hasattr(plugin, hook):  # it works with an earlier version of Ensemble as well
+            return None
+        return {**(options or {}), "specname": hook, "former": former}
+
+
+class _Loader:
+    """Registers plugins one after another, and collects their records."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
         self.warnings: list[str] = []
-        self._plugins: list[object] = []
-        #: Hook functions that were asked, lest a module that imports one asks it again.
-        self._asked: set[object] = set()
+        self._watchdog = watchdog
+        self._manager = _Manager()
+        #: Hook functions that were called. A module that imports one does not have it called again.
+        self._called: set[object] = set()
         self._files: set[Path] = set()
 
     def load(self, found: EntryPoint) -> LoadedPlugin | None:
@@ -111,9 +135,9 @@ class _Loader:
             shown = str(done())
             with contextlib.nullcontext() if done().builtin else self._guarded(shown):
                 plugin = found.load()
-                if any(plugin is each for each in self._plugins):
+                if self._manager.is_registered(plugin):
                     return None
-                records, notes = self._ask(plugin, shown)
+                records, notes = self._register(plugin, shown, found.value)
         except BaseException as error:  # SystemExit and the panics of compiled modules included
             return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
@@ -148,16 +172,15 @@ class _Loader:
         shown = f"plugin {file!r}"
         with self._guarded(shown):
             module = _import_file(path)
-        try:
-            with self._guarded(shown):
-                records, notes = self._ask(module, shown)
-        except BaseException as error:  # whatever a plugin's code can raise
-            sys.modules.pop(module.__name__, None)
-            raise PluginError(
-                f"plugin {path.name!r} is broken: {_reason(error)}",
-                where=Location(file),
-                code="plugin-broken",
-            ) from error
+            try:
+                records, notes = self._register(module, shown, file)
+            except BaseException as error:  # whatever a plugin's code can raise
+                sys.modules.pop(module.__name__, None)
+                raise PluginError(
+                    f"plugin {path.name!r} is broken: {_reason(error)}",
+                    where=Location(file),
+                    code="plugin-broken",
+                ) from error
         self._files.add(_real(path))
         # A file may not pass for the built-ins, whatever it is called.
         distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
@@ -172,39 +195,46 @@ class _Loader:
 
     @contextlib.contextmanager
     def _guarded(self, shown: str) -> Iterator[None]:
-        with guarded(shown) as printed:
+        with guarded(shown, self._watchdog) as printed:
             yield
-        told = f"{shown} prints while it is loaded; that went to the standard error"
-        if printed.anything and told not in self.warnings:
-            self.warnings.append(told)
+        if printed.anything:
+            self.warnings.append(
+                f"{shown} prints while it is loaded; that went to the standard error"
+            )
 
-    def _ask(
+    def _register(
+        self, plugin: object, shown: str, module: str
+    ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
+        """Register a plugin and call its hooks; return their records by kind, and notes for its
+        author. A faulty one does not stay registered. Raises :class:`PluginError`, and what the
+        plugin's own code raises."""
+        name = f"{shown} ({module})"
+        try:
+            self._manager.register(plugin, name)
+            return self._collect(plugin, shown)
+        except BaseException as error:  # whatever a plugin's code can raise
+            self._manager.unregister(plugin, name)
+            if isinstance(error, pluggy.PluginValidationError):
+                # Its first line names the plugin and the hook, as messages do anyway.
+                raise PluginError("; ".join(str(error).splitlines()[1:])) from error
+            raise
+
+    def _collect(
         self, plugin: object, shown: str
     ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
-        """Call the plugin's hooks; what they return, by kind, and notes for its author. Raises
-        :class:`PluginError`, and what the plugin's own code raises while it is looked at."""
-        hooks: list[tuple[str, Any]] = []
-        notes: list[str] = []
-        names: Iterable[str] = dir(plugin)
-        if inspect.ismodule(plugin):  # most of what a module has is not worth a question
-            names = sorted(name for name, each in vars(plugin).items() if inspect.isroutine(each))
-        for name in names:
-            mark = _parse_mark(plugin, name)
-            if mark is None:
-                continue
-            hook = mark["specname"] or name
-            if (former := hook) in FORMER_HOOKS:
-                hook = FORMER_HOOKS[former]
-                if hasattr(plugin, hook):  # it works with an earlier version of Ensemble as well
-                    continue
-                notes.append(f"hook {former} is deprecated: rename it to {hook}")
-            if hook in HOOKS:
-                if mark["wrapper"] or mark["hookwrapper"]:
-                    raise PluginError(f"{hook} is a hook wrapper, which is not supported")
-                hooks.append((hook, getattr(plugin, name)))
-            elif not mark["optionalhook"]:
-                raise PluginError(f"no hook {hook!r}{_near_hook(hook)}")
-        self._check_unmarked(plugin, {hook for hook, _ in hooks}, shown)
+        hooks = [
+            (caller.name, hook)
+            for caller in self._manager.get_hookcallers(plugin) or ()
+            for hook in caller.get_hookimpls()
+            if hook.plugin is plugin
+        ]
+        for name, hook in hooks:
+            if name not in HOOKS and not hook.optionalhook:
+                raise PluginError(f"no hook {name!r}{_near_hook(name)}")
+            if hook.wrapper or hook.hookwrapper:
+                raise PluginError(f"{name} is a hook wrapper, which is not supported")
+        hooks = [(name, hook) for name, hook in hooks if name in HOOKS]
+        self._check_unmarked(plugin, {name for name, _ in hooks}, shown)
         if not hooks:
             raise PluginError(
                 f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
@@ -212,26 +242,24 @@ class _Loader:
         # Our own tests hold the built-ins to their contracts; looking again would only cost time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
-        asked: set[object] = set()
-        for hook, function in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
-            if function in self._asked:
+        for name, hook in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
+            if hook.function in self._called:
                 continue
-            if strange := _required_arguments(function):
-                raise PluginError(
-                    f"{hook} takes the arguments {strange}, which the hook does not have"
-                )
             try:
-                returned = check_records(function(), hook, thorough=thorough)
+                returned = check_records(hook.function(), name, thorough=thorough)
             except PluginError:
                 raise
             except BaseException as error:  # whatever a plugin's code can raise
-                raise PluginError(f"{hook} raised {_reason(error)}") from error
-            kind = HOOKS[hook][0]
+                raise PluginError(f"{name} raised {_reason(error)}") from error
+            kind = HOOKS[name][0]
             records[kind] = records.get(kind, ()) + returned
-            asked.add(function)
-        self._asked |= asked
-        self._plugins.append(plugin)
-        return records, tuple(notes)
+        self._called.update(hook.function for _, hook in hooks)
+        notes = tuple(
+            f"hook {former} is deprecated: rename it to {name}"
+            for name, hook in hooks
+            if (former := hook.opts.get("former"))
+        )
+        return records, notes
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
         """A function that looks like a hook but is not marked would register nothing, silently."""
@@ -246,34 +274,21 @@ class _Loader:
                 continue
             if name in HOOKS or name in FORMER_HOOKS:
                 raise PluginError(f"{name} is not marked with @hookimpl, so it would do nothing")
-            near = get_close_matches(name, HOOKS, 1, 0.85) if name.startswith("ensemble") else []
+            near = closest(name, HOOKS, 0.85) if name.startswith("ensemble") else None
             if near and not implemented:
                 raise PluginError(
-                    f"{name} is no hook and not marked with @hookimpl; did you mean {near[0]!r}?"
+                    f"{name} is no hook and not marked with @hookimpl; did you mean {near!r}?"
                 )
             if near:
                 self.warnings.append(
-                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near[0]!r} "
+                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near!r} "
                     "and mark it with @hookimpl"
                 )
 
 
-#: The mark that ``@hookimpl`` left on an attribute of a plugin, if it did.
-_parse_mark = pluggy.PluginManager(PROJECT).parse_hookimpl_opts
-
-
-def _required_arguments(function: Callable[..., object]) -> set[str]:
-    return {
-        each.name
-        for each in inspect.signature(function).parameters.values()
-        if each.default is each.empty
-        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    }
-
-
 def _near_hook(name: str) -> str:
-    near = get_close_matches(name, HOOKS, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; the hooks are {', '.join(HOOKS)}"
+    listed = f"; the hooks are {', '.join(HOOKS)}"
+    return did_you_mean(name, HOOKS, listed, form="; did you mean {!r}?")
 
 
 def _real(path: Path) -> Path:

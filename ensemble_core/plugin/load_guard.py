@@ -1,8 +1,9 @@
-"""Guard over plugins while they are loaded: whatever their code does, it is told whose it was.
+"""Guard over plugins while they are loaded: whatever their code does, the message names the plugin.
 
-What a plugin prints then goes to the standard error, for the standard output is the command's
-(``--json``). ``os._exit`` does not end the program without a word. One that takes long is named
-while it does. Used by ``discovery`` and for plugins' commands.
+What a plugin prints then goes to the standard error, because the standard output is the command's
+(``--json``). ``os._exit`` raises :class:`SystemExit`, or else a run that never began would end with
+exit code 0 and without a message. A plugin that takes long is named. Used by ``discovery`` and for
+plugins' commands.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, NoReturn
 
-__all__ = ["Printed", "guarded", "together"]
+__all__ = ["Printed", "Watchdog", "guarded"]
 
 #: Seconds after which a plugin that is still being loaded is named.
 _PATIENCE = 5.0
@@ -36,87 +36,67 @@ class Printed:
         return getattr(sys.stderr, name)
 
 
-class _Watch:
-    """The thread that tells of plugins that take long, one for all that are loaded together."""
+class Watchdog:
+    """Names plugins that take long to load: one thread for all that are loaded together."""
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
-        self._shown: str | None = None
-        self._due = 0.0
+        #: The plugin that is being loaded, and since when.
+        self._current: tuple[str, float] | None = None
+        self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._closed = False
 
-    def begin(self, shown: str) -> None:
-        with self._news:
-            self._shown, self._due = shown, time.monotonic() + _PATIENCE
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name="loading", daemon=True)
-            thread.start()
-            self._thread = thread  # not before: a Ctrl-C in between would leave one none can join
+    def __enter__(self) -> Watchdog:
+        return self
 
-    def end(self) -> None:
-        self._shown = None
-
-    def close(self) -> None:
-        with self._news:
-            self._closed = True
-            self._news.notify()
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
         if self._thread is not None:
             self._thread.join()
 
+    @contextlib.contextmanager
+    def watching(self, shown: str) -> Iterator[None]:
+        """Watch a plugin while it is loaded."""
+        self._current = shown, time.monotonic()
+        try:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="loading", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: after a Ctrl-C in between, join() would raise
+            yield
+        finally:
+            self._current = None
+
     def _work(self) -> None:
-        with self._news:
-            while not self._closed:
-                left = self._due - time.monotonic()
-                if left > 0:
-                    self._news.wait(left)
-                elif self._shown is None:
-                    self._news.wait(_PATIENCE)
-                else:
-                    shown, self._shown = self._shown, None
-                    _tell(shown)
-
-
-#: That of the plugins that are loaded together in this context.
-_watch: ContextVar[_Watch | None] = ContextVar("loading", default=None)
+        named = None
+        while not self._over.wait(_PATIENCE / 10):
+            current = self._current
+            if current and current != named and time.monotonic() - current[1] >= _PATIENCE:
+                named = current
+                _tell(current[0])
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """While several plugins are loaded one after the other, each of them guarded."""
-    watch = _Watch()
-    token = _watch.set(watch)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
-        watch.close()
-
-
-@contextlib.contextmanager
-def guarded(shown: str) -> Iterator[Printed]:
-    """While a plugin is loaded that messages call ``shown``."""
-    watch = _watch.get()
-    if watch is None:
-        with together(), guarded(shown) as printed:
-            yield printed
-        return
+def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
+    """Guard the loading of a plugin that messages call ``shown``."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != process:
-            leave(status)  # a child of the plugin's own
+            leave(status)  # a child process of the plugin
         raise SystemExit(status)
 
-    printed = Printed()
-    with _descriptor_aside(), contextlib.redirect_stdout(printed):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it may be closed
+            # The output of compiled code and child processes as well.
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+        printed = stack.enter_context(contextlib.redirect_stdout(Printed()))
+        stack.enter_context(watchdog.watching(shown))
+        stack.callback(setattr, os, "_exit", leave)
         os._exit = refuse
-        watch.begin(shown)
-        try:
-            yield printed
-        finally:
-            watch.end()
-            os._exit = leave
+        yield printed
 
 
 def _tell(shown: str) -> None:
@@ -127,20 +107,3 @@ def _tell(shown: str) -> None:
             file=sys.stderr,
             flush=True,
         )
-
-
-@contextlib.contextmanager
-def _descriptor_aside() -> Iterator[None]:
-    """Sends the output of compiled code and child processes to the standard error as well."""
-    try:
-        kept = os.dup(1)
-    except OSError:
-        yield  # it was closed
-        return
-    try:
-        with contextlib.suppress(OSError):
-            os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

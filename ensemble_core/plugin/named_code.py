@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble_core.errors import EnsembleError, Location, UsageError, returned_wrong
+from ensemble_core.errors import EnsembleError, Location, UsageError, call_plugin
 from ensemble_core.model.generators import Generator, Purpose
 
 if TYPE_CHECKING:
@@ -166,7 +166,6 @@ def build_generator(
         key: _load_class(path, base, purpose)
         for key, path, base in named_classes(record.options, options)
     }
-    built: object = record.build(vocs, {**options, **classes})
-    if not isinstance(built, Generator):
-        raise returned_wrong("", "build", built, "a Generator", record.build)
+    given = {**options, **classes}
+    built: Generator = call_plugin(record.build, vocs, given, returns=Generator)
     return built

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from ensemble_core.errors import PluginError
+from ensemble_core.errors import PluginError, closest
 from ensemble_core.plugin.entry_points import normalize
 
 if TYPE_CHECKING:
@@ -281,7 +281,6 @@ class Registry:
 
     def explain_missing(self, kind: str, name: str) -> str:
         """The error text for a name that is not there: never empty."""
-        from difflib import get_close_matches
 
         from ensemble_core.plugin.known import known_provider
 
@@ -300,11 +299,11 @@ class Registry:
                 *records.names,
                 *(claimed for claimed in records.clashes if ":" not in claimed),
             ]
-            near = get_close_matches(name, known, 1) or get_close_matches(bare, known, 1)
+            near = closest(name, known) or closest(bare, known)
             if _USUAL.get(bare) in known:
-                near = [_USUAL[bare]]
+                near = _USUAL[bare]
             if near:
-                said.append(f"did you mean {near[0]!r}?")
+                said.append(f"did you mean {near!r}?")
             elif not home:
                 said.append(f"known are {', '.join(sorted(known))}" if known else f"no {kind}s")
         if home:

@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.errors import PluginError
+from ensemble_core.errors import PluginError, closest, kind_of
 from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.jobs import RFC21_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
@@ -128,12 +127,12 @@ def check_records(returned: object, hook: str, *, thorough: bool = True) -> tupl
     if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
         if inspect.iscoroutine(returned):
             returned.close()
-        raise PluginError(f"{hook} returned {_spoken(returned)}, {wanted}")
+        raise PluginError(f"{hook} returned {kind_of(returned)}, {wanted}")
     records: list[Any] = []
     names: set[str] = set()
     for record in returned:
         if not isinstance(record, record_class):
-            raise PluginError(f"{hook} returned {_spoken(record)} in its list, {wanted}")
+            raise PluginError(f"{hook} returned {kind_of(record)} in its list, {wanted}")
         if thorough:
             check_record(record)
         if record.name in names:
@@ -147,7 +146,7 @@ def check_record(record: Any) -> None:
     """Check one record of any kind. Raises :class:`PluginError` with the reason."""
     kind = next((kind for kind, cls in HOOKS.values() if isinstance(record, cls)), None)
     if kind is None:
-        raise PluginError(f"{_spoken(record)} is no record of a plugin")
+        raise PluginError(f"{kind_of(record)} is no record of a plugin")
     shown = f"{kind} {record.name!r}"
     _check_name(record.name, kind)
     summary: object = record.summary
@@ -164,7 +163,7 @@ def check_record(record: Any) -> None:
     for name, arguments in _FUNCTIONS[kind].items():
         function: object = getattr(record, name)
         if name in ("build", "expand") and not callable(function):
-            raise PluginError(f"{shown}: {name!r} is {_spoken(function)}, expected a function")
+            raise PluginError(f"{shown}: {name!r} is {kind_of(function)}, expected a function")
         _check_call(function, arguments, f"{shown}: {name}")
     if isinstance(record, ActionPlugin):
         _check_capabilities(record.needs, f"{shown}: needs")
@@ -174,7 +173,7 @@ def check_record(record: Any) -> None:
             check_schema(record.job_options, f"{shown}: job_options")
         _check_capabilities(record.capabilities, f"{shown}: capabilities")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
-            raise PluginError(f"{shown}: 'priority' is {_spoken(record.priority)}, not a number")
+            raise PluginError(f"{shown}: 'priority' is {kind_of(record.priority)}, not a number")
     elif isinstance(record, TriggerPlugin):
         if record.name_means not in (None, "group", "groups", "metric", "generator"):
             raise PluginError(
@@ -187,10 +186,10 @@ def check_record(record: Any) -> None:
         _check_names(record.fields, f"{shown}: fields")
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
-            raise PluginError(f"{shown}: needs_observer: {_spoken(observer)}, expected a name")
+            raise PluginError(f"{shown}: needs_observer: {kind_of(observer)}, expected a name")
         lacks: object = record.lacks
         if not isinstance(lacks, Mapping):
-            raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
+            raise PluginError(f"{shown}: lacks: {kind_of(lacks)}, expected names with hints")
     elif isinstance(record, AlgorithmPlugin):
         _check_capabilities(record.needs, f"{shown}: needs")
         _check_names(record.supports, f"{shown}: supports")
@@ -216,8 +215,7 @@ def meant_occasion(name: str) -> str | None:
     for prefix in ("job-", "resize-"):
         if prefix + name in OCCASIONS:
             return prefix + name
-    near = get_close_matches(name.lower().replace("_", "-"), OCCASIONS, 1, 0.85)
-    return near[0] if near else None
+    return closest(name.lower().replace("_", "-"), OCCASIONS, 0.85)
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:
@@ -250,7 +248,7 @@ def check_schema(schema: object, shown: str) -> None:
     """Check an option schema: a JSON Schema of an object, whose references stay within it. Raises
     :class:`PluginError`."""
     if not isinstance(schema, Mapping):
-        raise PluginError(f"{shown}: 'options' is {_spoken(schema)}, expected a JSON Schema")
+        raise PluginError(f"{shown}: 'options' is {kind_of(schema)}, expected a JSON Schema")
     if not schema:
         return
     try:
@@ -320,7 +318,7 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
         shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
         if not isinstance(mark, Mapping):
             if not isinstance(mark, bool):
-                raise PluginError(f"{shown_mark} is {_spoken(mark)}, expected true or a mapping")
+                raise PluginError(f"{shown_mark} is {kind_of(mark)}, expected true or a mapping")
             continue
         for key, value in mark.items():
             if not isinstance(value, _FLAG.get(key, ())):
@@ -361,7 +359,7 @@ def _check_capabilities(value: object, shown: str) -> None:
 
 def _check_names(value: object, shown: str) -> None:
     if isinstance(value, str) or not isinstance(value, (frozenset, set)):
-        raise PluginError(f"{shown}: {_spoken(value)}, expected a set of names")
+        raise PluginError(f"{shown}: {kind_of(value)}, expected a set of names")
     wrong = [name for name in value if not isinstance(name, str)]
     if wrong:
         raise PluginError(f"{shown}: {wrong[0]!r} is not a name")
@@ -373,7 +371,7 @@ def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> Non
         return
     takes = f"it is called with ({', '.join(arguments)})"
     if not callable(function):
-        raise PluginError(f"{shown} is {_spoken(function)}, expected a function; {takes}")
+        raise PluginError(f"{shown} is {kind_of(function)}, expected a function; {takes}")
     if inspect.iscoroutinefunction(function):
         raise PluginError(f"{shown} is 'async', which is not supported; {takes}")
     try:
@@ -384,12 +382,3 @@ def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> Non
         signature.bind(*arguments)
     except TypeError as error:
         raise PluginError(f"{shown}: {error}; {takes}") from error
-
-
-def _spoken(value: object) -> str:
-    if value is None:
-        return "None"
-    if inspect.iscoroutine(value):
-        return "a coroutine"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

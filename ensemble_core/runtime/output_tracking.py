@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.errors import EnsembleError, raised_at, returned_wrong
+from ensemble_core.errors import EnsembleError, call_plugin, raised_at
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
@@ -146,9 +146,7 @@ class OutputTracker:
         for name, options in job.observe.items():
             try:
                 build = self._observers[name].build
-                observer: object = build(job, options)
-                if not isinstance(observer, Observer):
-                    raise returned_wrong("", "build", observer, "an Observer", build)
+                observer = call_plugin(build, job, options, returns=Observer)
                 path = observer.path
             except Exception as error:  # a plugin's code: the run goes on without this observer
                 known = isinstance(error, EnsembleError)

@@ -12,10 +12,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError, plugin_raised, returned_wrong
+from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -111,11 +110,8 @@ def build_executor(
     from ensemble_core.plugin.executor import Executor
 
     with looking_in(registry), _options_of(registry, "executor", record):
-        built: object = record.build(defaults(record.options, options))
-        if not isinstance(built, Executor):
-            raise returned_wrong(
-                _shown(registry, "executor", record), "build", built, "an Executor", record.build
-            )
+        whose, given = _shown(registry, "executor", record), defaults(record.options, options)
+        built: Executor = call_plugin(record.build, given, returns=Executor, whose=whose)
         return built
 
 
@@ -128,11 +124,8 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
     record = registry.lookup("resizer", name)
     options = defaults(record.options, read_options(record, given, {}))
     with _options_of(registry, "resizer", record):
-        built: object = record.build(options)
-        if not isinstance(built, Resizer):
-            raise returned_wrong(
-                _shown(registry, "resizer", record), "build", built, "a Resizer", record.build
-            )
+        whose = _shown(registry, "resizer", record)
+        built: Resizer = call_plugin(record.build, options, returns=Resizer, whose=whose)
         return built
 
 
@@ -168,16 +161,11 @@ def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Re
     from ensemble_core.plugin.rendering import Rendered
 
     assert record.render is not None
-    try:
-        made: object = record.render(job, options)
-    except EnsembleError:
-        raise
-    except Exception as error:
-        what = f"executor {record.name!r} cannot say what its queue is handed for {job.id}"
-        raise plugin_raised(what, error) from error
-    if not isinstance(made, Rendered):
-        whose = f"executor {record.name!r}"
-        raise returned_wrong(whose, "render", made, "a Rendered", record.render)
+    whose = f"executor {record.name!r}"
+    failed = f"{whose} cannot say what its queue is handed for {job.id}"
+    made: Rendered = call_plugin(
+        record.render, job, options, returns=Rendered, method="render", whose=whose, failed=failed
+    )
     return made
 
 
@@ -237,8 +225,8 @@ def read_options(
 def _offer(name: str, properties: Mapping[str, Any]) -> str:
     if not properties:
         return "it has no options"
-    near = get_close_matches(name.replace("-", "_"), properties, 1)
-    return f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(properties)}"
+    listed = f"its options are {', '.join(properties)}"
+    return did_you_mean(name.replace("-", "_"), properties, listed)
 
 
 def _read(text: str, schema: Any) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core.errors import EnsembleError, plugin_raised, returned_wrong
+from ensemble_core.errors import call_plugin
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import has_performed, is_own
 from ensemble_core.session.run_control import EXECUTOR
@@ -29,16 +29,10 @@ def remains(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> in
 def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
     if record.remains is None:
         return 0
-    try:
-        found: object = record.remains(tag, kept, end)
-    except EnsembleError:
-        raise
-    except Exception as error:
-        what = f"executor {record.name!r} cannot say which jobs of run {tag} may be alive"
-        raise plugin_raised(what, error) from error
-    if not isinstance(found, int):
-        whose = f"executor {record.name!r}"
-        raise returned_wrong(whose, "remains", found, "a number of jobs", record.remains)
+    whose = f"executor {record.name!r}"
+    failed = f"{whose} cannot say which jobs of run {tag} may be alive"
+    words = {"method": "remains", "expected": "a number of jobs", "whose": whose, "failed": failed}
+    found: int = call_plugin(record.remains, tag, kept, end, returns=int, **words)
     return found
 
 

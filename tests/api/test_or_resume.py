@@ -6,16 +6,25 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import ensemble_core as ensemble
+from ensemble_core.api.going_on import _unchanged
+from ensemble_core.api.source import source_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.plugin.program import Program
 
 PROGRAM = """
 import os, signal, sys, time
 import ensemble_core as ensemble
+import yaml
+
+if sys.argv[1:] == ["kill"] and hasattr(yaml, "CSafeDumper"):
+    del yaml.CSafeDumper  # another PyYAML, which writes long texts in other lines
 
 def heard(event, **others):
     with open("heard", "a") as file:
@@ -28,6 +37,7 @@ study = {
     ],
     "rules": [
         {"trigger": "start", "action": {"name": "submit"}},
+        {"trigger": "job-fail", "action": {"name": "log", "message": "a long message " * 9}},
         {"trigger": "job-done", "repetitions": 9, "action": heard},
     ],
 }
@@ -67,6 +77,21 @@ def test_a_killed_program_goes_on_and_runs_no_job_twice(tmp_path: Path) -> None:
         assert (done.stdout, done.stderr) == ("ended 0 2 1\n", "")
     assert sorted((tmp_path / "ran").read_text().split()) == ["0", "1", "long"]
     assert sorted((tmp_path / "heard").read_text().split()) == ["long.0", "quick.0", "quick.1"]
+
+
+def test_a_mapping_with_another_value_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sources = [
+        source_of({"jobs": [{"name": "a", "parameters": {"x": x}}]}, Program()) for x in (1, 1.0)
+    ]
+    text = SimpleNamespace(text=sources[0].text, overrides=())
+    journal = SimpleNamespace(texts=lambda: [text], about={"cwd": str(tmp_path)})
+    past: Any = SimpleNamespace(journal=journal, tag="t")
+    _unchanged(past, sources[0], [])
+    with pytest.raises(ensemble.UsageError, match="the mapping has changed since run t read it"):
+        _unchanged(past, sources[1], [])
 
 
 def test_another_ensemble_than_the_run_s_is_refused(

@@ -393,6 +393,26 @@ def test_a_group_changes_only_where_it_is_said(ensemble: Ensemble) -> None:
             ensemble.binder.group(group, wrong)
 
 
+@pytest.mark.parametrize("command", ["run {p} {T:.2f}", "run {p} {T}"])
+def test_parameters_given_in_a_run_are_checked_as_those_of_the_file(command: str) -> None:
+    text = f"jobs: [{{name: a, command: '{command}', parameters: {{p: x, T: 2}}}}]\n"
+    text += "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    ensemble = load_text(text, discover())
+    group = ensemble.groups["a"]
+
+    changed = ensemble.binder.group(group, {"parameters": {"p": "y", "T": 3}})
+
+    assert next(changed.jobs(0)).parameters == {"p": "y", "T": 3}
+    with pytest.raises(EnsembleError, match="'U' is used nowhere"):
+        ensemble.binder.group(group, {"parameters": {"p": "y", "T": 3, "U": 1}})
+    if ":" in command:
+        with pytest.raises(EnsembleError, match=r"the format of \{T:"):
+            ensemble.binder.group(group, {"parameters": {"p": "y", "T": "hot"}})
+    else:
+        with pytest.raises(EnsembleError, match=r"placeholder \{T"):
+            ensemble.binder.group(group, {"parameters": {"p": "y"}})
+
+
 def test_what_is_no_plain_data_is_refused_in_a_run(ensemble: Ensemble) -> None:
     with pytest.raises(EnsembleError, match="not plain data"):
         ensemble.binder.action({"name": print})

@@ -142,11 +142,11 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "bad signature": (
         HOOK.replace("()", "(config)") + "return []",
-        "ensemble_actions takes the arguments {'config'}",
+        "ensemble_actions(config); Argument(s) {'config'} are declared in the hookimpl but",
     ),
     "hook raises": (
         HOOK + "raise ValueError('out of luck')",
-        "ensemble_actions raised ValueError: out of luck",
+        "ensemble_actions raised ValueError: out of luck (",
     ),
     "generator hook raises": (HOOK + "yield 1 / 0", "ZeroDivisionError"),
     "hook returns nothing": (
@@ -174,6 +174,36 @@ BROKEN: dict[str, tuple[str, str]] = {
         HOOK + "return [ActionPlugin(name='x', summary='x', run=print) for _ in range(2)]",
         "ensemble_actions returned two actions named 'x'",
     ),
+    "hook exits": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            raise SystemExit(3)
+        """,
+        "ensemble_actions raised SystemExit: it ended the program (exit code 3)",
+    ),
+    "hook under another name that is misspelt": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl(specname="ensemble_acton")
+        def actions():
+            return []
+        """,
+        "no hook 'ensemble_acton'; did you mean 'ensemble_actions'?",
+    ),
+    "hook wrapper that is no generator": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl(wrapper=True)
+        def ensemble_actions():
+            return []
+        """,
+        "ensemble_actions(); Declared as wrapper=True or hookwrapper=True but function is not",
+    ),
     "hook wrapper": (
         HOOK.replace("@hookimpl", "@hookimpl(wrapper=True)") + "return (yield)",
         "ensemble_actions is a hook wrapper",
@@ -198,6 +228,86 @@ def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None
     assert plugin.error in said[0]
     assert "good" in registry.actions
     assert "submit" in registry.actions
+
+
+def test_what_a_hook_raises_is_told_with_its_place_and_spoils_no_other_plugin(site: Site) -> None:
+    site.install("ensemble-bad", BROKEN["hook raises"][0])
+    site.install("ensemble-worse", BROKEN["generator hook raises"][0])
+    site.install("ensemble-yet", ACTION.format(name="yet", summary="works"))
+    registry = discover()
+    assert f"({site.folder}/ensemble_bad.py:6)" in (found(registry, "ensemble-bad").error or "")
+    assert f"({site.folder}/ensemble_worse.py:6)" in (found(registry, "ensemble-worse").error or "")
+    assert "yet" in registry.actions
+
+
+def test_hooks_under_other_names_are_called_and_optional_ones_may_be_unknown(site: Site) -> None:
+    site.install(
+        "ensemble-other",
+        """
+        from ensemble_core import ActionPlugin, StatisticPlugin, hookimpl
+
+        @hookimpl(specname="ensemble_actions")
+        def actions(more=()):
+            return [ActionPlugin(name="other", summary="x", run=lambda context: None)]
+
+        @hookimpl(specname="ensemble_metrics")
+        def statistics():
+            return [StatisticPlugin(name="other", summary="x", build=lambda options: None)]
+
+        @hookimpl(optionalhook=True)
+        def ensemble_of_a_later_version(argument):
+            raise AssertionError
+        """,
+    )
+    registry = discover()
+    plugin = found(registry, "ensemble-other")
+    assert plugin.error is None
+    assert plugin.notes == (
+        "hook ensemble_metrics is deprecated: rename it to ensemble_statistics",
+    )
+    assert {"action", "statistic"} == set(plugin.records)
+
+
+def test_a_broken_plugin_does_not_stay_registered(site: Site) -> None:
+    site.install(
+        "ensemble-first",
+        """
+        from ensemble_core import ActionPlugin, hookimpl
+
+        class Plugin:
+            works = False
+
+            @hookimpl
+            def ensemble_actions(self):
+                if not self.works:
+                    self.works = True
+                    raise RuntimeError("not yet")
+                return [ActionPlugin(name="late", summary="x", run=lambda context: None)]
+
+        plugin = Plugin()
+        """,
+        entry_points="[ensemble]\na = ensemble_first:plugin\nb = ensemble_first:plugin\n",
+    )
+    registry = discover()
+    assert [plugin.name for plugin in registry.broken] == ["a"]
+    assert "late" in registry.actions
+
+
+@pytest.mark.parametrize("source", ["None", "3", "type('Odd', (), {'x': property(print)})()"])
+def test_an_entry_point_of_no_plugin_is_reported(site: Site, source: str) -> None:
+    site.install(
+        "ensemble-odd", f"odd = {source}\n", entry_points="[ensemble]\na = ensemble_odd:odd\n"
+    )
+    assert "it has no hook" in (found(discover(), "ensemble-odd").error or "")
+
+
+def test_two_entry_points_of_one_name_are_two_plugins(site: Site) -> None:
+    for name in ("one", "two"):
+        source = textwrap.dedent(ACTION.format(name=name, summary="x"))
+        (site.folder / f"ensemble_{name}.py").write_text(source)
+    lines = "[ensemble]\nsame = ensemble_one\nsame = ensemble_two\n"
+    site.install("ensemble-both", None, entry_points=lines)
+    assert {"one", "two"} <= set(discover().actions)
 
 
 RECORDS: dict[str, tuple[str, str]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.plugin.load_guard import guarded
+from ensemble_core.plugin.load_guard import Watchdog, guarded
 
 FILE = """
 jobs: [{name: work, command: "true"}]
@@ -135,5 +135,5 @@ def test_a_ctrl_c_while_the_watching_thread_begins_is_a_ctrl_c(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), guarded("a plugin"):
+    with pytest.raises(KeyboardInterrupt), Watchdog() as watchdog, guarded("a plugin", watchdog):
         raise AssertionError("it was loaded all the same")

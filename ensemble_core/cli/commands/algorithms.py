@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from ensemble_core.cli.commands.plugins import option_lines
+from ensemble_core.cli.commands.plugins import describe
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import format_table, printable, style_of
@@ -97,24 +97,8 @@ def show(
         click.echo(json.dumps(document, indent=2))
         return
     look = style_of(sys.stdout)
-    for line in _lines(document, look):
+    for line in describe({"kind": "algorithm", **document}, look):
         click.echo(line, color=look.color)
-
-
-def _lines(document: Mapping[str, Any], look: Any) -> Iterator[str]:
-    yield look.paint(f"algorithm {document['name']}", "bold")
-    yield f"  {printable(document['summary'])}"
-    if document["objective"]:
-        yield f"  objective: {printable(document['objective'])}"
-    yield f"  from {document['distribution']} {document['version']}".rstrip()
-    if document["needs"]:
-        yield f"  needs an executor that can: {', '.join(document['needs'])}"
-    if document["supports"]:
-        yield f"  works with: {', '.join(document['supports'])}"
-    yield from option_lines(document["options"], look)
-    if document["example"]:
-        yield "  example:"
-        yield from (f"    {printable(line)}" for line in document["example"].splitlines())
 
 
 def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import (
     KeptRun,
@@ -192,10 +192,9 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     busy = [case for case in going if case.jobs]
     for case in busy:
         jobs, tag = count_of(case.jobs, "job"), in_one_line(case.info.tag)
-        click.echo(
-            f"warning: the queue may still have {jobs} of run {tag}: "
-            f"'ensemble cancel {tag}' ends them; without the record nobody can",
-            err=True,
+        print_warning(
+            f"the queue may still have {jobs} of run {tag}: "
+            f"'ensemble cancel {tag}' ends them; without the record nobody can"
         )
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
         size = format_size(sum(case.size for case in going))
@@ -250,7 +249,7 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
         }
         print_line(to_json(told))
     elif case.kept:
-        click.echo(in_one_line(f"warning: run {info.tag} stays: {case.kept}"), err=True)
+        print_warning(in_one_line(f"run {info.tag} stays: {case.kept}"))
     else:
         queued = f"  the queue may still have {count_of(case.jobs, 'job')}" if case.jobs else ""
         print_line(f"{in_one_line(info.tag)}  {info.state}  {format_size(case.size)}{queued}")

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import print_error
+from ensemble_core.cli.error_format import print_error, print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.console import Narrator
-from ensemble_core.display.text_style import print_line, printable, style_of
+from ensemble_core.display.text_style import print_line, style_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.reader import Journal, JournalError
@@ -97,8 +97,7 @@ class _Telling:
         try:
             return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
-            told = f"warning: the ensemble file is not understood here: {error}"
-            click.echo(printable(told), err=True)
+            print_warning(f"the ensemble file is not understood here: {error}")
         return Ensemble(
             name=self._kept.tag,
             groups={},
@@ -137,7 +136,7 @@ class _Telling:
     def _cannot(self, seq: int, why: str, until: int | None) -> None:
         """The events from ``seq`` to ``until`` (``None``: nobody knows) cannot be read."""
         if not self._unreadable and self._lost_from is None:
-            click.echo(printable(f"warning: event {seq} cannot be read: {why}"), err=True)
+            print_warning(f"event {seq} cannot be read: {why}")
         if until is None:
             self._lost_from = seq
         else:

@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ensemble_core.display.text_style import (
     printable,
     style_of,
 )
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 
 __all__ = ["logs"]
 
@@ -148,9 +147,9 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     if wanted is None:
         return list(jobs.values())
     if wanted not in jobs:
-        near = get_close_matches(wanted, jobs, 1)
         shown = ", ".join([*jobs][:8]) + (f" … ({len(jobs)} jobs)" if len(jobs) > 8 else "")
-        hint = f"did you mean {near[0]}?" if near else f"its jobs are {shown or 'none so far'}"
+        listed = f"its jobs are {shown or 'none so far'}"
+        hint = did_you_mean(wanted, jobs, listed, form="did you mean {}?")
         raise UsageError(f"run {kept.tag} has no job {wanted!r}", hint=hint, code="no-such-job")
     return [jobs[wanted]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -14,13 +13,13 @@ from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.main import COMMANDS
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.cli.plugin_commands import find_commands, listed_commands
-from ensemble_core.display.text_style import format_table, printable, style_of
-from ensemble_core.errors import UsageError
+from ensemble_core.display.text_style import TextStyle, format_table, printable, style_of
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.plugin.validation import plain
 from ensemble_core.session.executor_choice import probe
 
-__all__ = ["option_lines", "plugins"]
+__all__ = ["describe", "plugins"]
 
 
 @click.group()
@@ -120,7 +119,7 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
     for number, document in enumerate(described):
         if number:
             click.echo()
-        for line in _lines(document, look):
+        for line in describe(document, look):
             click.echo(line, color=look.color)
 
 
@@ -140,8 +139,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
         hint = registry.explain_missing(kinds[0], name)
     else:
         known = {each for kind in kinds for each in registry.records(kind)}
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "'ensemble plugins list' shows all names"
+        hint = did_you_mean(name, known, "'ensemble plugins list' shows all names")
     what = kinds[0] if len(kinds) == 1 else f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
     return UsageError(f"there is no {what} named {name!r}", hint=hint, code="no-such-record")
 
@@ -170,16 +168,24 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
     return document
 
 
-def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
+def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
+    """Yield the lines that describe a record, of its plain data."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
+    if document.get("objective"):
+        yield f"  objective: {printable(document['objective'])}"
     yield f"  from {document['distribution']} {document['version']}".rstrip()
     if "available" in document:
         detail = (
             f": {printable(document['available_detail'])}" if document["available_detail"] else ""
         )
         yield f"  {'works here' if document['available'] else 'cannot work here'}{detail}"
-    words = {"capabilities": "can", "needs": "needs an executor that can", "fields": "fields"}
+    words = {
+        "capabilities": "can",
+        "needs": "needs an executor that can",
+        "fields": "fields",
+        "supports": "works with",
+    }
     for key, word in words.items():
         if document.get(key):
             yield f"  {word}: {', '.join(document[key])}"
@@ -190,10 +196,13 @@ def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
             "metric": "a metric's path",
         }
         yield f"  name: {means.get(document['name_means'], document['name_means'])}"
-    yield from option_lines(document["options"], look)
+    yield from _option_lines(document["options"], look)
+    if document.get("example"):
+        yield "  example:"
+        yield from (f"    {printable(line)}" for line in document["example"].splitlines())
 
 
-def option_lines(schema: Any, look: Any) -> Iterator[str]:
+def _option_lines(schema: Any, look: TextStyle) -> Iterator[str]:
     """The options of a schema, as people read them."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:

@@ -9,7 +9,7 @@ import click
 from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.options import KeptRun, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import no_such
 from ensemble_core.journal.job_rows import TIMES
 
 __all__ = ["results"]
@@ -45,22 +45,10 @@ def results(
             write_table(names, in_batches(names, rows), form, output)
             return
         if table not in tables:
-            raise _unknown(table, [*tables, *generators])
+            if_empty = "its file has no 'results:'; without a name there is a row for each job"
+            raise no_such("the run", "table", table, [*tables, *generators], if_empty)
         names, rows = tables[table].shown, engine.tables().shown(table)
         write_table(names, in_batches(names, rows), form, output)
         percent = tables[table].percent
         if percent is not None and not rows:
             print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")
-
-
-def _unknown(table: str, known: list[str]) -> UsageError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(table, known, 1, 0.5)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif known:
-        hint = f"it has {', '.join(known)}"
-    else:
-        hint = "its file has no 'results:'; without a name there is a row for each job"
-    return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
     Display,
@@ -24,7 +25,6 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
-from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import Text
 from ensemble_core.journal.run_store import find, state_folder
@@ -166,8 +166,7 @@ def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | No
     try:
         now = read(text.file)
     except EnsembleError as error:
-        told = f"warning: the run goes on with the file as it was: {error}"
-        click.echo(printable(told), err=True)
+        print_warning(f"the run goes on with the file as it was: {error}")
         return None
     if now == text.text:
         # Files that it names are read anew only where changes are accepted.

@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import click
@@ -26,7 +25,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
-from ensemble_core.errors import UsageError
+from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested
@@ -227,11 +226,11 @@ class _Answer:
         return name  # it may have joined while the run was under way
 
     def _no_such(self, name: str, ids: list[str]) -> UsageError:
-        near = get_close_matches(name, ids, 1)
         shown = ", ".join(ids[:12]) + (" …" if len(ids) > 12 else "")
+        listed = f"its rules are {shown or 'none'}"
         return UsageError(
             f"run {self._kept.tag} has no rule {name!r}",
-            hint=f"did you mean {near[0]}?" if near else f"its rules are {shown or 'none'}",
+            hint=did_you_mean(name, ids, listed, form="did you mean {}?"),
             code="no-such-rule",
         )
 

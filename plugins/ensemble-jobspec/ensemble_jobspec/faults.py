@@ -6,11 +6,10 @@ Used by ``reading`` and by the readers of the forms, which report into one list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from ensemble_core import EnsembleError, Location, UsageError
+from ensemble_core import EnsembleError, Location, UsageError, did_you_mean
 from ensemble_core.cli.toolkit import Document
 from ensemble_jobspec.schemas import FORMS, STEPS, Schema
 
@@ -32,11 +31,9 @@ _BOUNDS = {"minimum": "at least", "maximum": "at most"}
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """A hint at the name that may have been meant, or at those that there are."""
     known = list(names)
-    near = get_close_matches(name, known, 1, 0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
     more = " …" if len(known) > 12 else ""
-    return f"known are {', '.join(known[:12])}{more}" if known else None
+    listed = f"known are {', '.join(known[:12])}{more}" if known else None
+    return did_you_mean(name, known, listed, cutoff=0.5)
 
 
 @cache
@@ -89,8 +86,8 @@ class Faults:
                 node = _node(schema, list(error.schema_path)[:-1])
                 self._unknown(path, node)
             case "required":
-                near = get_close_matches(kind.property, value, 1, 0.6)
-                hint = f"is {near[0]!r} meant to be {kind.property!r}?" if near else None
+                form = f"is {{!r}} meant to be {kind.property!r}?"
+                hint = did_you_mean(kind.property, value, None, form=form)
                 thing = "the jobspec" if not path else _named(path)
                 self.report(
                     path, f"{thing} has no {kind.property!r}", hint=hint, code="missing-key"
@@ -128,8 +125,9 @@ class Faults:
             if key in known:
                 continue
             absent = [name for name in known if name not in value]
-            near = get_close_matches(key, absent, 1, 0.5) or get_close_matches(key, known, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else nearest(key, absent)
+            hint = did_you_mean(key, absent, None, cutoff=0.5) or did_you_mean(
+                key, known, nearest(key, absent), cutoff=0.5
+            )
             thing = "the jobspec" if not path else _named(path)
             what = f"unknown key {key!r} in {thing}"
             self.report((*path, key), what, hint=hint, code="unknown-key", key=True)

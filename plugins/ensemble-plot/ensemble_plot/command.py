@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError, closest, no_such
 from ensemble_core.cli.toolkit import (
     KeptRun,
     complete_runs,
@@ -19,6 +19,7 @@ from ensemble_core.cli.toolkit import (
     json_option,
     print_error,
     print_line,
+    print_warning,
     printable,
     state_option,
     to_json,
@@ -218,8 +219,6 @@ def plot(
 def _of_table(
     kept: KeptRun, name: str, title: str | None, parallel: bool
 ) -> TablePicture | ParallelPicture:
-    from difflib import get_close_matches
-
     from ensemble_plot.table_picture import table_picture
 
     engine = kept.recover(compare=False).engine
@@ -233,14 +232,8 @@ def _of_table(
             return parallel_picture(name, generators[name].vocs, standing, title)
         return generator_picture(name, generators[name].vocs, standing, title)
     if name not in tables:
-        known = [*tables, *generators]
-        near = get_close_matches(name, known, 1, 0.5)
-        listed = f"it has {', '.join(known)}" if known else "its file has no 'results:'"
-        raise UsageError(
-            f"the run has no table {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near else listed,
-            code="no-such-table",
-        )
+        if_empty = "its file has no 'results:'"
+        raise no_such("the run", "table", name, [*tables, *generators], if_empty)
     if parallel:
         raise click.UsageError("--parallel is for a generator's points, and this is a table")
     return table_picture(name, tables[name], engine.tables().shown(name), title)
@@ -304,7 +297,7 @@ class _Selection:
             for text in self._kept.journal.texts():
                 found.update(spoken_of(self._kept.loading(text), added))
         except EnsembleError as error:
-            click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
+            print_warning(f"the ensemble file is not understood here: {error}")
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
@@ -348,11 +341,10 @@ class _Selection:
                 raise self._unknown("job", name, tracks)
 
     def _unknown(self, kind: str, name: str, known: Iterable[str]) -> EnsembleError:
-        from difflib import get_close_matches
 
         names = list(known)
         lower = {each.lower(): each for each in reversed(names)}
-        near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
+        near = lower.get(closest(name.lower(), lower) or "")
         shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
         what = {
             "variable": f"no job of run {self._kept.tag} reported {name!r}",
@@ -362,7 +354,7 @@ class _Selection:
         listed = f"there {'is' if len(names) == 1 else 'are'} {shown or 'none'}"
         return UsageError(
             what,
-            hint=f"did you mean {near[0]!r}? {listed}" if near else listed,
+            hint=f"did you mean {near!r}? {listed}" if near else listed,
             code=f"no-such-{kind}",
         )
 

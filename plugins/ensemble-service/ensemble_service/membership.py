@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core import ExecutorError, Run
+from ensemble_core import ExecutorError, Run, closest
 from ensemble_service.atomic_file import write_atomically
 
 __all__ = [
@@ -163,7 +162,7 @@ def taken_over(run: Run | None) -> ExecutorError:
 
 def meant(name: str, there: Collection[str]) -> str | None:
     """The member that may be meant by a name that none has."""
-    return next(iter(get_close_matches(name, sorted(there), 1, 0.75)), None)
+    return closest(name, sorted(there), 0.75)
 
 
 def no_such_member(

@@ -12,10 +12,9 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core import EnsembleError, Expression, expression
+from ensemble_core import EnsembleError, Expression, did_you_mean, expression
 from ensemble_core.cli.toolkit import parse_duration
 from ensemble_simulate.chance import Randomness
 
@@ -102,10 +101,10 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group 
             found = expression(text)  # what is wrong with it as the user wrote it
     unknown = sorted(found.names - set(names))
     if unknown:
-        near = get_close_matches(unknown[0], names, 1, 0.5)
+        listed = f"known are {', '.join(sorted(names))}"
         raise EnsembleError(
             f"{text!r} speaks of {unknown[0]!r}, which {whose} not have",
-            hint=f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}",
+            hint=did_you_mean(unknown[0], names, listed, cutoff=0.5),
             code="no-such-name",
         )
     if found.metrics:
@@ -138,11 +137,10 @@ def parse(value: Any, names: Collection[str]) -> Draw:
     if called is not None and called[1] not in _EXPRESSIONS and _whole(called[2]):
         name, inner = called[1], called[2]
         if name not in _DISTRIBUTIONS:
-            near = get_close_matches(name, _DISTRIBUTIONS, 1, 0.5)
             known = ", ".join(_DISTRIBUTIONS)
             raise EnsembleError(
                 f"there is no distribution {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"known are {known}",
+                hint=did_you_mean(name, _DISTRIBUTIONS, f"known are {known}", cutoff=0.5),
                 code="no-such-distribution",
             )
         distribution, count = _DISTRIBUTIONS[name]

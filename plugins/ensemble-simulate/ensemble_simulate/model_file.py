@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from ensemble_core import (
     JobGroup,
     Location,
     UsageError,
+    did_you_mean,
 )
 from ensemble_core.cli.toolkit import Document, Ensemble, Registry, read_file
 from ensemble_simulate.draws import Draw, formula, parse
@@ -210,8 +210,7 @@ class _Reader:
         columns = frozenset(name for _, values in found for name in values)
         if observed is not None:
             for name in sorted(columns - observed):
-                near = get_close_matches(name, observed, 1, 0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"{', '.join(sorted(observed))}"
+                hint = did_you_mean(name, observed, ", ".join(sorted(observed)), cutoff=0.5)
                 what = f"{spec['file']} has a column {name!r} that no observer of the group yields"
                 self._report((*path, "file"), what, hint)
         self._silent(group, observed or frozenset(), columns, path)
@@ -301,9 +300,8 @@ class _Reader:
         return [(str(name), value) for name, value in data.items()]
 
     def _unknown(self, path: _Path, noun: str, name: str, known: Any) -> None:
-        near = get_close_matches(name, list(known), 1, 0.5)
         listed = ", ".join(sorted(known)) or f"there is no {noun}"
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {listed}"
+        hint = did_you_mean(name, known, f"known are {listed}", cutoff=0.5)
         self._errors.append(
             UsageError(
                 f"there is no {noun} {name!r}",
