@@ -127,14 +127,15 @@ async def _as(who: Identity, as_member: list[pb.FromMember], as_run: list[pb.Fro
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("kind", Event.kinds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_nobody_speaks_for_another_whatever_the_role_and_the_type_of_event(
-    kind: str, role: str, data: st.DataObject
+    role: str, data: st.DataObject
 ) -> None:
     who = ROLES[role]
-    as_member = data.draw(st.lists(from_members(kind, who.member or ""), max_size=3))
+    kinds = st.sampled_from(sorted(Event.kinds))  # the service looks into no event
+    sent = kinds.flatmap(lambda kind: from_members(kind, who.member or ""))
+    as_member = data.draw(st.lists(sent, max_size=3))
     if who.member and data.draw(st.booleans()):
         as_member.insert(0, pb.FromMember(hello=pb.Hello(member=who.member)))
     as_run = data.draw(st.lists(from_runs(), max_size=3))
