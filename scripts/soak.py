@@ -47,6 +47,7 @@ PROGRAMS = {
     "power": CRASH / "power_cuts.py",
     "hostile": CRASH / "hostile.py",
     "wire": ROOT / "plugins" / "ensemble-service" / "tests" / "wire_fuzz.py",
+    "members": ROOT / "plugins" / "ensemble-service" / "tests" / "kills.py",
     "studies": ROOT / "tests" / "project" / "studies.py",
     "use-cases": ROOT / "tests" / "project" / "use_cases.py",
     "stops": CRASH / "stops.py",
@@ -59,8 +60,8 @@ PROGRAMS = {
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
-         "algorithms": 5, "generators": 10, "operator": 2, "suspends": 4, "studies": 1,
-         "use-cases": 1, "service": 1}  # fmt: skip
+         "algorithms": 5, "generators": 10, "members": 5, "operator": 2, "suspends": 4,
+         "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a", "flux": "flux uptime"}
 #: The exit code where a queue is not there.
@@ -255,7 +256,8 @@ def main() -> int:
         "or Flux; studies: each study of examples/, in full and killed, against its figure; "
         "use-cases: the use cases likewise; algorithms: runs with algorithms, of a plugin that is "
         "replaced meanwhile; generators: runs with generators, 10 kills of each; "
-        "operator: Ensembles in the stand-in for Kubernetes, whose operator, "
+        "members: runs whose service, member's agent and controller are killed, up to four times "
+        "in each round; operator: Ensembles in the stand-in for Kubernetes, whose operator, "
         "service and first pod are killed, ten times in each round; suspends: Ensembles that are "
         "suspended while the operator, the service or the run are killed, three times in each",
     )

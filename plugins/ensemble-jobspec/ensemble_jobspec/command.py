@@ -318,10 +318,7 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 @click.argument("folder", metavar="FOLDER", type=click.Path())
 @executor_option
 @key_value_option("An option of the executor.")
-@click.option("--each", is_flag=True, help="A run for each jobspec; else one ensemble has all.")
-@click.option(
-    "--jobs", default=4, metavar="N", show_default=True, help="Runs at a time, with --each."
-)
+@click.option("--jobs", default=4, metavar="N", show_default=True, help="Runs at a time.")
 @click.option("--every", default=2.0, metavar="SECONDS", show_default=True, help="Between looks.")
 @click.option("--once", is_flag=True, help="End when all that is there is done, for cron.")
 @state_option
@@ -329,7 +326,6 @@ def serve(
     folder: str,
     executor: str | None,
     options: tuple[str, ...],
-    each: bool,
     jobs: int,
     every: float,
     once: bool,
@@ -337,28 +333,22 @@ def serve(
 ) -> int:
     """Run the jobspecs that are moved into FOLDER/new, each once.
 
-    Each is validated and run, all of them in one ensemble, and moved to FOLDER/done or
-    FOLDER/failed, beside it a text that says how it went. What was under way when this was killed
-    is gone on with. A file whose name ends with .part, or that still grows, is being written.
+    Each is validated, run as an ensemble and moved to FOLDER/done or FOLDER/failed, with a text
+    beside it that says how it went. If the server was killed, the next one resumes its runs. Files
+    that still grow, or whose names end with .part, are left alone until they are complete.
     """
-    from ensemble_jobspec.serving import EachRun, Runs, Server, make_folders
+    from ensemble_jobspec.serving import Runs, Server
 
-    base = Path(folder).absolute()
     registry = load_plugins(())
     choice = choose_executor(registry, executor)
-    choice = replace(choice, options=dict(read_options(choice.record, options, {})))
+    read_options(choice.record, options, {})  # refuse a wrong option before any jobspec runs
     words = ["--executor", choice.record.name]
     words += [word for option in options for word in ("-o", option)]
+    if {"detach", "reattach"} <= choice.record.capabilities:
+        words += ["--set", "on_stop=keep"]  # the end of a server cancels no job
     state = os.path.abspath(state) if state else None
-    runs: Runs
-    if each:
-        runs = EachRun(words, state, at_once=jobs, once=once)
-    else:
-        from ensemble_jobspec.shared_run import SharedRun
-
-        make_folders(base)
-        runs = SharedRun(base, registry, choice, words, state, once=once)
-    return Server(base, runs, every=every).serve(once=once)
+    runs = Runs(words, state, at_once=jobs, once=once)
+    return Server(Path(folder).absolute(), runs, every=every).serve(once=once)
 
 
 def _check_subsystems(workload: Workload, folder: str) -> None:

@@ -122,24 +122,19 @@ def run_options(
     workload: Workload,
     file: str | os.PathLike[str],
     state: str | None,
-    how: Mapping[str, Any] | None = None,
-    *,
-    measure: bool = True,
+    how: Mapping[str, Any],
 ) -> Options:
-    """Options of the conversion of what is run on a queue; with ``measure`` its gauges are asked
-    for where that matters."""
+    """Return the options for converting a workload for a queue, with the queue's gauges if the
+    workload needs them."""
     from ensemble_jobspec.gauges import asks_for_much, gauges_of
 
     name = choice.record.name
-    asked = {"groups": None, "copies": "slots", "skip": (), "site": None, "strict": False}
     return replace(
-        options_of(how or asked, registry, name, os.fspath(file)),
+        options_of(how, registry, name, os.fspath(file)),
         program=(own_program(),),
         state=os.path.abspath(state) if state else "",
         shared=name not in ("flux", "slurm") or shared_storage(os.getcwd()) is not None,
-        gauges=gauges_of(registry, choice, workload)
-        if measure and asks_for_much(workload)
-        else None,
+        gauges=gauges_of(registry, choice, workload) if asks_for_much(workload) else None,
         firm=name == "local",
     )
 

@@ -75,7 +75,6 @@ class _Conversion:
             units=units,
             watched=self._watched,
             warnings=self._warnings,
-            done=counts,
         )
 
     # -- rules ---------------------------------------------------------------------------------

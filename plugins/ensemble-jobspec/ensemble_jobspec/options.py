@@ -64,10 +64,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings.
-
-    ``done`` has for each unit the metric that tells that it is done, and from which value on.
-    """
+    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings."""
 
     name: str
     jobs: Sequence[Mapping[str, Any]]
@@ -77,7 +74,6 @@ class Converted:
     units: Sequence[Unit]
     watched: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    done: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Server of a folder: runs the jobspecs that are moved into it, each once, whatever is killed when.
 
-A file is claimed by moving it from ``new`` to ``running``, under a tag of its own; what is in
-``running`` when a server begins is gone on with, for its run is there already and is resumed. It
-ends by being moved to ``done`` or ``failed``. What runs it is one ensemble for all (``shared_run``)
-or one for each (``EachRun``).
+The server claims a file by moving it from ``new`` to ``running``, under the tag of its run, and
+moves it to ``done`` or ``failed`` once the run is over. If a server finds files in ``running`` when
+it starts, it resumes their runs.
 """
 
 from __future__ import annotations
@@ -19,45 +18,32 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ensemble_core import ExecutorError, UsageError
-from ensemble_core.cli.toolkit import is_private, print_line, print_warning
-from ensemble_jobspec.standing import is_over, run_state
+from ensemble_core import EnsembleError, ExecutorError, UsageError
+from ensemble_core.cli.toolkit import KeptRun, is_private, print_line, print_warning, state_folder
 
-__all__ = [
-    "FIRST",
-    "PROGRAM",
-    "STOPPED",
-    "Backoff",
-    "EachRun",
-    "Ended",
-    "Runs",
-    "Server",
-    "make_folders",
-    "private",
-    "why_of",
-]
+__all__ = ["Runs", "Server"]
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS = ("new", "running", "done", "failed")
 _FOREIGN = "another user owns it or can write to it"
 #: Seconds until a controller that ended before its run was over is begun again: first, and at most.
-FIRST, _MOST = 1.0, 60.0
+_FIRST, _MOST = 1.0, 60.0
 #: Controllers in a row that end so, until a server that is to end gives up.
 _TRIES = 5
 #: Exit codes of runs that were stopped and can be gone on with.
-STOPPED = (5, 129, 130, 142, 143)
+_STOPPED = (5, 129, 130, 142, 143)
 #: The command ``ensemble`` of this environment.
-PROGRAM = (
+_PROGRAM = (
     sys.executable,
     "-c",
     "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])",
 )
 
 
-class Ended(NamedTuple):
+class _Ended(NamedTuple):
     """A jobspec that is over: its file, an exit code, and why that is not 0."""
 
     file: Path
@@ -65,7 +51,7 @@ class Ended(NamedTuple):
     why: str
 
 
-class Backoff:
+class _Backoff:
     """Waits between controllers that end before their run is over: twice as long each time. One
     that went on for a while is taken for the first; with ``once`` all are counted, to give up."""
 
@@ -82,32 +68,12 @@ class Backoff:
         has ended; and whether it was the first."""
         now = time.monotonic()
         self._tries = 1 if not self._once and now - started > _MOST else self._tries + 1
-        return now + min(_MOST, FIRST * 2 ** min(self._tries - 1, 10)), self._tries == 1
+        return now + min(_MOST, _FIRST * 2 ** min(self._tries - 1, 10)), self._tries == 1
 
     @property
     def is_enough(self) -> bool:
         """True if another is not to be begun."""
         return self._once and self._tries >= _TRIES
-
-
-class Runs(Protocol):
-    """Runner of jobspecs: all in one ensemble, or each in its own. ``gave_up`` says why one of them
-    is not gone on with; empty where all are."""
-
-    gave_up: str
-
-    @property
-    def busy(self) -> bool:
-        """True while one is under way."""
-
-    def begin(self, files: Sequence[Path]) -> list[Path]:
-        """Run these files, or go on with their runs; those that are to wait."""
-
-    def ended(self) -> list[Ended]:
-        """Jobspecs that are over since the last look."""
-
-    def stop(self) -> None:
-        """Stop what is under way, so that the next server goes on with it."""
 
 
 class Server:
@@ -128,7 +94,7 @@ class Server:
         Raises :class:`UsageError` where the folder cannot be had, or another serves it, and
         :class:`ExecutorError` where ``once`` leaves something that is not over.
         """
-        make_folders(self._folder)
+        _make_folders(self._folder)
         with self._alone(), self._signals():
             claimed = sorted((self._folder / "running").glob("*.*"))
             waiting = [file for file in claimed if file.suffix in _SUFFIXES and self._mine(file)]
@@ -160,7 +126,7 @@ class Server:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with open(self._folder / ".lock", "a", opener=private) as lock:
+        with open(self._folder / ".lock", "a", opener=_private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
@@ -231,7 +197,7 @@ class Server:
         where = self._folder / ("failed" if code else "done")
         log = file.with_suffix(".log")
         told = where / f"{file.stem}.txt"
-        with open(told, "w", encoding="utf-8", opener=private) as text:
+        with open(told, "w", encoding="utf-8", opener=_private) as text:
             text.write(f"{why}\n")
         with contextlib.suppress(FileNotFoundError):
             os.replace(log, where / log.name)
@@ -239,18 +205,18 @@ class Server:
         print_line(f"{file.name}: {where.name}, {why}")
 
 
-def private(path: str, flags: int) -> int:
+def _private(path: str, flags: int) -> int:
     """Open a file, for :func:`open`, so that one that is made is its user's alone."""
     return os.open(path, flags, 0o600)
 
 
-def make_folders(folder: Path) -> None:
+def _make_folders(folder: Path) -> None:
     """Make the folders of a served one, its user's alone. Raise :class:`UsageError` if that cannot
     be done, or others may put files there: what they write would run as this user."""
     try:
         for name in ("", *_FOLDERS):
             (folder / name).mkdir(mode=0o700, parents=not name, exist_ok=True)
-        for path in (folder, *(folder / name for name in (*_FOLDERS, "ensemble.yaml"))):
+        for path in (folder, *(folder / name for name in _FOLDERS)):
             if path.exists() and not is_private(path):
                 raise UsageError(
                     f"cannot serve {str(path)!r}: {_FOREIGN}",
@@ -264,11 +230,12 @@ def make_folders(folder: Path) -> None:
         ) from None
 
 
-class EachRun:
+class Runs:
     """A run for each jobspec, so many at a time. ``words`` are further options of ``ensemble
     jobspec run``; with ``once`` those whose controllers end too soon are given up.
 
-    Whether a run is over its journal says, no exit code does.
+    The journal says whether a run is over, not the exit code. ``gave_up`` says why a run is left
+    to the next server; empty if none is.
     """
 
     def __init__(
@@ -286,7 +253,7 @@ class EachRun:
         self._running: dict[Path, _Controller] = {}
         #: Those to be begun again, and from when on.
         self._again: dict[Path, float] = {}
-        self._backoffs: dict[Path, Backoff] = {}
+        self._backoffs: dict[Path, _Backoff] = {}
         self._stopping = False
         self.gave_up = ""
 
@@ -315,7 +282,7 @@ class EachRun:
             return True
         # Over NFS a lock needs a file that may be written.
         mode = "r+b" if os.access(file, os.W_OK) else "rb"
-        with file.open(mode) as held, open(file.with_suffix(".log"), "ab", opener=private) as log:
+        with file.open(mode) as held, open(file.with_suffix(".log"), "ab", opener=_private) as log:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
@@ -323,7 +290,7 @@ class EachRun:
             except OSError:
                 pass  # this file system has no locks: what the run's own says of its holder decides
             process = subprocess.Popen(
-                [*PROGRAM, *words, *self._words],
+                [*_PROGRAM, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -332,11 +299,11 @@ class EachRun:
             )
             self._running[file] = _Controller(process, time.monotonic(), log.tell())
         if file not in self._backoffs:
-            self._backoffs[file] = Backoff(once=self._once)
+            self._backoffs[file] = _Backoff(once=self._once)
             print_line(f"{file.name}: begun")
         return True
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[_Ended]:
         """Jobspecs that are over since the last look."""
         found = []
         for file, controller in list(self._running.items()):
@@ -344,10 +311,10 @@ class EachRun:
             if code is None:
                 continue
             del self._running[file]
-            stands = run_state(self._state, file.stem)
-            why = why_of(file.with_suffix(".log"), controller.log_from) if code else ""
-            if code >= 0 and is_over(stands, code):
-                found.append(Ended(file, code, why))
+            stands = _run_state(self._state, file.stem)
+            why = _why_of(file.with_suffix(".log"), controller.log_from) if code else ""
+            if code >= 0 and _is_over(stands, code):
+                found.append(_Ended(file, code, why))
                 del self._backoffs[file]
             else:
                 self._left(file, controller, code, why)
@@ -355,7 +322,7 @@ class EachRun:
 
     def _left(self, file: Path, controller: _Controller, code: int, why: str) -> None:
         """Take it that a controller has ended before its run was over."""
-        if self._stopping or code in STOPPED:  # by us, or by who stopped the run
+        if self._stopping or code in _STOPPED:  # by us, or by who stopped the run
             self.gave_up = f"{file.name}: it was stopped"
             print_line(f"{file.name}: stopped; it is gone on with next time")
             return
@@ -385,7 +352,7 @@ class _Controller(NamedTuple):
     log_from: int
 
 
-def why_of(log: Path, begin: int = 0) -> str:
+def _why_of(log: Path, begin: int = 0) -> str:
     """The line of a run's output, from this byte on, that says most of why it failed."""
     with log.open("rb") as file:
         file.seek(begin)
@@ -395,3 +362,19 @@ def why_of(log: Path, begin: int = 0) -> str:
             if any(word in line for word in words):
                 return line.strip()
     return lines[0].strip() if lines else "it said nothing"
+
+
+def _run_state(state: str | None, tag: str) -> str:
+    """Return the state of a run (``ended`` …); ``new`` if nothing of it is on record."""
+    try:
+        with KeptRun(state, tag) as kept:
+            return kept.state if kept.journal.texts() else "new"
+    except EnsembleError as error:
+        journal = state_folder(state) / "runs" / tag / "journal.db"
+        return "new" if error.code == "never-began" or not journal.exists() else "unreadable"
+
+
+def _is_over(state: str, code: int) -> bool:
+    """Return whether nothing is left to resume after a controller that ended with this code."""
+    # It was refused before it began; what else kept it from beginning may pass.
+    return state == "ended" or (state == "new" and code == 2)

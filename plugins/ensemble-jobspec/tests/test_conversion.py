@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from ensemble_jobspec import read
+from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
 from ensemble_jobspec.nextgen import as_nextgen
 from ensemble_jobspec.scripts import literal, script_words, unwritten
@@ -338,8 +338,11 @@ def test_a_group_without_resources_has_those_around_it() -> None:
     assert "the group 'inner' can never hold" in str(raised.value)
 
 
-@pytest.mark.parametrize("many", [16, 17, 300])
-def test_a_task_begins_once_all_of_many_dependencies_are_done(many: int) -> None:
+@pytest.mark.parametrize(("many", "row"), [(16, 16), (17, 16), (11, 3)], ids=str)
+def test_a_task_begins_once_all_of_many_dependencies_are_done(
+    many: int, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "_IN_A_ROW", row)  # 11 in rows of 3: parts of parts
     names = [f"t{number}" for number in range(many)]
     lines = ["version: 1", "tasks:", *(f"- {{name: {name}, command: x}}" for name in names)]
     lines.append(f"- {{name: last, command: x, depends_on: [{', '.join(names)}]}}")

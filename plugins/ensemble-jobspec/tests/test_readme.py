@@ -55,7 +55,6 @@ def test_every_command_and_option_of_the_plugin_is_in_it() -> None:
         "--skip",
         "--site",
         "--strict",
-        "--each",
         "--once",
         "--jobs",
     ):

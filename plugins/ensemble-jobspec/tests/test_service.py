@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_jobspec import serving, shared_run
+from ensemble_jobspec import serving
 from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
@@ -227,15 +227,12 @@ def names(folder: str) -> list[str]:
 SERVE = ("jobspec", "serve", "served", "--executor", "local", "--state", "state", "--every", "0.1")
 
 
-@pytest.mark.parametrize("how", [(), ("--each",)])
-def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why(
-    how: tuple[str, ...],
-) -> None:
+def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why() -> None:
     move_in("good", task("good"))
     move_in("bad", task("bad", "exit 3"))
     move_in("wrong", "version: 1\ntaks: []\n")
     Path("served/new/later.yaml.part").write_text("ver")
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert sorted(notes()) == ["bad", "good"]
     assert (names("done"), names("failed"), names("running")) == (["good"], ["bad", "wrong"], [])
     (why,) = Path("served/failed").glob("wrong-*.txt")
@@ -243,51 +240,23 @@ def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why(
     assert "unknown key 'taks'" in why.read_text()
     (why,) = Path("served/failed").glob("bad-*.txt")
     assert "exit code 1: " in why.read_text()
-    assert "served" in why.read_text() or how
-    runs = list(Path("state/runs").iterdir())
-    assert len(runs) == (2 if how else 1)
+    assert len(list(Path("state/runs").iterdir())) == 2
     assert Path("served/new/later.yaml.part").exists()
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert sorted(notes()) == ["bad", "good"]
 
 
-@pytest.mark.parametrize("how", [(), ("--each", "--jobs", "2")])
-def test_each_is_run_once_whatever_is_killed_when(how: tuple[str, ...]) -> None:
+def test_each_is_run_once_whatever_is_killed_when() -> None:
     for number in range(6):
         move_in(f"n{number}", task(f"n{number}", "sleep 0.3"))
     for limit in (1, 3, 5):
-        server = subprocess.Popen([*MAIN, *SERVE, *how], stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([*MAIN, *SERVE, "--jobs", "2"], stdout=subprocess.DEVNULL)
         wait_until(lambda limit=limit: len(notes()) >= limit)  # type: ignore[misc]
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert sorted(notes()) == [f"n{number}" for number in range(6)]
     assert names("done") == [f"n{number}" for number in range(6)]
-
-
-def test_what_arrives_later_joins_the_ensemble_that_is_under_way() -> None:
-    slot = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}
-    steps = [{"step": "copy", "source": "absent"}, {"step": "submit"}]
-    failing = {"version": 1, "resources": [slot], "task": {"command": "true", "transform": steps}}
-    move_in("slow", task("slow", "until test -e go; do sleep 0.05; done"))
-    server = subprocess.Popen([*MAIN, *SERVE, "-o", "slots=4"], stdout=subprocess.DEVNULL)
-    wait_until(lambda: notes() == ["slow"])
-    move_in("quick", task("quick"))
-    move_in("failing", failing)
-    wait_until(lambda: (names("done"), names("failed")) == (["quick"], ["failing"]))
-    assert names("running") == ["slow"]
-    (why,) = Path("served/failed").glob("failing-*.txt")
-    assert why.read_text().startswith("exit code 1: failing-")
-    Path("go").touch()
-    wait_until(lambda: names("done") == ["quick", "slow"])
-    assert notes() == ["slow", "quick"]
-    assert len(list(Path("state/runs").iterdir())) == 1
-    wait_until(lambda: not Path("served/ensemble.yaml").exists())
-    move_in("next", task("next"))
-    wait_until(lambda: "next" in names("done"))
-    assert len(list(Path("state/runs").iterdir())) == 2
-    server.terminate()
-    assert server.wait() == 0
 
 
 def test_a_folder_has_one_server() -> None:
@@ -304,37 +273,35 @@ def test_a_folder_has_one_server() -> None:
     assert notes() == ["slow"]
 
 
-@pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
-def test_a_folder_that_others_can_write_is_not_served(folder: str, how: tuple[str, ...]) -> None:
+def test_a_folder_that_others_can_write_is_not_served(folder: str) -> None:
     """Their jobspecs would run as the user who serves the folder, even as root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
     Path(folder).chmod(0o777)
-    refused = ensemble(*SERVE, *how, "--once", code=2)
+    refused = ensemble(*SERVE, "--once", code=2)
     assert f"{folder}': another user owns it or can write to it" in refused.output
     assert not Path("notes").exists()
     assert names("new") == ["good.yaml"]
     Path(folder).chmod(0o755)
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert notes() == ["good"]
 
 
-@pytest.mark.parametrize("how", [(), ("--each",)])
 @pytest.mark.parametrize("place", ["new", "running"])
-def test_a_jobspec_that_others_can_write_is_not_run(place: str, how: tuple[str, ...]) -> None:
+def test_a_jobspec_that_others_can_write_is_not_run(place: str) -> None:
     move_in("theirs", task("theirs"))
     move_in("good", task("good"))
     Path("served", place).mkdir(mode=0o700, exist_ok=True)
     theirs = Path("served", place, "theirs-20200101T000000-abcdef.yaml")
     Path("served/new/theirs.yaml").rename(theirs)
     theirs.chmod(0o666)
-    told = ensemble(*SERVE, *how, "--once").output
+    told = ensemble(*SERVE, "--once").output
     assert notes() == ["good"]
     assert theirs.exists()
     assert told.count("theirs-20200101T000000-abcdef.yaml is not run: another user owns it") == 1
     theirs.chmod(0o644)
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert sorted(notes()) == ["good", "theirs"]
 
 
@@ -366,36 +333,34 @@ main(sys.argv[1:])
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file; while it is there the queue is away. Waits between tries are short."""
-    for module in (serving, shared_run):
-        monkeypatch.setattr(module, "PROGRAM", (sys.executable, "-c", AWAY))
-        monkeypatch.setattr(module, "FIRST", 0.01)
+    monkeypatch.setattr(serving, "_PROGRAM", (sys.executable, "-c", AWAY))
+    monkeypatch.setattr(serving, "_FIRST", 0.01)
     Path("away").touch()
     return Path("away")
 
 
-@pytest.mark.parametrize("how", [(), ("--each",)])
 def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_goes_on(
-    away: Path, how: tuple[str, ...]
+    away: Path,
 ) -> None:
     move_in("a", task("a"))
     move_in("b", task("b"))
-    said = ensemble(*SERVE, *how, "--once", code=1).output
+    said = ensemble(*SERVE, "--once", code=1).output
     assert "error: 2 jobspecs are not over, and left in " in said
     assert "cannot reach the queue" in said
     assert "the next 'ensemble jobspec serve' goes on with them" in said
-    assert len(Path("tries").read_text().split()) == (10 if how else 5)
+    assert len(Path("tries").read_text().split()) == 10
     assert (notes(), names("running")) == ([], ["a", "b"])
     away.unlink()
-    ensemble(*SERVE, *how, "--once")
+    ensemble(*SERVE, "--once")
     assert (sorted(notes()), names("done")) == (["a", "b"], ["a", "b"])
 
 
-def test_a_run_of_its_own_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -> None:
+def test_a_run_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -> None:
     move_in("a", task("a"))
     move_in("wrong", "version: 1\ntaks: []\n")
-    program = f"import ensemble_jobspec.serving as s; s.PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    program = f"import ensemble_jobspec.serving as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
     words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
-    server = subprocess.Popen([*words, "--each"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: Path("tries").exists() and len(Path("tries").read_text().split()) > 3)
     assert names("failed") == []
     away.unlink()
@@ -410,9 +375,9 @@ def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_serv
     away: Path,
 ) -> None:
     move_in("a", task("a"))
-    program = f"import ensemble_jobspec.serving as s; s.PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    program = f"import ensemble_jobspec.serving as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
     words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
-    server = subprocess.Popen([*words, "--each", "--once"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*words, "--once"], stdout=subprocess.PIPE, text=True)
     wait_until(Path("tries").exists)
     for path in Path("served/running").glob("a-*.yaml"):
         path.unlink()
@@ -421,10 +386,10 @@ def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_serv
     assert "it is not there any more" in said
 
 
-def test_a_run_of_its_own_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
+def test_a_run_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
     move_in("a", task("a", "sleep 600"))
     move_in("b", task("b", "until test -e go; do sleep 0.05; done"))
-    server = subprocess.Popen([*MAIN, *SERVE, "--each", "--once"], stderr=subprocess.PIPE)
+    server = subprocess.Popen([*MAIN, *SERVE, "--once"], stderr=subprocess.PIPE)
     wait_until(lambda: sorted(notes()) == ["a", "b"])
     tags = {path.name[0]: path.name for path in Path("state/runs").iterdir()}
     ensemble("cancel", tags["a"], "--state", "state")
@@ -434,13 +399,12 @@ def test_a_run_of_its_own_that_is_cancelled_has_failed_and_one_that_is_stopped_i
     assert b"it was stopped" in said
     assert (names("failed"), names("running")) == (["a"], ["b"])
     Path("go").touch()
-    ensemble(*SERVE, "--each", "--once")
+    ensemble(*SERVE, "--once")
     assert (names("failed"), names("done")) == (["a"], ["b"])
 
 
-@pytest.mark.parametrize("how", [(), ("--each",)])
 def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_server(
-    monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     locked = fcntl.flock
 
@@ -452,6 +416,77 @@ def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_serv
 
     monkeypatch.setattr(fcntl, "flock", none_here)
     move_in("a", task("a"))
-    said = ensemble(*SERVE, *how, "--once").output
+    said = ensemble(*SERVE, "--once").output
     assert "has no locks (No locks available)" in said
     assert (notes(), names("done")) == (["a"], ["a"])
+
+
+# -- runs of served jobspecs -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def claimed() -> Path:
+    """A jobspec that a server has claimed, which notes its name."""
+    serving._make_folders(Path("served"))
+    file = Path("served/running/a-20260101T000000-abc123.yaml").absolute()
+    file.write_text(json.dumps(task("a")))
+    return file
+
+
+def over(runs: serving.Runs) -> serving._Ended:
+    """The one jobspec that ended."""
+    found: list[serving._Ended] = []
+
+    def looked() -> bool:
+        found.extend(runs.ended())
+        return bool(found)
+
+    wait_until(looked)
+    return found[0]
+
+
+def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
+    claimed: Path,
+) -> None:
+    for _ in range(2):
+        runs = serving.Runs(("--executor", "local"), "state")
+        assert runs.begin([claimed]) == []
+        assert over(runs).code == 0
+    assert notes() == ["a"]
+
+
+def test_a_jobspec_waits_while_the_controller_of_a_killed_server_holds_it(claimed: Path) -> None:
+    runs = serving.Runs()
+    with claimed.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert runs.begin([claimed]) == [claimed]
+    assert not runs.busy
+
+
+def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
+    claimed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import sys; print('error: of this start'); sys.exit(2)"
+    monkeypatch.setattr(serving, "_PROGRAM", (sys.executable, "-c", program))
+    claimed.with_suffix(".log").write_text("error: of months ago\n")
+    runs = serving.Runs()
+    runs.begin([claimed])
+    assert over(runs).why == "error: of this start"
+
+
+def test_what_a_server_makes_is_its_users_alone() -> None:
+    before = os.umask(0)
+    try:
+        move_in("a", task("a"))
+        Path("served/new/a.yaml").chmod(0o600)
+        for path in (Path("served"), Path("served/new")):
+            path.chmod(0o700)
+        ensemble(*SERVE, "--once")
+    finally:
+        os.umask(before)
+    folders = [path for path in Path("served").iterdir() if path.is_dir()]
+    files = [path for path in Path("served").rglob("*") if path.is_file()]
+    assert {path.name for path in folders} == {"new", "running", "done", "failed"}
+    assert {path.suffix or path.name for path in files} == {".lock", ".txt", ".log", ".yaml"}
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}

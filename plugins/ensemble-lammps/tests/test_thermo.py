@@ -323,7 +323,7 @@ def test_a_log_that_begins_anew_is_read_from_nothing() -> None:
         (b"a    " * 13107, 160),
         (b"Temp     = 1 " * 5000, 160),
         (b"        1   2   3 \n" * 3000, 5),
-        (b"".join(b"v_%07d = 1\n" % n for n in range(4000)), 10),
+        (b"".join(b"v_%07d = 1\n" % n for n in range(4000)), 6),
         (b"x" * (LONGEST_LINE - 1) + b"\n", 20),
     ],
     ids=["letters", "blanks", "words", "pairs", "rows", "names", "long lines"],

@@ -26,6 +26,8 @@ _RESEND, _LONGEST = 10.0, 120.0
 #: Events that are acknowledged at once, and seconds between acknowledgements of fewer: one for each
 #: batch of a thousand members would be as much traffic as the batches.
 _AT_ONCE, _EVERY = 500, 1.0
+#: Earlier lives that an inbox remembers.
+_MOST_LIVES = 100
 
 
 class Outbox:
@@ -48,6 +50,12 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._events)
+
+    @property
+    def end(self) -> int:
+        """The number that the next event gets."""
+        with self._lock:
+            return self.first + len(self._events)
 
     def add(self, events: Sequence[pb.Event]) -> bool:
         """Keep all of these events, or none and return False if there is no room for them."""
@@ -134,13 +142,32 @@ class Inbox:
         self._next = 1
         self._acknowledged = 0
         self._due = 0.0
+        #: The newest number of each earlier life that has arrived.
+        self._earlier: dict[str, int] = {}
 
     def begin(self, life: str, first: int) -> None:
         """Start or continue a life whose outbox keeps events from number ``first`` on."""
         # An acknowledgement that was sent while the member was away is lost: it is sent again.
         self._acknowledged = first - 1
         if life != self.life:
+            if self.life is not None:
+                self._arrived(self.life, self._next - 1)
             self.life, self._next = life, 1
+
+    def is_repeated(self, life: str, number: int) -> bool:
+        """Return whether an event that had this number in an earlier life has arrived before.
+
+        From here on it has.
+        """
+        repeated = number <= self._earlier.get(life, 0)
+        if not repeated:
+            self._arrived(life, number)
+        return repeated
+
+    def _arrived(self, life: str, number: int) -> None:
+        self._earlier[life] = number
+        if len(self._earlier) > _MOST_LIVES:
+            del self._earlier[next(iter(self._earlier))]
 
     def new(self, life: str, first: int, events: Sequence[pb.Event]) -> Sequence[pb.Event] | None:
         """Return the events that have not arrived before, or None if earlier ones are missing.

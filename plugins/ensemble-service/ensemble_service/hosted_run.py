@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
 from ensemble_service.event_stream import MOST, Outbox
+from ensemble_service.kept_events import KeptEvents
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.run_folder import RunFolder
@@ -77,6 +78,9 @@ class HostedRun:
         self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
         #: The life there is: its events and its executor. Where there is none, nothing is added.
         self.outbox = Outbox("")
+        self._kept = KeptEvents(folder / "unacknowledged")
+        #: Held while events are added, so that their numbers are known before.
+        self._adding = threading.Lock()
         self._executor: Executor | None = None
         #: Whether it must not go on: the queue was lost, or events were.
         self._broken = False
@@ -108,6 +112,7 @@ class HostedRun:
         outbox = self.outbox
         if life == outbox.life:
             outbox.acknowledge(number)
+            self._kept.acknowledge(life, outbox.first - 1)
             self._news()
 
     def disconnected(self) -> None:
@@ -194,6 +199,7 @@ class HostedRun:
         executor = self._executor
         if what == "close":
             self._end_life()
+            self._kept.clear()
             answer.done.SetInParent()
             return
         assert executor is not None
@@ -261,6 +267,8 @@ class HostedRun:
                 self._end_life()
                 if epoch > self._folder.epoch:
                     self._folder.begin_epoch(epoch)
+                    # The earlier controller may have them in its journal: none comes twice.
+                    self._kept.clear()
                 self._begin_life()
             self._tell_opened(opened)
         except (Exception, SystemExit) as error:  # what a plugin may raise is anything
@@ -300,6 +308,7 @@ class HostedRun:
                 code="no-folder",
             ) from None
         self._home = self._folder.name()
+        outbox.add(self._kept.begin(outbox.life))
         self.outbox, self._broken = outbox, False
         self._answers.clear()
         self._handed, self._active = set(), set()
@@ -315,6 +324,7 @@ class HostedRun:
     def _end_life(self) -> None:
         executor, self._executor = self._executor, None
         self.outbox = Outbox("")  # from here on nothing that it emits is kept
+        self._kept.close()
         self._stats.leave(self.tag)
         if executor is None:
             return
@@ -345,7 +355,11 @@ class HostedRun:
             else:
                 sent.append(event)
         self._stats.add(self.tag, sent)
-        if not outbox.add(messages):
+        with self._adding:
+            if outbox is self.outbox:
+                self._kept.add(outbox.end, sent, messages)
+            added = outbox.add(messages)
+        if not added:
             _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
             self.outbox, self._broken = Outbox(""), True
             self._room = min(self._room * 2, _MOST_ROOM)

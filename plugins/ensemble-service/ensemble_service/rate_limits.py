@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
+from math import inf
 
 __all__ = ["Deadline", "RateLimiter"]
 
@@ -34,27 +35,31 @@ class Deadline:
     An earlier deadline of the caller's own is gRPC's to hold: it cancels the request itself.
     """
 
-    __slots__ = ("_task", "_timer", "exceeded")
+    __slots__ = ("_timer", "exceeded", "seconds", "task")
 
     def __init__(self, seconds: float) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task, self.exceeded = task, False
-        self._timer = task.get_loop().call_later(max(0.0, seconds), self._exceed)
+        self.task, self.exceeded = task, False
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew(seconds)
 
     def renew(self, seconds: float) -> None:
-        """From now on it is so many seconds."""
-        self._timer.cancel()
-        if not self.exceeded:
-            self._timer = self._task.get_loop().call_later(max(0.0, seconds), self._exceed)
+        """Start again with so many seconds; infinity for no deadline."""
+        self.seconds = seconds
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds < inf and not self.exceeded:
+            self._timer = self.task.get_loop().call_later(max(0.0, seconds), self._exceed)
 
     def _exceed(self) -> None:
         self.exceeded = True
-        self._task.cancel()
+        self.task.cancel()
 
     def end(self) -> bool:
         """The request is over; whether it was cancelled for its time."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.exceeded and sys.version_info >= (3, 11):
-            self._task.uncancel()
+            self.task.uncancel()
         return self.exceeded

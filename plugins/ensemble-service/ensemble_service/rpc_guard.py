@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import grpc
@@ -122,19 +123,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         return guarded
 
     def _guarded(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
-        if not handler.response_streaming:
-            return self._unary(path, method, handler, is_open)
-        if handler.request_streaming:
-            behaviour, decoded = handler.stream_stream, self._decoded
-        else:
-            behaviour, decoded = handler.unary_stream, None
-        return grpc.stream_stream_rpc_method_handler(
-            self._streaming(method, behaviour, decoded, handler.request_deserializer, is_open),
-            response_serializer=handler.response_serializer,
-        )
-
-    def _unary(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
-        decode, behaviour = handler.request_deserializer, handler.unary_unary
+        """Return the handler of one method behind the guard, for single replies and for streams."""
+        decode, streaming = handler.request_deserializer, handler.response_streaming
+        asked_with_stream: bool = handler.request_streaming
+        behaviour = _behaviour(handler)
         codes, ok = self._counters.requests, (method, "OK")
         named_by_message = path in self._stand_ins
         stand_in = self._stand_ins.get(path)
@@ -142,34 +134,53 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         async def handle(_: Any, context: Any) -> Any:
             messages = Messages(context)
             identity: Identity | None = None
-            seconds = min(_READING, self._deadline)
-            deadline = Deadline(seconds)
+            stream: _Stream | None = None
+            asked: Any
+            seconds = _READING if streaming else min(_READING, self._deadline)
+            # The servicer decides how long the first message of a stream may take.
+            deadline = Deadline(inf if asked_with_stream else seconds)
             try:
-                if is_open:
-                    request = _decode(decode, await self._reader.read_nameless(messages))
+                identity = _PROBE if is_open else self._authenticate(context)
+                if identity is None and stand_in is None:
+                    raise _no_credential(named_by_message)
+                if streaming:
+                    assert identity is not None  # stand-ins are for single replies
+                    stream = self._open_stream(identity, deadline.task)
+                if identity is not None and not is_open:
+                    self._take_turn(identity)
+                if asked_with_stream:
+                    assert identity is not None
+                    asked = self._decoded(decode, identity, messages)
+                elif identity is None or is_open:
+                    asked = _decode(decode, await self._reader.read_nameless(messages))
                 else:
-                    identity = self._authenticate(context)
-                    if identity is not None:
-                        self._take_turn(identity)
-                        request = _decode(decode, await self._reader.read(identity, messages))
-                    elif stand_in is not None:
-                        request = _decode(decode, await self._reader.read_nameless(messages))
-                        identity = stand_in(request)
-                        if identity is None:
-                            raise _no_credential(named_by_message)
-                        self._take_turn(identity)
-                    else:
+                    asked = _decode(decode, await self._reader.read(identity, messages))
+                if identity is None:
+                    assert stand_in is not None
+                    identity = stand_in(asked)
+                    if identity is None:
                         raise _no_credential(named_by_message)
+                    self._take_turn(identity)
+                if not is_open:
                     _CALLER.set(identity)
-                seconds = self._deadline
-                deadline.renew(seconds)
-                reply = await behaviour(request, context)
+                reply = None
+                if stream is None:
+                    deadline.renew(self._deadline)
+                    reply = await behaviour(asked, context)
+                else:
+                    deadline.renew(inf)
+                    await self._write(method, context, stream, behaviour(asked, context))
             except asyncio.CancelledError:
-                if not deadline.end():
+                end = stream.end if stream is not None else None
+                if deadline.end():
+                    late = f"it took longer than {deadline.seconds:.3g} s"
+                    end = Refused("DEADLINE_EXCEEDED", late)
+                elif end is None:
                     codes[method, "CANCELLED"] += 1
                     raise
-                late = Refused("DEADLINE_EXCEEDED", f"it took longer than {seconds:.3g} s")
-                refused = self._refuse(method, identity, context, late)
+                elif sys.version_info >= (3, 11):
+                    deadline.task.uncancel()
+                refused = self._refuse(method, identity, context, end)
             except Exception as error:  # whatever it is, it ends this call and no other
                 deadline.end()
                 refused = self._refuse(method, identity, context, error)
@@ -177,85 +188,33 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 deadline.end()
                 codes[ok] += 1
                 return reply
-            await _abort(context, refused)
-            return None
-
-        return grpc.stream_unary_rpc_method_handler(
-            handle, response_serializer=handler.response_serializer
-        )
-
-    def _streaming(
-        self,
-        method: str,
-        behaviour: Callable[[Any, Any], AsyncIterator[Any]],
-        decoded: Callable[[Any, Identity, Any], Any] | None,
-        decode: Any,
-        is_open: bool,
-    ) -> Callable[[Any, Any], Awaitable[None]]:
-        """A method that answers with a stream; ``decoded`` makes the stream that it is asked with,
-        ``None`` where it is asked with one message."""
-
-        async def handle(_: Any, context: Any) -> None:
-            messages = Messages(context)
-            task = asyncio.current_task()
-            assert task is not None
-            identity: Identity | None = None
-            stream: _Stream | None = None
-            replies: Any = None
-            try:
-                identity = _PROBE if is_open else self._authenticate(context)
-                if identity is None:
-                    raise _no_credential()
-                stream = self._open_stream(identity, task)
-                if not is_open:
-                    self._take_turn(identity)
-                    _CALLER.set(identity)
-                if decoded is not None:
-                    asked = decoded(decode, identity, messages)
-                else:
-                    asked = _decode(decode, await self._read_soon(identity, messages))
-                replies = behaviour(asked, context)
-                async for reply in replies:
-                    await context.write(reply)
-                    if not stream.since:  # what was said at first was taken: it takes part
-                        stream.since = self._monotonic()
-                        if not is_open:
-                            tell("connected", method=method, who=identity, peer=_host(context))
-                self._counters.requests[method, "OK"] += 1
-                return
-            except asyncio.CancelledError:
-                if stream is None or stream.end is None:
-                    self._counters.requests[method, "CANCELLED"] += 1
-                    raise
-                if sys.version_info >= (3, 11):
-                    task.uncancel()
-                refused = self._refuse(method, identity, context, stream.end)
-            except Exception as error:  # whatever it is, it ends this call and no other
-                refused = self._refuse(method, identity, context, error)
             finally:
                 if stream is not None:
                     self._close_stream(method, stream)
-                if replies is not None:
-                    await replies.aclose()
             await _abort(context, refused)
+            return None
 
-        return handle
+        kind = (
+            grpc.stream_stream_rpc_method_handler
+            if streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return kind(handle, response_serializer=handler.response_serializer)
 
     # -- messages -------------------------------------------------------------------------------
 
-    async def _read_soon(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
-        """The one message of a caller that is answered with a stream."""
-        deadline = Deadline(_READING)
+    async def _write(self, method: str, context: Any, stream: _Stream, replies: Any) -> None:
+        """Send all replies of a stream."""
         try:
-            if identity is _PROBE:
-                return await self._reader.read_nameless(messages)
-            return await self._reader.read(identity, messages)
-        except asyncio.CancelledError:
-            if not deadline.exceeded:
-                raise
-            raise Refused("DEADLINE_EXCEEDED", f"it took longer than {_READING:g} s") from None
+            async for reply in replies:
+                await context.write(reply)
+                if not stream.since:  # what was said at first was taken: it takes part
+                    stream.since = self._monotonic()
+                    if stream.identity is not _PROBE:
+                        who, peer = stream.identity, _host(context)
+                        tell("connected", method=method, who=who, peer=peer)
         finally:
-            deadline.end()
+            await replies.aclose()
 
     async def _decoded(
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
@@ -381,6 +340,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             return
         more = {"unlogged": self._unlogged} if self._unlogged else {}
         self._unlogged = 0
+        if identity is _PROBE:
+            identity = None
         tell(
             "refused",
             # That the service stops, or a member is away, is nobody's doing who asks.
@@ -416,6 +377,14 @@ def _no_credential(named_by_message: bool = False) -> Unauthenticated:
         hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
         code="no-token",
     )
+
+
+def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
+    """The servicer's method behind one of gRPC's handlers."""
+    if not handler.response_streaming:
+        return handler.unary_unary  # type: ignore[no-any-return]  # gRPC has no types
+    both = handler.request_streaming
+    return handler.stream_stream if both else handler.unary_stream  # type: ignore[no-any-return]
 
 
 def _sentence(error: EnsembleError) -> str:

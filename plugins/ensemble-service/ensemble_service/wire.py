@@ -89,14 +89,17 @@ def to_event(message: pb.Event) -> Event:
     """The event of a message. Raises ``ValueError``, ``TypeError`` or ``RecursionError`` for one
     that is none."""
     kind = message.WhichOneof("what")
+    data: dict[str, Any]
     if kind == "other":
-        event = Event.from_dict({**_loads(message.other.data), "timestamp": message.timestamp})
+        data = {**_loads(message.other.data), "timestamp": message.timestamp}
+        data.pop("origin", None)  # see kept_events
+        event = Event.from_dict(data)
     elif kind == "job":
         job = message.job
         context = _loads(job.context) if job.context else {}
         event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)
     elif kind is not None:  # the message's fields have the names of the event's
-        data: dict[str, Any] = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
+        data = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
         part = getattr(message, kind)
         for field in part.DESCRIPTOR.fields:
             if not field.has_presence or part.HasField(field.name):

@@ -34,7 +34,8 @@ ROLES = {
     "controller of another namespace": Identity("controller", "else"),
 }
 NAMES = st.sampled_from([VICTIM, "default/absent", "default/other", "else/victim", "", "x\ny"])
-RUNS = st.one_of(st.just(RUN), st.sampled_from(["run-2", "", "../x"]))
+OWN_RUN = "run-3"
+RUNS = st.one_of(st.just(OWN_RUN), st.sampled_from([RUN, "run-2", "", "../x"]))
 
 
 @st.composite
@@ -66,8 +67,8 @@ def from_members(draw: st.DrawFn, kind: str, own: str) -> pb.FromMember:
 
 @st.composite
 def from_runs(draw: st.DrawFn) -> pb.FromRun:
-    name, run = draw(NAMES), draw(RUNS)
-    epoch = draw(st.sampled_from([0, 1, 2, 2**63]))
+    name, run = draw(st.one_of(st.just(VICTIM), NAMES)), draw(RUNS)
+    epoch = draw(st.one_of(st.just(1), st.sampled_from([0, 2, 2**63])))
     turn = draw(st.integers(0, 2))
     if turn == 0:
         return pb.FromRun(begin=pb.Begin(run=run, epoch=epoch))
@@ -127,19 +128,20 @@ async def _as(who: Identity, as_member: list[pb.FromMember], as_run: list[pb.Fro
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("kind", Event.kinds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_nobody_speaks_for_another_whatever_the_role_and_the_type_of_event(
-    kind: str, role: str, data: st.DataObject
+    role: str, data: st.DataObject
 ) -> None:
     who = ROLES[role]
-    as_member = data.draw(st.lists(from_members(kind, who.member or ""), max_size=3))
+    kinds = st.sampled_from(sorted(Event.kinds))  # the service looks into no event
+    sent = kinds.flatmap(lambda kind: from_members(kind, who.member or ""))
+    as_member = data.draw(st.lists(sent, max_size=3))
     if who.member and data.draw(st.booleans()):
         as_member.insert(0, pb.FromMember(hello=pb.Hello(member=who.member)))
     as_run = data.draw(st.lists(from_runs(), max_size=3))
     if data.draw(st.booleans()):
-        as_run.insert(0, pb.FromRun(begin=pb.Begin(run="run-3", epoch=1)))
+        as_run.insert(0, pb.FromRun(begin=pb.Begin(run=OWN_RUN, epoch=1)))
     asyncio.run(_as(who, as_member, as_run))
 
 

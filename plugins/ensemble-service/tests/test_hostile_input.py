@@ -80,7 +80,7 @@ def test_a_full_disk_of_the_service_is_told_to_who_asks(
     token, _ = TokenFile(settings.token_path).add("admin")
     with (
         serving(settings, Never()) as service,
-        ServiceClient(port=service.port, token=token, timeout=60.0) as client,
+        ServiceClient(port=service.port, token=token, timeout=20.0) as client,
         full_disk(),
         pytest.raises(EnsembleError) as refused,
     ):

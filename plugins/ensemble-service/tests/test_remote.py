@@ -4,6 +4,7 @@ submitted once, and every event comes once and in its order."""
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -33,6 +34,7 @@ from ensemble_core import (
     ExecutorLost,
     Job,
     JobEvent,
+    Observed,
     Problem,
     ResizeOutcome,
     Resources,
@@ -116,9 +118,9 @@ class QueueExecutor(Executor):
         if event.job in self.told and self._emit is not None:
             self._emit([event])
 
-    def say(self, event: Event) -> None:
+    def say(self, *events: Event) -> None:
         assert self._emit is not None
-        self._emit([event])
+        self._emit(events)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         with self.queue.lock:
@@ -194,6 +196,15 @@ class World:
 
     def leave(self, name: str = "a") -> None:
         self.agents.pop(name).stop()
+
+    def kill(self, name: str = "a") -> None:
+        """End an agent without a word; what it had not sent is gone with it."""
+        agent = self.agents.pop(name)
+        agent._ended.set()
+        agent._news.set()
+        agent._connection.close()
+        agent._sender.join()
+        os.close(agent._lock_file)
 
     def run(self, tag: str = "run-1", **options: Any) -> Controller:
         controller = Controller(self, tag, **options)
@@ -331,6 +342,68 @@ def test_agents_that_end_all_the_time_lose_and_double_nothing(world: World) -> N
     assert Counter(world.queues["a"].submits) == Counter(ids(*range(200)))
     for job in ids(*range(200)):
         assert controller.names(job) == LIFE
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["on its way", "not acknowledged"])
+def test_rows_and_problems_of_an_agent_that_is_killed_arrive_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    world.agent()
+    world.queues["a"].held = True
+    controller = world.run("run-rows")
+    controller.executor.submit(jobs(1))
+    controller.wait(lambda: controller.names("t.1"), "submit")
+    monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
+
+    def say(*numbers: int) -> None:
+        now = time.time()
+        events: list[Event] = [Observed(now, "t.1", "o", {"x": float(n)}) for n in numbers]
+        world.queues["a"].listeners[-1].say(*events, Problem(now, f"problem {numbers}"))
+
+    def rows() -> list[float]:
+        return [each.values["x"] for each in list(controller.events) if isinstance(each, Observed)]
+
+    say(1, 2)
+    if arrived:
+        controller.wait(lambda: rows() == [1, 2], "the rows")
+    else:
+        monkeypatch.setattr(hosted_run.HostedRun, "batch", lambda _: None)
+        say(3)
+    for turn in (4, 5):  # what a second life sent again is not new to a third
+        world.kill()
+        if turn == 4 and not arrived:
+            monkeypatch.undo()
+            monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
+        world.agent()
+        lives = turn - 2
+        wait_until(lambda lives=lives: len(world.queues["a"].listeners) == lives)  # type: ignore[misc]
+        say(turn)
+        controller.wait(lambda turn=turn: turn in rows(), "the row of another life")  # type: ignore[misc]
+    wanted = [1, 2, 4, 5] if arrived else [1, 2, 3, 4, 5]
+    assert rows() == wanted
+    said = [text.rpartition("problem ")[2] for text in controller.problems() if "problem (" in text]
+    assert said == ["(1, 2)", *(f"({n},)" for n in wanted[2:])]
+    kept = world.folder / "a" / "runs" / "run-rows" / "unacknowledged"
+    assert kept.stat().st_size
+    monkeypatch.undo()
+    say(6)
+    wait_until(lambda: not kept.stat().st_size)
+
+
+def test_rows_of_a_run_that_is_over_are_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    world.queues["a"].held = True
+    controller = world.run("run-over")
+    controller.executor.submit(jobs(1))
+    controller.wait(lambda: controller.names("t.1"), "submit")
+    monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
+    world.queues["a"].listeners[-1].say(Observed(time.time(), "t.1", "o", {"x": 1.0}))
+    kept = world.folder / "a" / "runs" / "run-over" / "unacknowledged"
+    wait_until(kept.exists)
+    controller.executor.close()
+    wait_until(lambda: not kept.exists())
 
 
 def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world: World) -> None:

@@ -1,0 +1,144 @@
+"""Rows and problems that a run has not acknowledged, on disk: they outlive the member agent.
+
+An executor that is asked what became of its jobs repeats their events, but neither rows nor
+problems. So the agent writes these to a file before it sends them, with the life and the number
+that they have there (``event_stream``), and sends them again in its next life under both. The run's
+inbox drops those that it has by then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from ensemble_core import Event, Observed, Problem
+from ensemble_service.atomic_file import write_atomically
+from ensemble_service.proto import ensemble_pb2 as pb
+
+__all__ = ["REPEATED", "KeptEvents", "origin_of"]
+
+#: The types of events that no executor repeats.
+REPEATED = (Observed, Problem)
+#: Events that are kept; those beyond that are lost if the agent is killed.
+_MOST = 100_000
+#: Bytes from which on the file is written without what was acknowledged.
+_LARGE = 1_000_000
+_ORIGIN = ', "origin": '
+
+_log = logging.getLogger("ensemble.member")
+
+
+class KeptEvents:
+    """The unacknowledged rows and problems of one run. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._life = ""
+        #: Each with its number in this life, as a line of the file.
+        self._lines: deque[tuple[int, bytes]] = deque()
+        self._file: BinaryIO | None = None
+        self._failed = False
+
+    def begin(self, life: str) -> list[pb.Event]:
+        """Return the events of earlier lives. They are the first of this one."""
+        with self._lock:
+            self._close()
+            self._life = life
+            self._lines.clear()
+            events = []
+            for line in self._read():
+                try:
+                    timestamp, data = json.loads(line)
+                    event = pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=data))
+                except (TypeError, ValueError):
+                    continue  # half a line, from the moment of a kill
+                events.append(event)
+                self._lines.append((len(events), line + b"\n"))
+            return events
+
+    def _read(self) -> list[bytes]:
+        try:
+            return self._path.read_bytes().split(b"\n")
+        except OSError:
+            return []
+
+    def add(self, number: int, events: Sequence[Event], messages: Sequence[pb.Event]) -> None:
+        """Keep the rows and problems among these events, the first of which gets this number."""
+        with self._lock:
+            lines = [
+                (at, _line(message, self._life, at))
+                for at, (event, message) in enumerate(zip(events, messages, strict=True), number)
+                if isinstance(event, REPEATED)
+            ][: max(0, _MOST - len(self._lines))]
+            if not lines:
+                return
+            try:
+                if self._file is None:
+                    self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+                    self._file.write(b"\n")  # the end may be half a line
+                self._file.write(b"".join(line for _, line in lines))
+            except OSError as error:
+                if not self._failed:
+                    _log.warning("%s cannot be written: %s", self._path, error.strerror)
+                self._failed = True
+            else:
+                self._lines.extend(lines)
+
+    def acknowledge(self, life: str, number: int) -> None:
+        """Drop the events up to this number of a life, which is ignored if it is not this one."""
+        with self._lock:
+            lines = self._lines
+            if life != self._life or not lines or lines[0][0] > number:
+                return
+            while lines and lines[0][0] <= number:
+                lines.popleft()
+            try:
+                size = os.stat(self._path).st_size
+                if not lines:
+                    os.truncate(self._path, 0)
+                elif size > max(_LARGE, 2 * sum(len(line) for _, line in lines)):
+                    self._close()
+                    write_atomically(self._path, b"".join(line for _, line in lines))
+            except OSError:
+                pass  # what is sent again once too often is dropped at its destination
+
+    def clear(self) -> None:
+        """Drop all events: nobody waits for them any more."""
+        with self._lock:
+            self._close()
+            self._lines.clear()
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the events to the next life."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _line(message: pb.Event, life: str, number: int) -> bytes:
+    data = f"{message.other.data[:-1]}{_ORIGIN}{json.dumps([life, number])}}}"
+    return json.dumps([message.timestamp, data]).encode("ascii") + b"\n"
+
+
+def origin_of(message: pb.Event) -> tuple[str, int] | None:
+    """Return the life and the number in which an event was sent at first; None if in this one."""
+    data = message.other.data
+    if _ORIGIN not in data:
+        return None
+    origin = json.loads(data).get("origin")
+    match origin:
+        case [str(life), int(number)]:
+            return life, number
+    return None
