@@ -21,6 +21,7 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
+    from ensemble_core.api.inspection import Inspection
     from ensemble_core.api.task import Task
     from ensemble_core.cli.interrupts import How
     from ensemble_core.cli.kept_run import KeptRun
@@ -169,6 +170,14 @@ class EnsembleRun:
     def metrics(self) -> dict[str, float]:
         """Every metric that was kept, by path."""
         return self._ask(lambda engine: dict(engine.snapshot()))
+
+    def inspect(self) -> Inspection:
+        """The run as pages and reports show it: failures by cause, firings, a job's log. Use the
+        result with ``with``. It also opens a damaged run. Raises :class:`UsageError` for a run that
+        keeps no journal."""
+        from ensemble_core.api.inspection import Inspection
+
+        return Inspection(self._kept(salvage=True))
 
     # -- waiting and steering --------------------------------------------------------------------
 
@@ -347,7 +356,7 @@ class EnsembleRun:
         assert self.folder is not None
         return ask(self.folder, plain(action), by)
 
-    def _kept(self) -> KeptRun:
+    def _kept(self, *, salvage: bool = False) -> KeptRun:
         from ensemble_core.cli.kept_run import KeptRun
 
         if self.folder is None:
@@ -356,7 +365,8 @@ class EnsembleRun:
                 hint="begin it without keep=False: rows of jobs are read from there",
                 code="no-journal",
             )
-        return KeptRun(None, f"{self.folder}{os.sep}", program=self._program)
+        place = f"{self.folder}{os.sep}"
+        return KeptRun(None, place, salvage=salvage, program=self._program)
 
     def _info(self) -> RunInfo:
         from ensemble_core.journal.run_store import look

@@ -59,6 +59,7 @@ from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
 from ensemble_core.cli.simulated import run_simulated as run_simulated
+from ensemble_core.cli.summary import why_not_fired as why_not_fired
 from ensemble_core.cli.text_style import TextStyle as TextStyle
 from ensemble_core.cli.text_style import format_duration as format_duration
 from ensemble_core.cli.text_style import format_size as format_size
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
+    from ensemble_core.journal.run_store import find, folders
     from ensemble_core.journal.run_store import is_private as is_private
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
@@ -98,7 +100,7 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
 
-    JournalRow = Row
+    JournalRow, find_run, run_folders = Row, find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
@@ -111,7 +113,8 @@ else:
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
-        "ensemble_core.journal.run_store": "is_private state_folder",
+        "ensemble_core.journal.run_store": "find_run=find is_private run_folders=folders "
+        "state_folder",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
