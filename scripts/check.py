@@ -38,6 +38,8 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+#: And what those of one plugin need beside that.
+MORE_TOOLS = {"ensemble-dashboard": ("httpx", "playwright")}
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
@@ -230,7 +232,7 @@ def alone(name: str, plugin: Path | None) -> None:
         install += [f"{name} @ {wheel(name).as_uri()}" for name in required(plugin)]
     pip = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
-        "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
+        "--constraints", BUILD / "constraints.txt", *TEST_TOOLS, *MORE_TOOLS.get(name, ()),
     )  # fmt: skip
     run(*pip, *install, cwd=folder)
     for file in ("pyproject.toml", ".importlinter"):

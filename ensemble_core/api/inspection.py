@@ -387,8 +387,8 @@ class Inspection:
         return found
 
     def curves(self) -> list[dict[str, Any]]:
-        """What jobs reported while they ran: for each group and variable some jobs' values over
-        seconds since their first, thinned where there are many."""
+        """Values that jobs reported while they ran: by group and variable, those of some jobs over
+        the seconds since each job's first, thinned if there are many."""
         points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
         for row in self._events('"observed"'):
             if row.type != "observed" or row.job is None:

@@ -100,7 +100,8 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
 
-    JournalRow, find_run, run_folders = Row, find, folders
+    JournalRow = Row
+    find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is

@@ -73,7 +73,9 @@ def dashboard(
 
     if not tags():
         raise UsageError(
-            f"there are no runs in {place}", hint="'ensemble run FILE' begins one", code="no-run"
+            f"there are no runs in {place}",
+            hint="'ensemble run FILE' begins one",
+            code="no-such-run",
         )
     remote = "SSH_CONNECTION" in os.environ
     token = secrets.token_urlsafe(16)
