@@ -42,6 +42,8 @@ LINT = ("ruff", "format", "types", "layers")
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 #: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
 OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
+#: And what those of one plugin need beside that.
+MORE_TOOLS = {"ensemble-dashboard": ("httpx", "playwright")}
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
@@ -242,7 +244,7 @@ def alone(name: str, plugin: Path | None) -> None:
     install += [f"{name} @ {wheel(name).as_uri()}" for name in sorted(ours)]
     pip = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
-        "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
+        "--constraints", BUILD / "constraints.txt", *TEST_TOOLS, *MORE_TOOLS.get(name, ()),
     )  # fmt: skip
     run(*pip, *install, cwd=folder)
     link_compiled_modules(venv)

@@ -60,6 +60,7 @@ from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
+from ensemble_core.display.summary import why_not_fired as why_not_fired
 from ensemble_core.display.text_style import TextStyle as TextStyle
 from ensemble_core.display.text_style import count_of as count_of
 from ensemble_core.display.text_style import format_duration as format_duration
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
-    from ensemble_core.journal.run_store import fit
+    from ensemble_core.journal.run_store import find, fit, folders
     from ensemble_core.journal.run_store import is_private as is_private
     from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry as Registry
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
+    from ensemble_core.session.inspection import Inspection as Inspection
     from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
@@ -129,6 +131,7 @@ if TYPE_CHECKING:
     RuleSpan = Span
     RuleStory = Story
     load_file, option_defaults = load, defaults
+    find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
@@ -150,7 +153,10 @@ else:
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
-        "ensemble_core.journal.run_store": "fit_tag=fit is_private new_tag state_folder",
+        "ensemble_core.journal.run_store": (
+            "find_run=find fit_tag=fit is_private new_tag run_folders=folders state_folder"
+        ),
+        "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",

@@ -258,17 +258,22 @@ class Journal:
             return max(likely, default=intact + bool(damaged))
 
     def rows(
-        self, after: int = 0, until: int | None = None, job: str | None = None
+        self,
+        after: int = 0,
+        until: int | None = None,
+        job: str | None = None,
+        holding: str | None = None,
     ) -> Iterator[Row]:
         """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
 
-        Read in portions, so that a run that goes on is not held up. Raises
-        :class:`JournalError` where one is missing or cannot be read.
+        ``holding`` passes over lists of events without this text: a quick way to few events of
+        many. Some that are returned do not have it. Read in portions, so that a run that goes on is
+        not held up. Raises :class:`JournalError` where one is missing or cannot be read.
         """
         limit = until if until is not None else 1 << 62
-        mark = json.dumps(job)
+        mark = json.dumps(job) if job is not None else holding
         for first, last, text in self._lists(after, limit):
-            if job is not None and mark not in text:
+            if mark is not None and mark not in text:
                 continue
             with self._reading():
                 rows = rows_of(first, last, text)

@@ -268,6 +268,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "cancel": [["RUN"]],
     "clean": [["--dry-run"]],
     "completion": [["bash"]],
+    "dashboard": None,  # serves until it is stopped; shows what "report" does
     "disable": [["RUN", "asks"]],
     "enable": [["RUN", "asks"]],
     "events": [["RUN"]],
@@ -280,6 +281,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "plot": [["RUN", "-o", "plot.svg"], ["RUN", "s", "-o", "points.svg"]],
     "plugins": [["list"]],
     "replay": [["RUN"]],
+    "report": [["RUN", "-o", "report.html"]],
     "results": [["RUN"], ["RUN", "s"]],
     "resume": None,  # runs it
     "run": [["--dry-run", "FILE"], ["--dry-run", "--debug", "FILE"], ["--help"]],

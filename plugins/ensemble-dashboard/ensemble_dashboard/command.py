@@ -1,0 +1,213 @@
+"""Show runs in a browser while they go on: read-only, for yourself alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import getpass
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import (
+    find_run,
+    print_line,
+    printable,
+    run_folders,
+    state_folder,
+    state_option,
+)
+
+__all__ = ["dashboard"]
+
+#: Hours without a viewer after which a dashboard ends.
+_HOURS = 8.0
+#: Runs that are offered if none is named, the newest first.
+_MOST_RUNS = 100
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port on this machine.  [default: a free one]"
+)
+@click.option(
+    "--socket/--no-socket",
+    "unix",
+    default=None,
+    help="Use a Unix socket instead of a port.  [default: in an ssh session]",
+)
+@click.option("--open/--no-open", "opens", default=None, help="Open a browser.  [default: if any]")
+@state_option
+def dashboard(
+    runs: tuple[str, ...],
+    port: int | None,
+    unix: bool | None,
+    opens: bool | None,
+    state: str | None,
+) -> None:
+    """Show runs in a browser.
+
+    RUN is a run's tag, a beginning or an end of it that fits no other, or 'last'; without one all
+    runs can be chosen. The page is read-only and for you alone: its address has a token, and only
+    this machine is served. In an ssh session the dashboard uses a Unix socket, and prints the ssh
+    command that brings it to your own machine. Ctrl-C ends it; without a viewer it ends after 8
+    hours.
+    """
+    if unix and port:
+        raise click.UsageError("--port does not go with --socket")
+    place = state_folder(state)
+    named = [find_run(place, run).name for run in runs]
+
+    def tags() -> Sequence[str]:
+        if named:
+            return named
+        return [folder.name for folder in run_folders(place)[::-1][:_MOST_RUNS]]
+
+    if not tags():
+        raise UsageError(
+            f"there are no runs in {place}",
+            hint="'ensemble run FILE' begins one",
+            code="no-such-run",
+        )
+    remote = "SSH_CONNECTION" in os.environ
+    token = secrets.token_urlsafe(16)
+    by_socket = (remote and port is None) if unix is None else unix
+    with contextlib.ExitStack() as held:
+        if by_socket:
+            path = held.enter_context(_private_socket())
+            listener = held.enter_context(_bound_to(path))
+            print_line(_ssh_line(str(path)))
+            address = f"http://localhost:8123/#token={token}"
+        else:
+            listener = held.enter_context(_listening(port or 0))
+            own = listener.getsockname()[1]
+            address = f"http://127.0.0.1:{own}/#token={token}"
+            if remote:
+                print_line(_ssh_line(f"127.0.0.1:{own}"))
+        print_line(f"Dashboard: {address}")
+        print_line("Whoever has this address can read these runs. Ctrl-C ends the dashboard.")
+        if not by_socket and (opens or (opens is None and _has_browser())):
+            import webbrowser
+
+            webbrowser.open(address)
+        _serve(listener, state, tags, token)
+
+
+def _has_browser() -> bool:
+    return "SSH_CONNECTION" not in os.environ and bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+
+
+def _ssh_line(place: str) -> str:
+    user = f"{getpass.getuser()}@{socket.gethostname()}"
+    return printable(f"On your own machine: ssh -N -L 8123:{place} {user}")
+
+
+@contextlib.contextmanager
+def _private_socket() -> Iterator[Path]:
+    """A path for a socket in a folder that only the user can enter."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    parent = Path(base) if base and Path(base).is_dir() else state_folder(None)
+    folder = parent / "ensemble-dashboard"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise _no_place(folder, error.strerror or str(error)) from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise _no_place(folder, "it belongs to somebody else")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        os.chmod(folder, 0o700)
+    path = folder / f"{os.getpid()}.sock"
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()  # of an ended process that had this number
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _no_place(folder: Path, cause: str) -> EnsembleError:
+    return EnsembleError(
+        f"no socket can be made in {folder}",
+        cause=cause,
+        hint="--no-socket uses a port; --state names another folder",
+        code="no-socket",
+    )
+
+
+def _bound_to(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    # The mode is there from the first moment: umask, not chmod afterwards.
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        raise _no_place(path.parent, error.strerror or str(error)) from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        used = error.errno == errno.EADDRINUSE
+        raise UsageError(
+            f"port {port} {'is in use' if used else 'cannot be used'}",
+            cause=None if used else error.strerror,
+            hint="leave out --port for a free one",
+            code="port",
+        ) from error
+    return listener
+
+
+def _serve(
+    listener: socket.socket, state: str | None, tags: Callable[[], Sequence[str]], token: str
+) -> None:
+    import asyncio
+
+    import uvicorn
+
+    from ensemble_dashboard.server import application
+
+    seen = [time.monotonic()]
+
+    def note() -> None:
+        seen[0] = time.monotonic()
+
+    app = application(state, tags, token, note)
+    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+
+    async def watched() -> None:
+        async def until_nobody_looks() -> None:
+            while time.monotonic() - seen[0] < _HOURS * 3600:
+                await asyncio.sleep(60)
+            server.should_exit = True
+
+        watcher = asyncio.ensure_future(until_nobody_looks())
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            watcher.cancel()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(watched())

@@ -1,0 +1,103 @@
+"""The data of the page, as plain JSON documents: one for each kind that the page asks for.
+
+``documents.schema.json`` describes them. ``FORMAT`` changes when a document changes in a way that
+an older page cannot show.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core import UsageError
+from ensemble_core.cli.toolkit import why_not_fired
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.toolkit import Inspection
+
+__all__ = ["FORMAT", "NAMES", "client_file", "document", "dumps", "schema"]
+
+FORMAT = 1
+
+#: Documents that need no argument.
+NAMES = ("overview", "failures", "costs", "tables", "curves", "firings", "timeline")
+#: Rows of a page of jobs at most.
+_PAGE = 1_000_000
+
+
+def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
+    """One document. Raises :class:`UsageError` for an unknown one, or a wrong argument."""
+    if name == "overview":
+        found = inspection.overview()
+        report = inspection.report()
+        reported = () if report is None else report.rules
+        rules = zip(found["rules"], reported, strict=True)
+        reasons = [(each, "" if rule.fired else why_not_fired(rule)) for each, rule in rules]
+        return {**found, "rules": [{**each, "reason": reason} for each, reason in reasons]}
+    if name in NAMES:
+        return getattr(inspection, name)()
+    if name == "jobs":
+        return inspection.jobs(
+            _where(query.get("where", "{}")),
+            text=query.get("text", ""),
+            sort=query.get("sort") or None,
+            descending=query.get("descending") == "1",
+            offset=_number(query.get("offset", "0")),
+            limit=min(_number(query.get("limit", "100")), _PAGE),
+        )
+    if name == "job":
+        return inspection.job(query.get("group", ""), _number(query.get("index", "")))
+    if name == "log":
+        return inspection.log(query.get("job", ""), query.get("stream", "stdout"))
+    raise UsageError(f"there is no document {name!r}", code="no-such-document")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise UsageError(f"{text!r} is not a number from 0", code="bad-option")
+    return int(text)
+
+
+def _where(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError("'where' is not a JSON object", code="bad-option")
+    return found
+
+
+def dumps(data: Any) -> str:
+    """JSON that a browser reads: values that are not finite are null."""
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(_finite(data), separators=(",", ":"), default=str)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data
+
+
+@cache
+def client_file(name: str) -> str:
+    """The text of a file of the page, for example ``app.js``."""
+    return files(__package__).joinpath("client", *name.split("/")).read_text(encoding="utf-8")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the documents."""
+    text = files(__package__).joinpath("documents.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -1,0 +1,177 @@
+"""Write a run as a page in one file: progress, failures, costs, results, rules, timeline, jobs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import (
+    Inspection,
+    KeptRun,
+    errors_as_json,
+    json_option,
+    print_line,
+    print_warning,
+    printable,
+    run_argument,
+    state_option,
+    to_json,
+)
+from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, dumps
+
+__all__ = ["page_of", "report", "write_report"]
+
+#: Jobs that a report has a row of each; of more it has those that failed, up to as many.
+MOST_JOBS = 20_000
+#: Bytes of a failed job's log, and jobs whose logs a report has at most.
+_LOG, _LOGS = 4096, 200
+
+_LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
+_SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
+
+
+@click.command()
+@run_argument
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(),
+    help="Where to.  [default: the run's tag, with .html]",
+)
+@click.option(
+    "--with-logs", is_flag=True, help="Add the last 4 kB of what each failed job wrote (200 jobs)."
+)
+@state_option
+@json_option
+def report(run: str, output: str | None, with_logs: bool, state: str | None, as_json: bool) -> None:
+    """Write a run as a page in one file.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; it may be under
+    way. The page needs no server and no network: open it in a browser, send it, keep it with a
+    paper. It has what the run was, its jobs, results and rules, and of failed jobs the last line of
+    output; not their environment, and no path of your home folder.
+    """
+    with errors_as_json(as_json):
+        path, tag, problem = write_report(state, run, output, with_logs=with_logs)
+        size = path.stat().st_size
+        if as_json:
+            told = {"run": tag, "file": str(path.absolute()), "bytes": size, "problem": problem}
+            print_line(to_json(told))
+            return
+        print_line(printable(f"{path}: report of {tag}, {max(1, size // 1000):,} kB"))
+        if problem:
+            print_warning(f"the report is not complete: {problem}")
+
+
+def write_report(
+    state: str | None, run: str, output: str | None, *, with_logs: bool = False
+) -> tuple[Path, str, str]:
+    """Write a report; return its path, the run's tag and what is wrong with the run's journal.
+    Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written."""
+    with Inspection(KeptRun(state, run, salvage=True)) as inspection:
+        tag = inspection.overview()["tag"]
+        path = Path(output or f"{tag}.html")
+        if path.is_dir():
+            raise UsageError(
+                f"{path} is a folder", hint="name a file: -o report.html", code="bad-option"
+            )
+        text = page_of(_data(inspection, with_logs))
+        problem = inspection.problem
+    _write(path, text)
+    return path, tag, problem
+
+
+def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
+    found = {name: document(inspection, name, {}) for name in NAMES}
+    jobs = inspection.jobs()
+    left_out = ""
+    if jobs["total"] > MOST_JOBS:
+        at = jobs["names"].index("outcome")
+        rows = [row for row in jobs["rows"] if row[at] in ("failed", "cancelled")][:MOST_JOBS]
+        left_out = (
+            f"This run has {jobs['total']:,} jobs. This report lists {len(rows):,} that failed or "
+            f"were cancelled; 'ensemble dashboard' shows all."
+        )
+        jobs = {**jobs, "rows": rows, "total": len(rows)}
+    logs: dict[str, Any] = {}
+    if with_logs:
+        for kind in found["failures"]:
+            for example in kind["examples"]:
+                if len(logs) < _LOGS:
+                    name = example["id"]
+                    streams = ("stdout", "stderr")
+                    logs[name] = {each: inspection.log(name, each, _LOG) for each in streams}
+    # Who controls the run, and where, is nobody's business who reads a report.
+    found["overview"]["controller"] = {}
+    return {
+        **found,
+        "format": FORMAT,
+        "made": time.time(),
+        "jobs": jobs,
+        "logs": logs,
+        "left_out": left_out,
+    }
+
+
+def page_of(data: dict[str, Any]) -> str:
+    """The page with its data, styles and scripts in one text. Its content security policy allows
+    these scripts only."""
+    home = os.path.expanduser("~")
+    text = dumps(data)
+    if len(home) > 1:
+        text = re.sub(re.escape(dumps(home)[1:-1]) + r'(?=[/"\\ ])', "~", text)
+    # Nothing in a text may end the element that it is in.
+    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+
+    def inlined(kind: str, name: str) -> str:
+        content = client_file(name).replace("</script", "<\\/script")
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        hashes[kind].append(f"'sha256-{digest}'")
+        return f"<{kind}>{content}</{kind}>"
+
+    page = _LINK.sub(lambda found: inlined("style", found[1]), client_file("index.html"))
+    head, _, body = page.partition('<script src="')
+    scripts = _SCRIPT.sub(lambda found: inlined("script", found[1]), f'<script src="{body}')
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; "
+        f"style-src {' '.join(hashes['style'])} 'unsafe-hashes'; img-src data: blob:"
+    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>'
+    data_element = f'<script type="application/json" id="data">{text}</script>\n'
+    return head.replace("<title>", meta, 1) + data_element + scripts
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            try:
+                file.write(text)
+                file.flush()
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(file.name, 0o666 & ~mask)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise EnsembleError(
+            f"the report cannot be written: {path}",
+            cause=error.strerror or str(error),
+            hint="name another file with -o",
+            code="unwritable",
+        ) from error

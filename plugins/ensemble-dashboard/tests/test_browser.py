@@ -1,0 +1,143 @@
+"""The page in a real browser: each view, light, dark and on a telephone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_dashboard.report import write_report
+
+VIEWS = {
+    "overview": "3 jobs failed",
+    "failures": "T = 2.3",
+    "costs": "core-hours",
+    "results": "energies",
+    "rules": "never woken|was false",
+    "timeline": "When 12 jobs ran",
+    "jobs": "12 rows",
+    "job?id=sim.6": "lost atoms at step 41",
+}
+
+
+@pytest.fixture(scope="module")
+def report_url(state: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "study.html"
+    write_report(None, "study", str(path), with_logs=True)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def dashboard_url(state: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", "study", "--no-open"]
+    with subprocess.Popen([*command, "--no-socket"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(each for each in process.stdout if each.startswith("Dashboard: "))
+        yield line.split()[1]
+        process.terminate()
+
+
+@pytest.fixture(params=["report", "dashboard"])
+def url(request: pytest.FixtureRequest, browser: Any) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+class Page:
+    """A page that notes what must not happen: errors, and requests of other machines."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", self._said)
+        self.page.on("request", lambda request: self._asked(request.url))
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def _asked(self, url: str) -> None:
+        if not re.match(r"(file:|data:|blob:|http://127\.0\.0\.1:)", url):
+            self.problems.append(f"a request left this machine: {url}")
+
+    def show(self, url: str, view: str) -> str:
+        base, _, token = url.partition("#")
+        self.page.goto(f"{base}#/study/{view}{'&' if '?' in view else '?'}{token}")
+        self.page.reload()
+        self.page.wait_for_function(
+            "() => document.querySelector('main h2') && !/reading …/.test(document.body.innerText)"
+        )
+        text: str = self.page.inner_text("body")
+        return text
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 1100), ("light", 360)])
+def test_each_view_shows_what_it_is_for(browser: Any, url: str, scheme: str, width: int) -> None:
+    page = Page(browser, color_scheme=scheme, viewport={"width": width, "height": 800})
+    for view, words in VIEWS.items():
+        text = page.show(url, view)
+        assert re.search(words, text), (view, text)
+        wide = page.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{view} is wider than the screen"
+    assert page.problems == []
+    page.context.close()
+
+
+def test_markup_and_codes_that_a_job_prints_are_text(browser: Any, url: str) -> None:
+    page = Page(browser)
+    text = page.show(url, "job?id=sim.6")
+    assert '<script>document.title="taken"</script>' in text
+    assert "\x1b" not in text
+    assert "red" in text
+    assert page.page.title() != "taken"
+    assert "<b>1</b>" in text
+    assert page.page.query_selector("main b") is None
+    page.context.close()
+
+
+def test_a_table_is_sorted_and_filtered_by_keyboard_and_its_address_keeps_that(
+    browser: Any, url: str
+) -> None:
+    page = Page(browser)
+    page.show(url, "jobs")
+    page.page.get_by_role("button", name="T", exact=True).focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_selector("th[aria-sort=ascending]")
+    page.page.get_by_label("Filter").fill("failed")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("3 rows").wait_for()
+    again = page.page.url
+    page.page.goto("about:blank")
+    page.page.goto(again)
+    page.page.get_by_text("3 rows").wait_for()
+    page.context.close()
+
+
+def test_a_wrong_token_says_what_to_do(browser: Any, dashboard_url: str) -> None:
+    page = Page(browser)
+    page.page.goto(dashboard_url.partition("#")[0] + "#token=wrong")
+    page.page.get_by_text("Open the address that").wait_for()
+    page.context.close()
+
+
+def test_the_token_is_not_left_in_the_address(browser: Any, dashboard_url: str) -> None:
+    page = Page(browser)
+    page.page.goto(dashboard_url)
+    page.page.get_by_role("heading", name="study").wait_for()
+    assert "token" not in page.page.url
+    page.context.close()
+
+
+def test_the_failing_parameter_is_two_clicks_from_the_start(browser: Any, url: str) -> None:
+    page = Page(browser)
+    page.show(url, "overview")
+    page.page.get_by_role("link", name="3 jobs failed").click()
+    page.page.get_by_role("link", name="T = 2.3").click()
+    page.page.get_by_text("3 rows").wait_for()
+    page.context.close()

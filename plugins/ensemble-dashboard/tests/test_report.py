@@ -1,0 +1,128 @@
+"""``ensemble report``: one file, whole and safe to send."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from click.testing import CliRunner, Result
+from ensemble_dashboard.documents import schema
+from ensemble_dashboard.report import page_of, report, write_report
+
+from ensemble_core import EnsembleError
+from ensemble_core.cli.toolkit import Inspection, KeptRun
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text(), re.S)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+@pytest.fixture(scope="module")
+def page(state: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "study.html"
+    write_report(None, "study", str(path))
+    return path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(report, list(arguments), catch_exceptions=True)
+
+
+def test_a_report_has_the_documents_that_its_schema_describes(page: Path) -> None:
+    assert list(jsonschema_rs.validator_for(schema()).iter_errors(data_of(page))) == []
+
+
+def test_the_parameter_at_fault_is_named(page: Path) -> None:
+    (kind,) = data_of(page)["failures"]
+    assert (kind["count"], kind["of"], kind["cause"], kind["exit_code"]) == (3, 12, "exit", 3)
+    assert kind["parameters"] == [{"name": "T", "value": 2.3, "failed": 3, "total": 3}]
+    assert kind["examples"][0]["line"] == "lost atoms at step 41"
+
+
+def test_a_rule_that_never_fired_has_its_reason(page: Path) -> None:
+    rules = {rule["id"]: rule for rule in data_of(page)["overview"]["rules"]}
+    assert "'> 99' was false; the last value was" in rules["never"]["reason"]
+
+
+def test_a_report_has_no_secrets_of_the_run(page: Path) -> None:
+    text = page.read_text()
+    assert "do-not-show" not in text
+    assert str(os.getpid()) not in str(data_of(page)["overview"]["controller"])
+
+
+def test_paths_of_the_home_folder_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    text = page_of({"a": "/home/ada/runs/x", "b": "/home/adam/y"})
+    assert '"~/runs/x"' in text
+    assert "/home/adam/y" in text
+
+
+def test_text_of_a_job_cannot_end_the_element_with_the_data() -> None:
+    text = page_of({"line": "</script><script>alert(1)</script>\u2028"})
+    assert "alert(1)" in text
+    assert "<script>alert(1)" not in text
+    assert "\u2028" not in text
+
+
+def test_logs_are_added_only_if_asked(page: Path, state: Path, tmp_path: Path) -> None:
+    assert data_of(page)["logs"] == {}
+    path, _, _ = write_report(None, "study", str(tmp_path / "logs.html"), with_logs=True)
+    logs = data_of(path)["logs"]
+    assert len(logs) == 3
+    assert all("lost atoms" in each["stderr"]["text"] for each in logs.values())
+
+
+def test_a_damaged_run_is_reported_as_far_as_it_can_be_read(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "damaged")
+    with sqlite3.connect(tmp_path / "runs" / "damaged" / "journal.db") as journal:
+        last = journal.execute("SELECT max(first) FROM events").fetchone()[0]
+        journal.execute("UPDATE events SET list = 'x' WHERE first = ?", (last,))
+    found = call("damaged", "--state", str(tmp_path), "-o", str(tmp_path / "d.html"))
+    assert found.exit_code == 0
+    overview = data_of(tmp_path / "d.html")["overview"]
+    assert "damaged" in overview["problem"]
+    assert overview["groups"][0]["name"] == "sim"
+
+
+def test_a_folder_as_output_is_refused(state: Path, tmp_path: Path) -> None:
+    found = call("study", "-o", str(tmp_path))
+    assert isinstance(found.exception, EnsembleError)
+    assert found.exception.exit_code == 2
+
+
+def test_a_folder_that_cannot_be_written_is_named(state: Path, tmp_path: Path) -> None:
+    with pytest.raises(EnsembleError, match="cannot be written") as raised:
+        write_report(None, "study", str(tmp_path / "none" / "x.html"))
+    assert "No such file" in (raised.value.cause or "")
+
+
+def test_a_deleted_log_is_said_to_be_gone(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
+    with Inspection(KeptRun(str(tmp_path), "study", salvage=True)) as inspection:
+        (state / "runs" / "study" / "output" / "sim.0.out").rename(tmp_path / "away")
+        try:
+            assert "No such file" in inspection.log("sim.0")["problem"]
+        finally:
+            (tmp_path / "away").rename(state / "runs" / "study" / "output" / "sim.0.out")
+
+
+def test_a_log_that_is_a_link_is_not_followed(state: Path, tmp_path: Path) -> None:
+    log = state / "runs" / "study" / "output" / "sim.1.out"
+    log.rename(tmp_path / "kept")
+    log.symlink_to("/etc/hostname")
+    try:
+        with Inspection(KeptRun(None, "study", salvage=True)) as inspection:
+            assert inspection.log("sim.1")["text"] == ""
+    finally:
+        log.unlink()
+        (tmp_path / "kept").rename(log)

@@ -1,0 +1,156 @@
+"""The dashboard's server: who may read what."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from ensemble_dashboard.command import _bound_to, _listening, _private_socket
+from ensemble_dashboard.server import application
+from starlette.applications import Starlette
+
+from ensemble_core import EnsembleError
+
+BASE = "http://127.0.0.1:4000"
+TOKEN = {"Authorization": "Bearer right"}
+
+
+class Client:
+    """Requests to the server, without a network."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    def request(
+        self, method: str, path: str, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+                return await client.request(method, path, headers=headers)
+
+        # On a thread of its own: a browser of another test may hold this one's event loop.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, send()).result()
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return self.request("GET", path, headers)
+
+
+@pytest.fixture
+def client(state: Path) -> Client:
+    return Client(application(None, lambda: ["study"], "right", lambda: None))
+
+
+def test_the_page_is_served_without_a_token_and_has_nothing_of_a_run(client: Client) -> None:
+    for path in ("/", "/app.js", "/style.css", "/vendor/htm-preact.js"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "study" not in answer.text or path == "/app.js"
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "right"}])
+def test_documents_need_the_token(client: Client, headers: dict[str, str]) -> None:
+    answer = client.get("/api/runs/study/overview", headers=headers)
+    assert (answer.status_code, "study" in answer.text) == (401, False)
+
+
+def test_the_token_in_the_request_line_does_not_count(client: Client) -> None:
+    assert client.get("/api/runs?token=right").status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
+def test_a_request_for_another_host_is_refused(client: Client, host: str) -> None:
+    assert client.get("/api/runs", headers={**TOKEN, "Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:4001"])
+def test_a_request_from_another_page_is_refused(client: Client, origin: str) -> None:
+    assert client.get("/api/runs", headers={**TOKEN, "Origin": origin}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/runs/other/overview",
+        "/api/runs/..%2F..%2Fetc/overview",
+        "/api/runs/study/secrets",
+        "/api/runs/study/__class__",
+        "/..%2F..%2Fetc%2Fpasswd",
+        "/vendor/../server.py",
+    ],
+)
+def test_nothing_else_can_be_read(client: Client, path: str) -> None:
+    answer = client.get(path, headers=TOKEN)
+    assert answer.status_code == 404
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["sort=nothing", "where=[1]", "where={", "offset=-1", "limit=1e9", 'where={"x":1}'],
+)
+def test_a_wrong_question_is_answered_with_an_error(client: Client, query: str) -> None:
+    answer = client.get(f"/api/runs/study/jobs?{query}", headers=TOKEN)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_the_dashboard_only_reads(client: Client, method: str) -> None:
+    assert client.request(method, "/api/runs/study/overview", headers=TOKEN).status_code == 405
+
+
+def test_jobs_are_sorted_filtered_and_paged(client: Client) -> None:
+    query = 'where={"outcome":"failed"}&sort=s&descending=1&limit=2'
+    page = client.get(f"/api/runs/study/jobs?{query}", headers=TOKEN).json()
+    at = page["names"].index("s")
+    assert (page["total"], [row[at] for row in page["rows"]]) == (3, ["<b>1</b>", "3"])
+
+
+def test_the_socket_is_for_its_owner_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    mask = os.umask(0)
+    try:
+        with _private_socket() as path, _bound_to(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert not path.exists()
+    finally:
+        os.umask(mask)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a folder somebody else's")
+def test_a_folder_for_sockets_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / "ensemble-dashboard"
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(EnsembleError, match="no socket can be made"), _private_socket():
+        pass
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(EnsembleError, match=f"port {port} is in use"):
+            _listening(port)
+
+
+def test_only_this_machine_is_served() -> None:
+    with _listening(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
