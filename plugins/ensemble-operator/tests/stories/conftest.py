@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for stand and world
-sys.path.insert(0, str(Path(__file__).parent))  # for scene
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for scene, stand and world
 
 from ensemble_operator.api import MERGE, ApiError
 from ensemble_operator.schema import GROUP, PLURAL, definition

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills
-sys.path.insert(0, str(Path(__file__).parent))  # for scene
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills and scene
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
