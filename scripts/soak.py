@@ -57,10 +57,12 @@ PROGRAMS = {
     "generators": CRASH / "generators.py",
     "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
     "suspends": ROOT / "plugins" / "ensemble-operator" / "tests" / "suspends.py",
+    "drains": ROOT / "plugins" / "ensemble-operator" / "tests" / "drains.py",
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
          "algorithms": 5, "generators": 10, "members": 5, "operator": 2, "suspends": 4,
+         "drains": 4,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a", "flux": "flux uptime"}
@@ -259,12 +261,18 @@ def main() -> int:
         "members: runs whose service, member's agent and controller are killed, up to four times "
         "in each round; operator: Ensembles in the stand-in for Kubernetes, whose operator, "
         "service and first pod are killed, ten times in each round; suspends: Ensembles that are "
-        "suspended while the operator, the service or the run are killed, three times in each",
+        "suspended while the operator, the service or the run are killed, three times in each; "
+        "drains: Ensembles whose first pod is drained",
     )
     parser.add_argument(
         "--processes", type=int, default=2, help="at once (2; without rounds one for each name)"
     )
     parser.add_argument("--base", type=Path, help="folder for the runs")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE",
+        help="suspends and drains: of a control plane with the Flux Operator and without nodes, "
+        "instead of the stand-in",
+    )  # fmt: skip
     parser.add_argument("--names", nargs="+", help="of studies or use cases (all)")
     parser.add_argument("--hours", type=float, help="go through all parts for so long")
     chosen = parser.parse_args()
@@ -282,6 +290,7 @@ def main() -> int:
         print(f"not there, no round was played: {missing}", flush=True)
         return NOT_THERE
     names = chosen.names or []
+    more = ["--kubeconfig", chosen.kubeconfig] if chosen.kubeconfig else []
     soak = Soak()
     threads = []
     shares = [names] * chosen.processes
@@ -294,7 +303,7 @@ def main() -> int:
         command = [
             sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),
-            "--base", str(base / str(number)), *share, *OPTIONS.get(chosen.executor, ()),
+            "--base", str(base / str(number)), *share, *more, *OPTIONS.get(chosen.executor, ()),
         ]  # fmt: skip
         threads.append(threading.Thread(target=soak.follow, args=(command,)))
         threads[-1].start()

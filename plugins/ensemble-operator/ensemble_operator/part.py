@@ -305,6 +305,8 @@ def _present(
         why = _why_it_waits(found, job, observed, now)
         reason, words = plan.waits
         plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
+        if state.phase == "absent":  # nothing tells that a Job or a pod is not made
+            plan.again = now + _SOON + 1
 
 
 def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:

@@ -178,7 +178,8 @@ def _container(ensemble: Ensemble, settings: Settings) -> Object:
         "--log-format=json",
     ]
     own: dict[str, Any] = {
-        "requests": {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"},
+        # A service with one member has used 109 MiB at most.
+        "requests": {"cpu": "100m", "memory": "192Mi", "ephemeral-storage": "64Mi"},
         "limits": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1200Mi"},
     }
     return {

@@ -20,7 +20,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,21 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 from kubernetes_stand_in.node import Node, Proxy, python
 from stand import Stand
 
-__all__ = ["WHAT", "Scene", "arguments", "free_ports", "played", "rounds"]
+__all__ = [
+    "WHAT",
+    "Scene",
+    "arguments",
+    "free_ports",
+    "on_real",
+    "place_of",
+    "played",
+    "rounds",
+    "verdict",
+]
 
 WHAT = ("operator", "service", "pod")
 #: Seconds for a round, however slow the machine is.
-_LONGEST = 400.0
+_LONGEST = 1200.0
 JOBS, LATER = 24, 6
 FILE = """\
 name: kills
@@ -209,10 +220,6 @@ def _disturb(
 def _judged(stand: Stand, folder: Path, killed: list[str]) -> dict[str, Any]:
     wanted = {f"sim {index}" for index in range(JOBS)} | {f"post {i}" for i in range(LATER)}
     wanted.add("grown 0")
-    counts = {
-        each: Counter((folder / each).read_text().splitlines() if (folder / each).exists() else ())
-        for each in ("started", "ended")
-    }
     other = []
     if stand.condition("study", "Finished") != ("True", "Succeeded"):
         other.append(f"it did not succeed: {json.dumps(stand.status('study'))}")
@@ -226,11 +233,29 @@ def _judged(stand: Stand, folder: Path, killed: list[str]) -> dict[str, Any]:
     ]
     if made != ["study-0"]:
         other.append(f"its MiniCluster was made {len(made)} times")
+    return verdict(folder, killed, wanted, other, once=("started", "ended"))
+
+
+def verdict(
+    folder: Path,
+    killed: list[str],
+    wanted: Collection[str],
+    other: list[str],
+    *,
+    once: Collection[str] = ("ended",),
+) -> dict[str, Any]:
+    """Compare what jobs have written into the files ``started`` and ``ended`` with what they should
+    have. ``once`` names the files in which a job may be one time only."""
+    counts = {
+        each: Counter((folder / each).read_text().splitlines() if (folder / each).exists() else ())
+        for each in ("started", "ended")
+    }
     found = {
         "killed": killed,
         "jobs": sum(counts["ended"].values()),
-        "lost": sorted(wanted - set(counts["ended"])),
-        "doubled": sorted(each for count in counts.values() for each, n in count.items() if n > 1),
+        "again": sum(counts["started"].values()) - len(counts["started"]),
+        "lost": sorted(set(wanted) - set(counts["ended"])),
+        "doubled": sorted(job for each in once for job, n in counts[each].items() if n > 1),
         "fired_again": [],
         "replay_differences": [],
         "other": other,
@@ -245,6 +270,26 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--base", type=Path, required=True)
     return parser
+
+
+def on_real(parser: argparse.ArgumentParser) -> None:
+    """Add the option that has rounds played on a real control plane."""
+    parser.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE",
+        help="of a control plane with the Flux Operator and without nodes, instead of the stand-in",
+    )  # fmt: skip
+
+
+@contextmanager
+def place_of(chosen: argparse.Namespace) -> Iterator[Any]:
+    """Make the place of a round: a namespace of the control plane of ``--kubeconfig``, or none."""
+    if chosen.kubeconfig is None:
+        yield None
+        return
+    from scene import real  # needs pytest
+
+    with real(chosen.kubeconfig) as place:
+        yield place
 
 
 def rounds(chosen: argparse.Namespace, play: Callable[[Path, int], dict[str, Any]]) -> int:

@@ -763,6 +763,16 @@ def test_why_a_member_is_not_ready_is_told() -> None:
 # -- the status is written sparingly -----------------------------------------------------------------
 
 
+def test_a_member_without_a_pod_is_looked_at_again_after_a_minute_though_nothing_changes() -> None:
+    """Else a quota that keeps the Flux Operator from making its Job is told after ten minutes."""
+    world = World(ensemble())
+    world.settle()
+    world.pods.clear()
+    again = world.plan().again
+    assert again is not None
+    assert 60 < again - world.now < 90
+
+
 def test_a_heartbeat_alone_writes_nothing_and_figures_at_most_every_30_seconds() -> None:
     world = running()
     world.now += 40

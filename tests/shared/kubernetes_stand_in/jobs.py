@@ -13,7 +13,7 @@ from typing import Any
 
 from .kinds import BATCH
 from .refusals import Refusal
-from .store import Object, Store
+from .store import Object, Store, now
 
 __all__ = ["INDEX", "JobController", "as_ranges"]
 
@@ -29,6 +29,8 @@ class JobController:
     def __init__(self, store: Store, grace: float = 0.5) -> None:
         self._store, self._grace = store, grace
         self._jobs, self._pods = store.kinds[(BATCH, "jobs")], store.kinds[("", "pods")]
+        self._events = store.kinds[("", "events")]
+        self._warned: set[str] = set()
         self._seen = store.version
         #: By the uid of a Job: the uids of its pods that failed, and its indices that succeeded.
         self._failed: dict[str, set[str]] = {}
@@ -105,7 +107,26 @@ class JobController:
         if over:
             return
         for index in sorted(set(range(size)) - done - set(active.values())):
-            self._store.create(self._pods, namespace, _pod(job, name, index))
+            try:
+                self._store.create(self._pods, namespace, _pod(job, name, index))
+            except Refusal as refusal:
+                if refusal.code == 403:
+                    self._warn(job, refusal.message)
+                raise
+
+    def _warn(self, job: Object, message: str) -> None:
+        """An Event about a pod that could not be made, once for each Job."""
+        metadata = job["metadata"]
+        if metadata["uid"] in self._warned:
+            return
+        self._warned.add(metadata["uid"])
+        about = {key: metadata[key] for key in ("name", "namespace", "uid")}
+        body = {
+            "metadata": {"generateName": f"{metadata['name']}."},
+            "involvedObject": {"kind": "Job", **about}, "type": "Warning", "reason": "FailedCreate",
+            "message": f"Error creating: {message}", "lastTimestamp": now(),
+        }  # fmt: skip
+        self._store.create(self._events, metadata["namespace"], body)
 
     def _on_a_node(self, namespace: str, pod: str) -> bool:
         return bool(self._store.get(self._pods, namespace, pod)["spec"].get("nodeName"))

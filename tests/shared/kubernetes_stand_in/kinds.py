@@ -70,6 +70,7 @@ BUILT_IN = (
         fields=("status.phase", "spec.nodeName"),
         categories=_ALL,
     ),
+    Kind("", "v1", "resourcequotas", "ResourceQuota"),
     Kind("", "v1", "secrets", "Secret", fields=("type",)),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
     Kind("", "v1", "services", "Service", categories=_ALL),

@@ -178,6 +178,7 @@ class _Pod:
         #: By container.
         self.environments: dict[str, dict[str, str]] = {}
         self.moved: dict[str, dict[str, str]] = {}
+        self.temporary: dict[str, str] = {}
         self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self._bound = bool(pod["spec"].get("nodeName"))
         self._begun = self._over = False
@@ -218,8 +219,9 @@ class _Pod:
             (folder / "termination-log").touch()
             for mount in container.get("volumeMounts", ()):
                 moved[mount["mountPath"].rstrip("/")] = str(texts[mount["name"]][0])
-            if moved.get("/tmp"):
-                del moved["/tmp"]  # in files it is a folder of this machine
+            # In files and commands it is this machine's, where tests have their folders. In variables
+            # it is the pod's: what pods note there of themselves must not meet.
+            self.temporary[container["name"]] = moved.pop("/tmp", "/tmp")
             self.moved[container["name"]] = moved
         # Texts that are mounted name folders as well, which are the same for all that mount them.
         every = {path: place for each in self.moved.values() for path, place in each.items()}
@@ -271,7 +273,8 @@ class _Pod:
     def _start(self, container: Object) -> subprocess.Popen[bytes]:
         name, spec = container["name"], self.pod["spec"]
         moved = self.moved[name]
-        own = {e["name"]: _moved(self._value(e), moved) for e in container.get("env", ())}
+        every = {**moved, "/tmp": self.temporary[name]}
+        own = {e["name"]: _moved(self._value(e), every) for e in container.get("env", ())}
         host, domain = spec.get("hostname", self.name), spec.get("subdomain", "")
         lead = host.rpartition("-")[0] + "-0"
         places = {

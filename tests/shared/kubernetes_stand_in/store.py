@@ -18,7 +18,7 @@ from typing import Any
 
 from . import builtin, schema
 from .kinds import BUILT_IN, EXTENSIONS, Kind, of_definition
-from .refusals import Refusal, conflict, invalid, not_found
+from .refusals import Refusal, conflict, invalid, named, not_found
 from .rules import broken_rules
 
 Object = dict[str, Any]
@@ -28,13 +28,14 @@ Key = tuple[str, str, str, str]  # group, plural, namespace, name
 _FIRST_VERSION = 1000
 #: Bytes of an object's annotations.
 _ANNOTATIONS = 256 * 1024
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
 def now(later: int = 0) -> str:
     """The time as Kubernetes writes it, so many seconds later."""
     when = datetime.now(timezone.utc) + timedelta(seconds=later)
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return when.strftime(_TIME)
 
 
 def _check_event(kind: Kind, namespace: str, found: Object) -> None:
@@ -116,6 +117,7 @@ class Store:
                 raise Refusal(409, f'{kind.plural} "{name}" already exists', "AlreadyExists")
             if kind.namespaced:
                 metadata["namespace"] = namespace
+                self._check_quotas(kind, namespace, name)
             metadata.pop("deletionTimestamp", None)
             metadata["uid"] = str(uuid.uuid4())
             metadata["creationTimestamp"] = now()
@@ -180,7 +182,41 @@ class Store:
         with self.changed:
             self._remove(kind, self.get(kind, namespace, name))
 
+    def age(self, seconds: int) -> None:
+        """Make every pod, Job and MiniCluster so much older: whoever goes by their age is to see
+        that time has passed."""
+        with self.changed:
+            for (group, plural, *_), found in list(self._objects.items()):
+                if plural in ("pods", "jobs", "miniclusters"):
+                    made = found["metadata"]["creationTimestamp"]
+                    when = datetime.fromisoformat(made.replace("Z", "+00:00"))
+                    older = when - timedelta(seconds=seconds)
+                    metadata = {**found["metadata"], "creationTimestamp": older.strftime(_TIME)}
+                    kind = self.kinds[(group, plural)]
+                    self._keep(kind, "MODIFIED", {**copy.deepcopy(found), "metadata": metadata})
+
     # -- rules -----------------------------------------------------------------------------------
+
+    def _check_quotas(self, kind: Kind, namespace: str, name: str) -> None:
+        """Raise if a quota of the namespace on the number of objects is used up."""
+        quotas = [
+            found
+            for (_, plural, where, _), found in self._objects.items()
+            if (plural, where) == ("resourcequotas", namespace)
+        ]
+        counted = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        for quota in quotas:
+            for resource, limit in quota["spec"]["hard"].items():
+                if resource.removeprefix("count/") != counted:
+                    continue
+                used = len(self.all(kind, namespace))
+                if used >= int(limit):
+                    raise Refusal(
+                        403,
+                        f"{named(kind.plural, kind.group, name)} is forbidden: exceeded quota: "
+                        f"{quota['metadata']['name']}, requested: {resource}=1, "
+                        f"used: {resource}={used}, limited: {resource}={limit}",
+                    )
 
     def _check_identity(self, kind: Kind, namespace: str, found: Object) -> None:
         metadata = found.get("metadata") or {}

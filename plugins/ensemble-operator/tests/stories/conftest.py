@@ -8,25 +8,21 @@ nodes can pull. All of it happens in a namespace that is made for it, and takes 
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for stand and world
-sys.path.insert(0, str(Path(__file__).parent))  # for scene
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for scene, stand and world
 
-from ensemble_operator.api import MERGE, ApiError
-from ensemble_operator.schema import GROUP, PLURAL, definition
+from ensemble_operator.api import ApiError
+from ensemble_operator.schema import GROUP, PLURAL
 from kubernetes_stand_in.node import Node, python
-from scene import Place
+from scene import DEFINITIONS, Place, real
 from stand import Stand
-
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_SOURCE = "from ensemble_operator.main import main; main()"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,20 +33,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="play the scheduler and the kubelet of a control plane that has neither",
     )  # fmt: skip
     parser.addoption("--images", metavar="SERVICE,VIEW", help="images that its nodes can pull")
-
-
-def _defined(place: Place) -> bool:
-    """Have Ensembles known, as they are defined now; whether they were before."""
-    path = f"{_DEFINITIONS}/{PLURAL}.{GROUP}"
-    try:
-        before = place("GET", path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        place("POST", _DEFINITIONS, definition())
-        return False
-    place("PATCH", path, {"spec": definition()["spec"]}, content_type=MERGE)
-    return bool(before)
 
 
 def _node(config: Path, folder: Path, namespace: str) -> Node:
@@ -74,52 +56,68 @@ def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
         return
     if not request.config.getoption("--play-node"):
         pytest.skip("needs --play-node: processes of this machine are the containers")
-    place = Place(Path(given).absolute(), None, ())
-    _defined(place)
+    with real(Path(given)) as place:
+        yield place
+
+
+@contextmanager
+def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) -> Iterator[Place]:
+    """A namespace with an operator, and with a node where that is to be played."""
+    given = request.config.getoption("--kubeconfig", default=None)
+    images = (request.config.getoption("--images", default=None) or "").split(",")
+    config = Path(given).absolute() if given else folder / "config"
+    if stand is not None:
+        stand.cluster.kubeconfig(config)
+    place = Place(config, stand, tuple(filter(None, images)), folder)
+    try:
+        place("GET", "/apis/flux-framework.org/v1alpha2")
+    except ApiError as error:
+        pytest.fail(f"the Flux Operator has to be there: {error}")
+    was_there = place.define()
     place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})
-    yield place
-    place("DELETE", f"/api/v1/namespaces/{place.namespace}")
+    place.operate()
+    node = None
+    if request.config.getoption("--play-node") and stand is None:
+        node = _node(config, folder, place.namespace)
+    try:
+        yield place
+        assert not [each for each in place.operators if (each.poll() or 0) > 0], place.said
+    finally:
+        for each in place.operators:
+            each.terminate()
+        ended = [each.wait(60) for each in place.operators]
+        if node is not None:
+            node.close()
+        place.remove()
+        if not was_there:
+            place("DELETE", f"{DEFINITIONS}/{PLURAL}.{GROUP}")
+    # One that was told to end before it had begun to listen ends by the signal.
+    assert set(ended) <= {0, -signal.SIGKILL, -signal.SIGTERM}, place.said
 
 
 @pytest.fixture(scope="module")
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("stories")
-    given = request.config.getoption("--kubeconfig", default=None)
-    images = (request.config.getoption("--images", default=None) or "").split(",")
-    stand = None if given else Stand()
-    config = Path(given).absolute() if given else folder / "config"
-    if stand is not None:
-        stand.cluster.kubeconfig(config)
-    place = Place(config, stand, tuple(filter(None, images)))
-    try:
-        place("GET", "/apis/flux-framework.org/v1alpha2")
-    except ApiError as error:
-        pytest.fail(f"the Flux Operator has to be there: {error}")
-    was_there = _defined(place)
-    place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})
-    words = ["run", "--kubeconfig", str(config), "--namespace", place.namespace, "--health", ""]
-    if place.images:
-        words += ["--image", place.images[0], "--view-image", place.images[1]]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ENSEMBLE_")}
-    operator = subprocess.Popen(
-        [sys.executable, "-c", _SOURCE, *words], env=environment, stderr=(folder / "log").open("w")
-    )
-    node = None
-    if request.config.getoption("--play-node") and stand is None:
-        node = _node(config, folder, place.namespace)
-    try:
+    stand = None if request.config.getoption("--kubeconfig", default=None) else Stand()
+    with _playing(request, tmp_path_factory.mktemp("stories"), stand) as place:
         yield place
-        assert operator.poll() is None, (folder / "log").read_text()
-    finally:
-        operator.terminate()
-        ended = operator.wait(60)
-        if node is not None:
-            node.close()
-        place("DELETE", f"/api/v1/namespaces/{place.namespace}")
-        if not was_there:
-            place("DELETE", f"{_DEFINITIONS}/{PLURAL}.{GROUP}")
-        if stand is not None:
-            stand.close()
-    assert ended == 0, (folder / "log").read_text()
+    if stand is not None:
+        stand.close()
+
+
+Another = Callable[[], Place]
+
+
+@pytest.fixture
+def another(
+    request: pytest.FixtureRequest, place: Place, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Another]:
+    """Make a further namespace of the cluster, with an operator."""
+    with ExitStack() as stack:
+
+        def make() -> Place:
+            folder = tmp_path_factory.mktemp("another")
+            return stack.enter_context(_playing(request, folder, place.stand))
+
+        yield make

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills
-sys.path.insert(0, str(Path(__file__).parent))  # for scene
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills and scene
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
@@ -38,17 +37,17 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 @pytest.fixture
 def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
-    """Make an Ensemble of one member on a node."""
+    """Make an Ensemble of one member on a node. ``shared``: its run is beside the member."""
     made: list[Scene] = []
 
-    def make(seconds: float = 0.5, **spec: Any) -> Scene:
+    def make(seconds: float = 0.5, shared: bool = False, **spec: Any) -> Scene:
         job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
         scene = Scene(tmp_path / "scene", job, outlived=False, place=real_place)
         made.append(scene)
         ports = free_ports(2)
         cluster = {"size": 1, "containers": [{"image": "any"}], **spec.pop("cluster", {})}
         member = {"minicluster": {"spec": cluster}, "options": {"compose": "local"}}
-        member["ensemble"] = FILE.format(folder=tmp_path / "scene")
+        (spec if shared else member)["ensemble"] = FILE.format(folder=tmp_path / "scene")
         found = {
             "apiVersion": "ensemble.flux-framework.org/v1alpha1",
             "kind": "Ensemble",
@@ -147,3 +146,13 @@ def test_a_run_that_was_killed_in_its_container_goes_on_in_another(
     wait_until(lambda: over(scene))
     assert len([each for each in scene.stand.all("Pod") if each["spec"].get("subdomain")]) == 2
     assert set(lines(tmp_path, "ended")) >= {f"sim {index}" for index in range(2, 6)}
+
+
+def test_what_a_run_notes_in_its_temporary_folder_is_seen_by_no_other_pod(
+    make: Make, tmp_path: Path
+) -> None:
+    """Of the played node itself: pods of all tests would share the folder of this machine."""
+    scene = make(shared=True)
+    noted = tmp_path / "scene" / "node" / "pods"
+    wait_until(lambda: list(noted.glob("study-run-*/volumes/tmp/ensemble.pid")))
+    assert scene.stand.names("Job").count("study-run") == 1

@@ -1,11 +1,14 @@
-"""The place of the stories: a namespace of the stand-in or of a real cluster."""
+"""The place of stories and of rounds: a namespace of the stand-in or of a real cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,15 @@ import pytest
 from ensemble_operator.api import MERGE, Api, ApiError
 from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS
+from ensemble_operator.schema import GROUP, PLURAL, definition
+from kubernetes_stand_in.node import python
 from stand import Stand
 
-__all__ = ["Place"]
+__all__ = ["DEFINITIONS", "Place", "real"]
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+#: Seconds between two requests to a real cluster, by those that wait for something.
+_PAUSE = 0.1
 
 Object = dict[str, Any]
 
@@ -24,8 +33,16 @@ class Place:
     """A namespace of a cluster, and an operator at work in it. ``stand`` is ``None`` on a real
     cluster, ``images`` are empty where there are none that could be run."""
 
-    def __init__(self, config: Path, stand: Stand | None, images: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        config: Path,
+        stand: Stand | None,
+        images: tuple[str, ...],
+        folder: Path | None = None,
+    ) -> None:
         self.stand, self.images = stand, images
+        self._log = None if folder is None else folder / "log"
+        self.operators: list[subprocess.Popen[bytes]] = []
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"
         self.patience = 60.0 if stand is not None else 300.0
         self.config = self._config = config
@@ -40,6 +57,8 @@ class Place:
             finally:
                 await api.close()
 
+        if self.stand is None and method == "GET":
+            time.sleep(_PAUSE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KUBECONFIG", str(self._config))
             return asyncio.run(ask())
@@ -82,7 +101,16 @@ class Place:
     # -- as the stand-in is asked ------------------------------------------------------------------
 
     def apply(self, found: Mapping[str, Any]) -> Object:
-        return self.make(found)
+        name = found["metadata"]["name"]
+        if self.get(found["kind"], name) is None:
+            return self.make(found)
+        changed: Object = self(
+            "PATCH", self.path(found["kind"], name), {"spec": found["spec"]}, content_type=MERGE
+        )
+        return changed
+
+    def events(self) -> list[str]:
+        return [each["reason"] for each in self.all("Event")]
 
     def all(self, kind: str) -> list[Object]:
         items: list[Object] = self("GET", self.path(kind))["items"]
@@ -92,6 +120,28 @@ class Place:
         return (self.get("Ensemble", name) or {}).get("status", {})
 
     def close(self) -> None: ...
+
+    def operate(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start an operator for the namespace."""
+        assert self._log is not None
+        command = [*python("ensemble_operator.main"), "run", "--kubeconfig", str(self.config)]
+        command += ["--namespace", self.namespace, "--health", "", *words]
+        if self.images:
+            command += ["--image", self.images[0], "--view-image", self.images[1]]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ENSEMBLE_")}
+        made = subprocess.Popen(command, env=environment, stderr=self._log.open("a"))
+        self.operators.append(made)
+        return made
+
+    @property
+    def said(self) -> str:
+        """What its operators have written."""
+        return self._log.read_text() if self._log is not None else ""
+
+    def minutes_pass(self) -> None:
+        """Have two minutes pass in the stand-in; a real cluster has them by waiting."""
+        if self.stand is not None:
+            self.stand.cluster.store.age(120)
 
     def end(self, job: str) -> None:
         """In the stand-in a run ends when that is said; elsewhere by itself."""
@@ -109,3 +159,35 @@ class Place:
                     f"not so within {self.patience:g} s: {[e.get('status') for e in ensembles]}"
                 )
             time.sleep(0.1 if self.stand is not None else 1.0)
+
+    def define(self) -> bool:
+        """Have Ensembles defined as they are now; return whether they were before."""
+        path = f"{DEFINITIONS}/{PLURAL}.{GROUP}"
+        try:
+            before = self("GET", path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self("POST", DEFINITIONS, definition())
+            return False
+        self("PATCH", path, {"spec": definition()["spec"]}, content_type=MERGE)
+        return bool(before)
+
+    def remove(self) -> None:
+        """Remove the namespace, with its pods: nobody plays their node any more."""
+        self("DELETE", f"/api/v1/namespaces/{self.namespace}")
+        for pod in self.names("Pod") if self.stand is None else ():
+            with suppress(ApiError):
+                self("DELETE", self.path("Pod", pod), query={"gracePeriodSeconds": "0"})
+
+
+@contextmanager
+def real(config: Path) -> Iterator[Place]:
+    """Make a namespace of the cluster that a kubeconfig names, and remove it in the end."""
+    place = Place(config.absolute(), None, ())
+    place.define()
+    place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})
+    try:
+        yield place
+    finally:
+        place.remove()

@@ -1,0 +1,257 @@
+"""Ensembles among what else is in a cluster and what others do there: changed files, deleted objects,
+quotas, policies, autoscalers and other operators. On the stand-in, or with ``--kubeconfig FILE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ensemble_operator.api import ApiError
+from kills import free_ports
+from scene import Place
+from world import FILE, ensemble, member
+
+Another = Callable[[], Place]
+#: Its job does not end by itself, so that what it runs in stays.
+LONG = FILE.replace("'true'", "sleep 3600")
+OTHER = LONG.replace("name: a", "name: b").replace("label: a", "label: b")
+LOCAL = {"compose": "local"}  # jobs need no Flux
+
+
+def long_member(**more: Any) -> dict[str, Any]:
+    return member(**{"ensemble": LONG, "options": LOCAL, **more})
+
+
+def message(place: Place, name: str, kind: str) -> str:
+    conditions = place.status(name).get("conditions", ())
+    return next((each["message"] for each in conditions if each["type"] == kind), "")
+
+
+def uid(place: Place, kind: str, name: str) -> str:
+    return str((place.get(kind, name) or {}).get("metadata", {}).get("uid", ""))
+
+
+def of(place: Place, name: str) -> list[str]:
+    """The names of what was made for an Ensemble's first member."""
+    kinds = ("ConfigMap", "Job", "MiniCluster", "HorizontalPodAutoscaler", "PersistentVolumeClaim")
+    there = [each for kind in kinds for each in place.names(kind)]
+    return [each for each in there if each.startswith(f"{name}-0")]
+
+
+def first_pod(place: Place, name: str) -> str:
+    """The first pod of a member that runs; empty if none does."""
+    for pod in place.all("Pod"):
+        labels = pod["metadata"].get("labels", {})
+        mine = labels.get("job-name") == f"{name}-0"
+        if mine and labels.get("batch.kubernetes.io/job-completion-index") == "0":
+            runs = pod.get("status", {}).get("phase") == "Running"
+            if runs and "deletionTimestamp" not in pod["metadata"]:
+                return str(pod["metadata"]["name"])
+    return ""
+
+
+def test_a_changed_file_waits_for_the_end_of_the_run_or_begins_it_again(place: Place) -> None:
+    place.make(ensemble(long_member(), name="changed"))
+    place.until(lambda: first_pod(place, "changed"))
+    before = uid(place, "MiniCluster", "changed-0")
+    place.edit("changed", members=[long_member(ensemble=OTHER)])
+    place.until(lambda: place.condition("changed", "Updated") == ("False", "RunningOldFile"))
+    assert uid(place, "MiniCluster", "changed-0") == before
+    place.edit("changed", updatePolicy="Recreate")
+    place.until(lambda: uid(place, "MiniCluster", "changed-0") not in ("", before))
+    place.until(lambda: place.condition("changed", "Updated")[0] == "True")
+    files = [each for each in place.all("ConfigMap") if "ensemble.yaml" in (each.get("data") or {})]
+    mine = [each for each in files if each["metadata"]["name"].startswith("changed-0")]
+    assert OTHER in [each["data"]["ensemble.yaml"] for each in mine]
+    place.delete("Ensemble", "changed")
+
+
+def test_deleted_secrets_are_made_again_when_a_pod_waits_for_them(place: Place) -> None:
+    place.make(ensemble(long_member(), name="secret", state={"claim": "journals"}))
+    place.until(lambda: first_pod(place, "secret"))
+    pod = first_pod(place, "secret")
+    secrets = {"secret-tls", "secret-0-token"}
+    for name in secrets:
+        place.delete("Secret", name)
+    place.delete("Pod", pod)
+    place.until(lambda: secrets <= set(place.names("Secret")))
+    place.until(lambda: first_pod(place, "secret") not in ("", pod))
+    place.delete("Ensemble", "secret")
+
+
+def test_a_member_that_is_removed_goes_and_the_other_stays(place: Place) -> None:
+    members = [long_member(name="a"), long_member(name="b")]
+    place.make(ensemble(*members, name="fewer"))
+    place.until(lambda: {"fewer-a", "fewer-b"} <= set(place.names("MiniCluster")))
+    other = uid(place, "MiniCluster", "fewer-b")
+    place.edit("fewer", members=members[1:])
+    place.until(lambda: "fewer-a" not in place.names("MiniCluster"))
+    left = lambda: [  # noqa: E731
+        name
+        for kind in ("ConfigMap", "Service", "Secret")
+        for name in place.names(kind)
+        if name.startswith("fewer-a-")
+    ]
+    place.until(lambda: not [each for each in left() if "entrypoint" not in each])
+    assert uid(place, "MiniCluster", "fewer-b") == other
+    place.delete("Ensemble", "fewer")
+
+
+@pytest.mark.parametrize(
+    ("more", "spec", "words"),
+    [
+        (
+            {"resize": "HPA", "autoscaling": {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}},
+            {},
+            "metrics[0].resource.target",
+        ),
+        ({}, {"state": {"size": "1GB"}}, "state.size"),
+        ({"spec": {"sizee": 3}}, {}, "sizee"),
+        ({"spec": {"containers": [{"image": "a", "volumes": {"My_data": {"path": "/a"}}}]}}, {}, "My_data"),
+        ({"options": {"arival_timeout": "1"}}, {}, "arival_timeout"),
+    ],
+    ids=["metrics", "a claim's size", "an unknown field", "a volume's name", "an unknown option"],
+)  # fmt: skip
+def test_of_a_member_with_one_wrong_part_nothing_is_made_until_it_is_right(
+    place: Place, more: dict[str, Any], spec: dict[str, Any], words: str
+) -> None:
+    refused = ""
+    try:
+        place.make(ensemble(long_member(**more), name="partly", **spec))
+    except ApiError as error:
+        refused = error.message
+    if refused:  # the API server can tell by the definition
+        assert words in refused
+        return
+    place.until(lambda: place.condition("partly", "Valid") == ("False", "InvalidMember"))
+    assert words in message(place, "partly", "Valid")
+    assert place.condition("partly", "Ready")[0] == "False"
+    assert of(place, "partly") == []
+    right = {"members": [long_member()], "state": None}
+    place.edit("partly", **right)
+    place.until(lambda: "partly-0" in place.names("MiniCluster"))
+    place.until(lambda: place.condition("partly", "Valid")[0] == "True")
+    place.delete("Ensemble", "partly")
+    place.until(lambda: place.get("Ensemble", "partly") is None and not of(place, "partly"))
+
+
+def test_a_file_for_members_of_another_namespace_is_refused_and_the_names_there_are_told(
+    place: Place,
+) -> None:
+    text = FILE.replace("command: 'true'", "command: 'true', executor: elsewhere/named-0")
+    found = member()
+    del found["ensemble"]
+    place.make(ensemble(found, name="named", ensemble=text))
+    place.until(lambda: place.condition("named", "Valid") == ("False", "InvalidFile"))
+    told = message(place, "named", "Valid")
+    assert "there is no member 'elsewhere/named-0'; there are named-0" in told
+    assert of(place, "named") == []
+    place.delete("Ensemble", "named")
+
+
+def test_an_autoscaler_without_a_metrics_server_leaves_the_size_alone(place: Place) -> None:
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+    scaling = {"metrics": [{"type": "Resource", "resource": cpu}]}
+    wide = {"size": 1, "maxSize": 3}
+    found = long_member(spec=wide, resize="HPA", autoscaling=scaling)
+    place.make(ensemble(found, name="scaled"))
+    place.until(lambda: first_pod(place, "scaled"))
+    if place.stand is None:  # in the stand-in nobody works on it
+        scaler = lambda: place.get("HorizontalPodAutoscaler", "scaled-0") or {}  # noqa: E731
+        conditions = lambda: scaler().get("status", {}).get("conditions") or ()  # noqa: E731
+        place.until(lambda: any(each["status"] == "False" for each in conditions()))
+    assert (place.get("MiniCluster", "scaled-0") or {})["spec"]["size"] == 1
+    assert place.condition("scaled", "Valid")[0] == "True"
+    assert "scaled-0" in place.names("HorizontalPodAutoscaler")
+    place.delete("Ensemble", "scaled")
+    place.until(lambda: "scaled-0" not in place.names("HorizontalPodAutoscaler"))
+
+
+def test_a_policy_of_the_namespace_that_denies_everything_stays_beside_that_of_the_service(
+    place: Place,
+) -> None:
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    place.make({"kind": "NetworkPolicy", "metadata": {"name": "deny-all"}, "spec": deny})
+    place.make(ensemble(long_member(), name="policed"))
+    place.until(lambda: "policed-0" in place.names("MiniCluster"))
+    assert {"deny-all", "policed"} <= set(place.names("NetworkPolicy"))
+    own = (place.get("NetworkPolicy", "policed") or {})["spec"]
+    assert own["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "policed"
+    place.delete("Ensemble", "policed")
+    place.until(lambda: "policed" not in place.names("NetworkPolicy"))
+    assert "deny-all" in place.names("NetworkPolicy")
+    place.delete("NetworkPolicy", "deny-all")
+
+
+@pytest.mark.parametrize(
+    ("counted", "words"),
+    [
+        ("count/jobs.batch", "the Flux Operator has made no Job limited-0"),
+        ("pods", "exceeded quota: few"),
+    ],
+)
+def test_a_quota_that_is_used_up_is_told_as_a_condition_and_then_forgotten(
+    another: Another, counted: str, words: str
+) -> None:
+    place = another()
+    place.make(ensemble(long_member(), name="limited"))
+    place.until(lambda: (place.get("Deployment", "limited") or {}).get("status"))
+    place.edit("limited", suspend=True)
+    place.until(lambda: "limited-0" not in place.names("MiniCluster"))
+    place.until(lambda: not place.names("Job"))
+    there = str(len(place.names("Pod")) if counted == "pods" else 0)
+    quotas = f"/api/v1/namespaces/{place.namespace}/resourcequotas"
+    place("POST", quotas, {"metadata": {"name": "few"}, "spec": {"hard": {counted: there}}})
+    place.until(lambda: place.stand or "hard" in place("GET", f"{quotas}/few").get("status", {}))
+    place.edit("limited", suspend=False)
+    place.until(lambda: "limited-0" in place.names("MiniCluster"))
+    if counted == "pods":
+        place.until(lambda: "FailedCreate" in place.events())
+    place.minutes_pass()
+    place.until(lambda: words in message(place, "limited", "Ready"))
+    assert place.condition("limited", "MembersReady") == ("False", "WaitingForPods")
+    place("DELETE", f"{quotas}/few")
+    place.until(lambda: first_pod(place, "limited"))
+    place.until(lambda: words not in message(place, "limited", "Ready"))
+
+
+def test_two_installs_each_work_in_their_own_namespace(place: Place, another: Another) -> None:
+    other = another()
+    for each in (place, other):
+        ports = free_ports(2)
+        side = {"port": ports[0], "metricsPort": ports[1]}
+        each.make(ensemble(long_member(), name="twin", sidecar=side))
+    for each in (place, other):
+        each.until(lambda: "twin-0" in each.names("MiniCluster"))  # noqa: B023
+    kept = uid(other, "MiniCluster", "twin-0")
+    place.delete("Ensemble", "twin")
+    place.until(lambda: "twin-0" not in place.names("MiniCluster"))
+    service = uid(other, "Service", "twin-grpc")
+    other.delete("Service", "twin-grpc")
+    other.until(lambda: uid(other, "Service", "twin-grpc") not in ("", service))
+    assert uid(other, "MiniCluster", "twin-0") == kept
+
+
+def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_killed(
+    another: Another,
+) -> None:
+    place = another()
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{place.namespace}/leases"
+    words = ("--leader-elect", "--lease-namespace", place.namespace)
+    place.operators[0].terminate()  # the one that asks nobody
+    place.operators[0].wait(60)
+    first = place.operate(*words)
+    place.until(lambda: place("GET", lease)["items"])
+    place.operate(*words)
+    place.until(lambda: "another operator is at work" in place.said)
+    place.make(ensemble(long_member(), name="led"))
+    place.until(lambda: "led-0" in place.names("MiniCluster"))
+    made = uid(place, "MiniCluster", "led-0")
+    first.kill()
+    first.wait()
+    place.delete("Service", "led-grpc")
+    place.until(lambda: "led-grpc" in place.names("Service"))
+    assert uid(place, "MiniCluster", "led-0") == made
+    assert place.events().count("Created") == 2, "a Deployment and a MiniCluster, once each"
