@@ -6,7 +6,7 @@ Also for commands of plugins that make an ensemble file's text of something else
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -65,14 +65,16 @@ def run_text(
     overrides: Sequence[str] = (),
     plugins: Sequence[str] = (),
     allow_idle: bool = False,
+    ended: Callable[[str], None] | None = None,
 ) -> int:
     """Run an ensemble file's text on the chosen executor with its options; the exit code.
 
     ``file`` is where the text is from: its folder is ``{here}``. ``folder`` is where jobs' output
     goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
     says that the text was made of that file: whoever resumes the run goes by the text and does not
-    compare. ``allow_idle`` accepts a file in which no rule can fire first. Raises
-    :class:`EnsembleError` for all that is wrong before the run begins.
+    compare. ``allow_idle`` accepts a file in which no rule can fire first. ``ended`` is called with
+    the run's tag when it is over. Raises :class:`EnsembleError` for all that is wrong before the
+    run begins.
     """
     ensemble = config.load_text(
         text,
@@ -112,6 +114,9 @@ def run_text(
     from ensemble_core.cli.run_session import RunSession
 
     with new.kept or nullcontext():
-        return RunSession(new.ensemble, choice, display).run(
+        code = RunSession(new.ensemble, choice, display).run(
             registry, new.executor, new.output, new.tag, new.kept, wall=wall
         )
+    if ended is not None:
+        ended(new.tag)
+    return code

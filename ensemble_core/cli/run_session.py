@@ -256,6 +256,9 @@ class RunSession:
                     f"with {active} job{' that was' if active == 1 else 's that were'} not over"
                 )
                 output.say(self._look.paint(said, "dim"))
+            if kept is not None and is_terminal(self._out) and _has_dashboard():
+                said = f"in a browser: ensemble dashboard {tag}"
+                output.say(self._look.paint(said, "dim"))
             if kept is not None and kept.storage is not None:
                 said = f"journal on {kept.storage}: without shared memory, with a rollback file"
                 output.say(self._look.paint(said, "dim"))
@@ -280,3 +283,10 @@ class RunSession:
             width=self._size().columns if is_terminal(self._out) else None,
             kept=kept,
         )
+
+
+def _has_dashboard() -> bool:
+    """True if a plugin has the command ``dashboard``."""
+    from ensemble_core.cli.plugin_commands import find_commands
+
+    return "dashboard" in find_commands(()).names

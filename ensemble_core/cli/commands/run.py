@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import click
 
+from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.exit_file import exit_noted
 from ensemble_core.cli.options import (
@@ -72,6 +74,13 @@ __all__ = ["run"]
     help="With --or-resume: write the exit code to FILE, unless the same words are to go on with "
     "the run: after a kill, a signal, or an error that may pass.",
 )
+@click.option(
+    "--report",
+    "page",
+    metavar="FILE",
+    type=click.Path(),
+    help="When the run is over, write it as a page to FILE, as 'ensemble report' does.",
+)
 def run(
     file: str,
     executor: str | None,
@@ -88,6 +97,7 @@ def run(
     tag: str | None,
     or_resume: bool,
     exit_file: str | None,
+    page: str | None,
 ) -> int:
     """Run an ensemble file.
 
@@ -102,6 +112,7 @@ def run(
     Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'; with
     '--exit-file FILE' whoever starts it knows that this was the end.
     """
+    write_page = None if page is None else _page_writer(page, state, no_journal or dry_run)
     with exit_noted(exit_file, tag, state, or_resume=or_resume) as note:
         code = None
         if not dry_run:
@@ -133,6 +144,35 @@ def run(
                 overrides=overrides,
                 plugins=plugins,
                 allow_idle=allow_idle,
+                ended=write_page,
             )
+        elif write_page is not None and tag is not None:
+            write_page(tag)
         note(code)
         return code
+
+
+def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], None]:
+    """A function that writes the run with a tag as a page, by the command ``report``. Raises
+    :class:`UsageError` if no plugin has that command."""
+    from ensemble_core.cli.error_format import print_error
+    from ensemble_core.errors import EnsembleError, UsageError
+
+    if unkept:
+        raise click.UsageError("--report needs a run that is kept: no --no-journal, no --dry-run")
+    root = click.get_current_context().find_root()
+    assert isinstance(root.command, CommandGroup)
+    command = root.command.get_command(root, "report")
+    if command is None:
+        hint = root.command.hint("report", ())
+        raise UsageError("--report needs the command 'report'", hint=hint, code="no-command")
+    words = ["-o", page, *(["--state", state] if state else [])]
+
+    def write(tag: str) -> None:
+        # The run is over, and its exit code stands, whatever becomes of the page.
+        try:
+            command.main([tag, *words], "ensemble report", standalone_mode=False)
+        except EnsembleError as error:
+            print_error(error)
+
+    return write

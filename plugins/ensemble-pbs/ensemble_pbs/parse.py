@@ -1,4 +1,4 @@
-"""What PBS's commands print, parsed.
+"""Parser of the output of PBS's commands.
 
 The text of ``-f`` is read and not JSON: ``qstat -F json`` names only the first of several jobs in
 some releases, and escapes environments wrongly in others. Pure.

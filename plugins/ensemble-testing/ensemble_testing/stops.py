@@ -128,7 +128,7 @@ class StopSuite:
         return done
 
     def look(self, *words: str) -> str:
-        """What a command prints that only reads; it needs no process, and must succeed."""
+        """Output of a command that only reads; it needs no process, and must succeed."""
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, done.output
         return done.stdout
