@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, hookimpl
+from ensemble_service.capabilities import CAPABILITIES
 
-__all__ = ["CAPABILITIES", "OPTIONS", "ensemble_executors"]
-
-CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
+__all__ = ["OPTIONS", "ensemble_executors"]
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:

@@ -36,9 +36,9 @@ from ensemble_core import (
 )
 from ensemble_service.access import member_name, namespace_name
 from ensemble_service.call_errors import why_away
+from ensemble_service.capabilities import CAPABILITIES
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
 from ensemble_service.membership import Membership, away, taken_over
-from ensemble_service.plugin import CAPABILITIES
 from ensemble_service.roll_call import RollCall
 from ensemble_service.service_presence import ServicePresence
 

@@ -1,0 +1,7 @@
+"""Capabilities of the executor ``remote``, known without loading gRPC."""
+
+from __future__ import annotations
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
