@@ -12,6 +12,7 @@ opened. Beside the events of jobs (see ``protocol``) there are:
 - ``["f",[ID,…]]`` forget these jobs, ``["t",TIME]`` the newest time of what was forgotten.
 
 A last line that was cut off counts as not written. A file that is mostly forgotten is written anew.
+In a file of format 1 lines have no checksum; they are taken as they are until the first that has.
 
 Order of writes: plain ``write`` calls outlive every process. What the run hears of a job that waits
 (and of a resize) outlives a power cut as well: it is synced before it is told (``Ledger.keep``).
@@ -35,7 +36,7 @@ from ensemble_core.local.protocol import decode, line, line_job
 __all__ = ["Ledger", "boot"]
 
 NAME, LOCK = "local.log", "local.lock"
-#: Of the file.
+#: Of the file; 1 had no checksums.
 FORMAT = 2
 #: Bytes below which a file is not worth writing anew.
 SMALL = 4 << 20
@@ -109,6 +110,7 @@ class Ledger:
         self._buffer: list[bytes] = []
         #: What of the lines that were written last is not in the file yet.
         self._unwritten = b""
+        self._format = FORMAT
         self._to_keep = False
         #: Whether the file's name may be lost by a power cut, as far as is known here.
         self._nameless = True
@@ -148,7 +150,7 @@ class Ledger:
             )
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._read()
-        if self.began is None:
+        if self.began is None or self._format < FORMAT:
             self._unwritten = self._head()
         self._buffer.append(line(self._supervisor))
         self._write()
@@ -160,13 +162,16 @@ class Ledger:
     def _read(self) -> None:
         supervisor: list[Any] | None = None
         whole = 0
+        plain = True
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
                 try:
-                    message = decode(checked(raw).decode("ascii"))
+                    text = checked(raw, plain)
+                    plain = plain and text is raw and not text.startswith(b'["v",2,')
+                    message = decode(text.decode("ascii"))
                     if message[0] == "k":
                         supervisor = message
                     else:
@@ -235,6 +240,7 @@ class Ledger:
                     hint="give each run a state folder of its own",
                     code="other-run",
                 )
+            self._format = message[1]
             self.began = message[3]
 
     def _remember(self, request: str, outcome: str) -> None:
@@ -333,10 +339,10 @@ class Ledger:
                     torn = raw  # its end is still to be written
                     break
                 with contextlib.suppress(ValueError):
-                    yield checked(raw)
+                    yield checked(raw, self._format < FORMAT)
         for raw in (torn + self._unwritten).splitlines(keepends=True):
             with contextlib.suppress(ValueError):
-                yield checked(raw)
+                yield checked(raw, False)
         yield from b"".join(self._buffer).splitlines(keepends=True)
 
     def forget(self, jobs: Iterable[str]) -> None:
@@ -377,7 +383,7 @@ class Ledger:
                 os.unlink(fresh)
             return
         os.close(self._fd)
-        self._fd, self._total, self._dead = fd, total, 0
+        self._fd, self._total, self._dead, self._format = fd, total, 0, FORMAT
         self._not_before = SMALL
 
     def _kept(self) -> Iterator[bytes]:

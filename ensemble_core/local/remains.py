@@ -62,11 +62,9 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
 
 def _supervisor(tag: str, state: Path) -> int:
     """The process that watches over the run's jobs; 0 if there is none of this user."""
-    if not (state / SECRET).exists():
-        return 0
     with socket.socket(socket.AF_UNIX) as sock:
         try:
-            sock.connect("\0" + address(tag, state))
+            sock.connect("\0" + address(tag, state if (state / SECRET).exists() else None))
             pid, uid = peer(sock)
         except OSError:
             return 0
@@ -82,7 +80,7 @@ def _unfinished(ledger: Path) -> tuple[int, int]:
         return 0, 0
     for raw in lines:
         try:
-            message = decode(checked(raw).decode("ascii"))
+            message = decode(checked(raw, True).decode("ascii"))
             if message[0] == "k":
                 if message[1] == os.uname().nodename and message[2] != boot():
                     jobs = dict.fromkeys(jobs, False)  # nothing outlives the machine's end

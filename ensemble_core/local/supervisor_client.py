@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.ledger import NAME as LEDGER
 from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
@@ -53,9 +54,10 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """The name that the supervisor of a run listens at, in the abstract namespace of sockets.
 
     Anybody on the machine may take any name there, so it is made of a secret in the run's folder
-    (``anew``: of another one). Of a run that is not kept, it follows from the tag. Raises
-    :class:`ExecutorError`.
+    (``anew``: of another one). Of a run that is not kept, and of one whose supervisor may be of an
+    earlier version, it follows from the tag. Raises :class:`ExecutorError`.
     """
+    mark = ""
     if state is not None:
         try:
             mark = _secret(state, anew=anew)
@@ -66,7 +68,7 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
                 hint="make room there, or keep the run's state elsewhere with --state",
                 code="no-ledger",
             ) from None
-    else:
+    if not mark:
         from hashlib import blake2b
 
         mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
@@ -74,9 +76,14 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
 
 
 def _secret(state: Path, *, anew: bool) -> str:
-    """The run's secret, made if it has none."""
+    """The run's secret, made where there is none; empty for a run that was begun without one."""
     state.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(state / SECRET, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+    begun = not anew and (state / LEDGER).exists()
+    flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
+    try:
+        descriptor = os.open(state / SECRET, flags, 0o600)
+    except FileNotFoundError:
+        return ""
     with os.fdopen(descriptor, "r+b") as file:
         mark = b"" if anew else file.read()
         if len(mark) != _SECRET_SIZE:

@@ -8,6 +8,7 @@ request the lines with which it answered.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -19,7 +20,9 @@ import pytest
 
 from ensemble_core import ExecutorError, Job, JobEvent
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.protocol import JOB_FIELDS, encode_job
+from ensemble_core.local.recovery import past_records
 from ensemble_core.local.supervisor_client import SupervisorClient
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Run
@@ -112,3 +115,19 @@ def test_a_supervisor_that_speaks_another_version_says_what_to_do(old: Old, tmp_
     with pytest.raises(ExecutorError, match="of another version of Ensemble") as raised:
         executor.open(Run("recorded", tmp_path / "output", time.time, tmp_path), lambda _: None)
     assert raised.value.hint == "resume the run with the version that it was started with"
+
+
+def test_a_ledger_of_version_1_0_tells_of_its_jobs(tmp_path: Path) -> None:
+    lines = [said for turn in RECORDED["spoken"] for said in turn["said"] if '["e","a' in said]
+    begun = lines[
+        : 1 + next(at for at, text in enumerate(lines) if '"a.0"' in text and "clean" in text)
+    ]
+    head = ['["v",1,"recorded",1795310579.0]', json.dumps(["k", os.uname().nodename, "", 1])]
+    (tmp_path / "local.log").write_text("".join(f"{text}\n" for text in head + begun))
+    ledger = Ledger(str(tmp_path), "recorded", 1795310580.0)
+    assert ledger.unreadable == 0
+    assert ledger.knows("a.0")
+    ((record, past),) = past_records(ledger)
+    ledger.close()
+    assert record.job == Job(id="a.1", group="a", index=1, command=("sleep", "3600"))
+    assert past.launched

@@ -672,6 +672,13 @@ def test_a_name_that_another_user_took_is_given_up(tmp_path: Path) -> None:
         assert address("same", tmp_path / "executor") != name
 
 
+def test_a_run_that_was_begun_by_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
+    """That one listens at a name that follows from the tag."""
+    (tmp_path / "local.log").write_text("")
+    assert address("tag-1", tmp_path) == address("tag-1", None)
+    assert not (tmp_path / SECRET).exists()
+
+
 def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:
     """As where the file turns out to be wrong after the executor began to prepare itself."""
     started = StartedSupervisor("prepared-1", tmp_path / "executor")
