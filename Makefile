@@ -43,6 +43,8 @@ soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor stops --rounds 1000 --processes 8
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor members --rounds 200
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor queues --rounds 200
+	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor studies --rounds 1
+	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor use-cases --rounds 1
 	@test -n "$(SOAK)" || $(BIN)/python scripts/same_as_simulated.py
 	@test -n "$(SOAK)" || ENSEMBLE_SOAK=1 $(BIN)/pytest -q plugins/ensemble-simulate/tests/test_worked_case.py
 	@test -n "$(SOAK)" || $(BIN)/pytest -q -p no:cacheprovider --hypothesis-profile=soak \

@@ -189,13 +189,6 @@ MISTAKES = {
         "rule 'begin' could, but is disabled ('enabled: false'); for a run that steers jobs of "
         "others write 'scope: queue' on its rules, or say --allow-idle (in Python allow_idle=True)",
     ),
-    "a chain that is too long": Mistake(
-        "limits: {chain: «201}\nresults:",
-        "results:",
-        "'chain' is 201, it must be at most 200: a longer chain of firings could exceed Python's "
-        "recursion limit",
-        "give a rule of the chain a condition or fewer repetitions",
-    ),
 }  # fmt: skip
 
 

@@ -235,8 +235,8 @@ def test_what_a_hook_raises_is_told_with_its_place_and_spoils_no_other_plugin(si
     site.install("ensemble-worse", BROKEN["generator hook raises"][0])
     site.install("ensemble-yet", ACTION.format(name="yet", summary="works"))
     registry = discover()
-    assert f"({site.folder}/ensemble_bad.py:6)" in (found(registry, "ensemble-bad").error or "")
-    assert f"({site.folder}/ensemble_worse.py:6)" in (found(registry, "ensemble-worse").error or "")
+    assert f"({site.folder}/ensemble_bad.py:5)" in (found(registry, "ensemble-bad").error or "")
+    assert f"({site.folder}/ensemble_worse.py:5)" in (found(registry, "ensemble-worse").error or "")
     assert "yet" in registry.actions
 
 
