@@ -21,7 +21,7 @@ from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.resume import take_up
-from ensemble_core.session.tags import never_began
+from ensemble_core.session.tags import remove_if_never_began
 
 __all__ = ["gone_on"]
 
@@ -35,7 +35,7 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
     begun in another folder.
     """
     folder = home / "runs" / tag
-    if not folder.exists() or never_began(folder, find_plugins):
+    if not folder.exists() or remove_if_never_began(folder, find_plugins):
         return None
     info = look(folder)
     file = os.path.abspath(source.file) if source.file else ""

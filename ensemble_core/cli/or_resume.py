@@ -19,7 +19,7 @@ from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import look, state_folder
-from ensemble_core.session.tags import never_began
+from ensemble_core.session.tags import remove_if_never_began
 
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display
@@ -36,7 +36,7 @@ def go_on(
     :class:`UsageError` for a run of another file, and what ``ensemble resume`` raises.
     """
     folder = state_folder(state) / "runs" / tag
-    if not folder.exists() or never_began(folder, load_plugins):
+    if not folder.exists() or remove_if_never_began(folder, load_plugins):
         return None
     info = look(folder)
     if info.file and info.file != os.path.abspath(file):

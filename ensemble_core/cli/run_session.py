@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -34,9 +34,6 @@ from ensemble_core.runtime.controller import Outcome, Runtime
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.run_control import ControlledRun
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["RunSession"]
 

@@ -24,11 +24,12 @@ class Feed(Watcher):
         self.wants_ticks = output.block is not None
         #: Makes the lines of a table of results below the live table.
         self.table: Callable[[], list[str] | None] | None = None
-        #: Our ids of the jobs that are in the queue, for who asks how many there are.
+        #: Ids of jobs that are submitted and not yet over.
         self.active: set[str] = set()
         #: Tells, once, that the run stops and whether its jobs are left to the queue.
         self.announce: Callable[[bool], None] | None = None
-        #: The newest event, where nobody was told of it: it says when decisions were made.
+        #: The last event that was not shown. It is shown before a decision that follows from it, so
+        #: that the decision has a time.
         self._untold: Event | None = None
 
     def event(self, event: Event) -> None:

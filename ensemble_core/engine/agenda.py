@@ -1,11 +1,11 @@
 """The agenda: the one loop that carries out what follows from an event.
 
 A *step* is a method with its arguments, called with the event after them. It returns the steps that
-follow from it. These come before the steps that wait already, so the stack holds what nested calls
-would, and a long chain of firings needs no deep recursion. Between two steps come the metric rules
-for what was counted, held jobs that were cancelled, and retries that were dropped. When no step is
-left, the rest of the run comes: limits, generators, ``idle``. The stack is empty between two
-events, so snapshots know nothing of it.
+follow from it. New steps go on top of the stack: they run depth first, as nested calls would, and a
+long chain of firings needs no deep recursion. Before each step the loop handles metric rules that a
+count woke, then held jobs that were cancelled, then dropped retries. When the stack is empty, what
+concerns the whole run comes: limits, generators, ``idle``. The stack is empty between two events,
+so snapshots know nothing of it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Agenda:
         self._state, self._rules = state, rules
         self._completion, self._generating = completion, generating
 
-    def work(self, event: Event, steps: Steps, rest: Callable[[], Step | None]) -> None:
-        """Carry out these steps and all that follow from them. ``rest`` returns the next step when
-        none is left."""
+    def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
+        """Carry out these steps and all that follow from them. ``when_empty`` returns the
+        next step when none is left."""
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []
         while True:
@@ -53,7 +53,7 @@ class Agenda:
                 else:
                     continue
             elif not stack:
-                step = rest()
+                step = when_empty()
                 if step is None:
                     return
                 stack.append(step)
@@ -78,6 +78,6 @@ class Agenda:
         return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
-        """Return the same for an event that a stop deferred: ``idle`` alone."""
+        """Return what :meth:`of_run` does, for an event that a stop deferred: only ``idle``."""
         state = self._state
         return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

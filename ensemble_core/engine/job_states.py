@@ -25,11 +25,12 @@ __all__ = [
     "transition_of",
 ]
 
-#: States, with the states that each may lead to, by what happens. All else changes no state.
+#: ``{state: {cause: next states}}``. Nothing else changes a state.
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-#: An attempt: a job of the queue. ``submit`` is the decision, the rest of the single words are
-#: events of its job. ``requeue``: a stop cancelled it, or its queue is gone, and the run resumed.
+#: An attempt: a job of the queue. ``submit`` is our decision; ``requeue`` is the resume's, after a
+#: stop cancelled it or its queue vanished. ``start``, ``finish`` and ``clean`` are events of the
+#: queue.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -83,7 +84,7 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-#: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
+#: States that are an occasion of their own. DEPEND and PRIORITY have events of those names instead.
 _STATE_OCCASION = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
@@ -96,8 +97,8 @@ class Transition(NamedTuple):
     """The change that an event of one name makes to a job.
 
     ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
-    its state; ``state`` is the one that it leads to (0: none). It makes the occasions ``moving``
-    if the job's state changes by it, ``occasions`` otherwise.
+    its state; ``state`` is the one that it leads to (0: none). ``moving`` are the
+    occasions if the job's state changes by it, ``occasions`` those if it does not.
     """
 
     once: int

@@ -1,7 +1,7 @@
 """Discovery of plugins: registers each with pluggy and calls its hooks, once. The result is a
 :class:`Registry`.
 
-Called by the command line and the runtime, through :func:`discover`. Plugins come from the
+Called by the command line and by sessions, through :func:`discover`. Plugins come from the
 entry-point group ``ensemble`` of installed distributions, the built-ins among them, and from single
 files that the user names. An installed plugin that is broken is left out, listed with the reason
 and warned about: it must not keep anybody from working who does not use it. A file that the user
@@ -59,8 +59,8 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 def executor_record(name: str) -> ExecutorPlugin:
     """The record of an executor, for a plugin whose own executor composes another.
 
-    To be called while that one is built: executors of the files of ``--plugin`` are found then, and
-    else only what is installed. Raises :class:`PluginError` where there is none, or where two
+    While an executor is built, those of ``--plugin`` files are found too; at other times only
+    installed ones. Raises :class:`PluginError` where there is none, or where two
     distributions claim the name.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
@@ -94,7 +94,7 @@ class _Manager(pluggy.PluginManager):
         self.add_hookspecs(hookspecs)
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        if inspect.ismodule(plugin):  # most of what it has is not marked: pluggy looks longer
+        if inspect.ismodule(plugin):  # most names are not marked, and pluggy's check is slower
             value = vars(plugin).get(name)
             if not (inspect.isroutine(value) and hasattr(value, f"{PROJECT}_impl")):
                 return None

@@ -528,6 +528,7 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
+            # Once this is on disk, the journal has the performer carry the orders out.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions

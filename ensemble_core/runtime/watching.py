@@ -1,6 +1,7 @@
 """Watchers of a run, and its outcome: what the controller tells those who run it.
 
-Implemented by the console, the live table and ``--json``; read by the commands and the Python API.
+``display.feed`` implements it for the console, the live table and ``--json``; the commands and the
+Python API read the outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Outcome", "Watcher"]
 
 
 class Watcher:
-    """Whoever watches a run: the console, a progress display, a journal.
+    """Whoever watches a run: the console, a progress display.
 
     Called on the engine's thread, in order; must be quick. ``tick`` comes at most every 0.2 s, and
     only while something changes, where ``wants_ticks`` is set.

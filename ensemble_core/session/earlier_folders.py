@@ -1,5 +1,7 @@
-"""Folders of earlier runs: a warning where a new run would write among the files of one that is
-kept. Asked by ``ensemble run``, which notes each run's folders in its journal."""
+"""Folders of earlier runs: a warning if a new run would write among the files of a kept one.
+
+Asked by ``new_run``, which notes each run's folders in its journal.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,14 @@ from ensemble_core.model.placeholders import PLACEHOLDER, fill
 
 __all__ = ["folders_of", "reused"]
 
-#: So many of the newest runs are asked.
+#: Newest runs that are compared.
 _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Where the jobs of each group write, unless each run has a place of its own for that: absolute
-    paths in which each job's placeholders are left, with the field and group that say so."""
+    """Map each folder that jobs write to, if runs share it, to the field and group that name it.
+
+    Paths are absolute; placeholders of jobs are left in them."""
     found: dict[str, str] = {}
     for first in ensemble.groups.values():
         for group in (first, *first.more):

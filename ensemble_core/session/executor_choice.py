@@ -67,8 +67,8 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
-        # Who names one may know more than it does, and its options may make it work: if not, it
-        # says so itself when it is opened.
+        # The user may know more than ``available``, and options may make it work. If not, ``open``
+        # fails with the reason.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
     asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
@@ -90,7 +90,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
             for each, (_, works, reason) in asked.items()
-            # One that is only there for those who name it lacks nothing.
+            # Leave out executors that only work when they are named.
             if not works and f"--executor {each}" not in reason
         )
         why = f"the only one that can work here ({others})" if others else "the only one installed"
@@ -199,7 +199,7 @@ def read_options(
     for name, value in named.items():
         if value is None:
             continue
-        # A flag that others have as well came as text.
+        # Flags that several executors share are untyped, so they are read here.
         options[name] = _read(value, properties.get(name)) if isinstance(value, str) else value
     for text in given:
         key, equals, value = text.partition("=")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Values of a parameter among which a cause of failures is looked for, and those that are named.
+#: A parameter with more distinct values is not searched for suspects; so many suspects are named.
 _VALUES, _NAMED = 200, 3
 #: Failed jobs of one kind that are named, and whose output and node are read.
 _EXAMPLES, _READ = 50, 3

@@ -25,7 +25,7 @@ from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
 
-#: To stop, so that a resume goes on; to end; not to wait for what either takes.
+#: ``stop``: a resume goes on. ``end``: cancel the jobs and finish. ``leave``: quit now.
 How = Literal["stop", "end", "leave"]
 
 _WORDS = {
@@ -107,8 +107,8 @@ class Interrupts:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Stop or end when somebody asks for it; again, where it is not to wait for what cannot be
-        cancelled."""
+        """Pass on what another process asked for: to cancel the run, to stop it, or, while it
+        cancels, to leave without waiting for that."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
             if self._cancelled_by is not None:

@@ -48,8 +48,8 @@ class KeptRun:
     ``salvage`` also opens a damaged one, as far as possible. At the end of ``with``, any damage is
     raised, even if the requested part could be read. With ``salvage`` nothing is raised; call
     :meth:`damage` instead. ``whole`` checks every record of a small journal. ``program`` is what a
-    Python program gave the run; of others its names are known. ``warn`` is called with each
-    warning.
+    Python program gave the run; in another program only the names of those objects are known.
+    ``warn`` is called with each warning.
     """
 
     def __init__(

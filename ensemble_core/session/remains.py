@@ -45,7 +45,7 @@ def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
     raise JournalError(
         f"the journal of run {folder.name} is lost: {folder}",
         cause=f"nothing is on record, but {jobs}",
-        hint=f"'ensemble cancel {folder.name}' ends the jobs of it that run on this machine; what "
-        "other queues have of it, ask them",
+        hint=f"'ensemble cancel {folder.name}' ends the jobs of it that run on this machine; check "
+        "other queues for its jobs yourself",
         code="journal-lost",
     )

@@ -1,4 +1,4 @@
-"""A run's journal and lock, as the commands that control a run hold them."""
+"""A run's journal and lock, as whoever controls a run holds them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ControlledRun:
         lock = Lock(folder)
         try:
             lock.acquire()
-            # Beside what is to be loaded and the journal, whose first parts wait for the disk.
+            # In parallel with imports and with the first writes of the journal.
             executor.prepare(folder.name, folder / EXECUTOR)
             from ensemble_core.journal.writer import JournalWriter
 

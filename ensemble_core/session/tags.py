@@ -15,7 +15,7 @@ from ensemble_core.session.remains import check_not_lost
 if TYPE_CHECKING:
     from ensemble_core.session.plugins import FindPlugins
 
-__all__ = ["check_tag", "never_began"]
+__all__ = ["check_tag", "remove_if_never_began"]
 
 _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
@@ -38,8 +38,8 @@ def check_tag(tag: str, state: str | None, *, new: bool) -> None:
         )
 
 
-def never_began(folder: Path, find_plugins: FindPlugins) -> bool:
-    """True if nothing had happened in the run when it was killed; it is gone then."""
+def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
+    """Remove a run that was killed before anything happened; True if it was removed."""
     if not is_own(folder):
         return False
     lock = Lock(folder)

@@ -1,4 +1,4 @@
-"""PolledExecutor: a base for executors of queues that are asked rather than tell.
+"""PolledExecutor: a base for executors of queues that must be polled.
 
 One thread asks the queue and hands jobs in, another reads what jobs' wrappers have written. See
 :class:`PolledExecutor`; ``docs/executor-tutorial.md`` writes one.

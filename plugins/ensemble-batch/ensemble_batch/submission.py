@@ -1,8 +1,9 @@
 """Submission to a polled queue: as few calls as may be, and each job once.
 
 Jobs gather, and go as batches of one shape, each on record before it is handed in. Where nobody
-knows whether a batch arrived it is looked for, and handed in again where it is not there: what
-should arrive yet finds its jobs claimed. Used by the asking thread of ``PolledExecutor``.
+knows whether a batch arrived it is looked for, and handed in again if it is not there: a copy that
+arrives late finds its jobs claimed and runs nothing. Used by the asking thread of
+``PolledExecutor``.
 """
 
 from __future__ import annotations

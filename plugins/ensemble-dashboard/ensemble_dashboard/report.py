@@ -30,7 +30,7 @@ from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, d
 
 __all__ = ["page_of", "report", "write_report"]
 
-#: Jobs that a report has a row of each; of more it has those that failed, up to as many.
+#: A report lists so many jobs; of a larger run it lists at most so many failed and cancelled ones.
 MOST_JOBS = 20_000
 #: Bytes of a failed job's log, and jobs whose logs a report has at most.
 _LOG, _LOGS = 4096, 200
@@ -49,7 +49,9 @@ _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
     help="Where to.  [default: the run's tag, with .html]",
 )
 @click.option(
-    "--with-logs", is_flag=True, help="Add the last 4 kB of what each failed job wrote (200 jobs)."
+    "--with-logs",
+    is_flag=True,
+    help="Add the last 4 kB of what failed jobs wrote (50 of each kind, 200 in all).",
 )
 @state_option
 @json_option
@@ -59,7 +61,7 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; it may be under
     way. The page needs no server and no network: open it in a browser, send it, keep it with a
     paper. It has what the run was, its jobs, results and rules, and of failed jobs the last line of
-    output; not their environment, and no path of your home folder.
+    output. It has no environment of jobs, and paths of your home folder begin with ~.
     """
     with errors_as_json(as_json):
         path, tag, problem = write_report(state, run, output, with_logs=with_logs)

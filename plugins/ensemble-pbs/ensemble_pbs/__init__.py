@@ -36,8 +36,8 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Seconds within which an end is known that the job could not tell; "
-            "6 at least.",
+            "description": "Longest time in seconds until the end of a job that could not "
+            "report it is known; values below 6 act as 6.",
         },
     },
 }

@@ -30,7 +30,7 @@ _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
 _AT_ONCE = 500
 #: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
 _STEP = 50
-_BUSY_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
+_UNUSABLE_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
 
 
 class PBSExecutor(PolledExecutor):
@@ -107,7 +107,7 @@ class PBSExecutor(PolledExecutor):
         if len(batch.jobs) > 1:
             words += ["-J", f"1-{len(batch.jobs)}"]
         else:
-            words += ["-r", "n"]  # PBS takes no array that it may not run again
+            words += ["-r", "n"]  # which PBS refuses for arrays
         if job.urgency == 0:
             words.append("-h")
         elif job.urgency < 16:
@@ -116,7 +116,7 @@ class PBSExecutor(PolledExecutor):
         if job.gpus:
             chunk[self._gpu] = job.gpus
         words += ["-l", ":".join(["select=1", *(f"{name}={n}" for name, n in chunk.items())])]
-        if job.duration:  # ours comes first: this is for the scheduler, and for want of it
+        if job.duration:  # for the scheduler; the wrapper's own limit fires first
             words += ["-l", f"walltime={int(job.duration + self.grace + 60)}"]
         for name, flag in (("queue", "-q"), ("project", "-P"), ("account", "-A")):
             value = options.get(name, self._site[name])
@@ -146,7 +146,7 @@ class PBSExecutor(PolledExecutor):
                 what = f"qstat printed what cannot be read, or only a part: {out[-100:]!r}"
                 raise ExecutorError(what, code="garbled", transient=True)
             yield from (queue_job(id_, fields) for id_, fields in jobs.items())
-        # PBS calls a job over that it deletes while the wrapper still ends its processes.
+        # PBS reports a deleted job as over although its wrapper is still ending processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}
         yield from (QueueJob(id_, "running") for id_ in self._ending)
@@ -166,7 +166,7 @@ class PBSExecutor(PolledExecutor):
         """Return the nodes, the cores and the GPUs that are up, and those that are free."""
         gauges: dict[str, float] = {}
         for fields in blocks(self._run_command(["pbsnodes", "-a"])).values():
-            if _BUSY_STATES.search(fields.get("state", "down")):
+            if _UNUSABLE_STATES.search(fields.get("state", "down")):
                 continue
             for gauge, resource in (("cores", "ncpus"), ("gpus", self._gpu)):
                 has = count(fields, f"resources_available.{resource}")

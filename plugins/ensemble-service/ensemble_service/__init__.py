@@ -7,10 +7,11 @@ The way of an event from a member to a run, module by module:
 2. ``event_stream.Outbox`` numbers it and keeps it until it is acknowledged. ``agent`` sends it.
 3. ``streams`` receives it at the service, ``router`` finds the run, ``send_queue`` bounds what
    waits. The service keeps nothing.
-4. ``event_stream.Inbox`` drops it at the run if its number has arrived before; else it is new, and
-   acknowledged.
-5. ``event_admission`` drops what a member may not say, ``member_jobs`` a job event that an earlier
-   life told. ``member_proxy`` calls these and hands the rest to ``remote_executor``.
+4. ``event_stream.Inbox`` drops it at the run if its number has arrived before; otherwise it is
+   taken and acknowledged.
+5. ``event_admission`` drops what a member may not say, ``member_jobs`` a job event that was
+   already told in an earlier life of the agent. ``member_proxy`` calls these and hands the rest to
+   ``remote_executor``.
 
 If an event arrives twice, open ``event_stream`` (within one life of the agent); if the agent was
 restarted in between, ``member_jobs`` for a job event, ``kept_events`` for a row or a problem.

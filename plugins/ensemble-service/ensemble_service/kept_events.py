@@ -21,13 +21,13 @@ from ensemble_core import Event, Observed, Problem
 from ensemble_service.atomic_file import write_atomically
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["REPEATED", "KeptEvents", "origin_of"]
+__all__ = ["KEPT", "KeptEvents", "origin_of"]
 
-#: The types of events that no executor repeats.
-REPEATED = (Observed, Problem)
-#: Events that are kept; those beyond that are lost if the agent is killed.
+#: Types of events that no executor tells again after a restart, so they are kept.
+KEPT = (Observed, Problem)
+#: At most so many are kept; more are lost if the agent is killed.
 _MOST = 100_000
-#: Bytes from which on the file is written without what was acknowledged.
+#: Above this size (bytes) the file is rewritten without acknowledged events.
 _LARGE = 1_000_000
 _ORIGIN = ', "origin": '
 
@@ -75,7 +75,7 @@ class KeptEvents:
             lines = [
                 (at, _line(message, self._life, at))
                 for at, (event, message) in enumerate(zip(events, messages, strict=True), number)
-                if isinstance(event, REPEATED)
+                if isinstance(event, KEPT)
             ][: max(0, _MOST - len(self._lines))]
             if not lines:
                 return
@@ -133,7 +133,7 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and the number in which an event was sent at first; None if in this one."""
+    """Return the life and the number in which an event was first sent; None if in this one."""
     data = message.other.data
     if _ORIGIN not in data:
         return None

@@ -29,7 +29,7 @@ from ensemble_service.absence import Absence
 from ensemble_service.event_admission import EventAdmission
 from ensemble_service.event_stream import Inbox
 from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
-from ensemble_service.kept_events import REPEATED, origin_of
+from ensemble_service.kept_events import KEPT, origin_of
 from ensemble_service.member_jobs import MemberJob, MemberJobs
 from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, Waiting
 from ensemble_service.proto import ensemble_pb2 as pb
@@ -420,7 +420,7 @@ class MemberProxy:
                 isinstance(event, JobEvent) and event.ours and not self.jobs.is_news(event)
             ):
                 continue
-            if isinstance(event, REPEATED):
+            if isinstance(event, KEPT):
                 origin = origin_of(message)
                 if origin is not None and self._inbox.is_repeated(*origin):
                     continue

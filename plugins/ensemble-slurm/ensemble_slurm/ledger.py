@@ -1,4 +1,4 @@
-"""Ledger of a run on Slurm: the core's records, where a batch's name is its comment in the queue.
+"""Ledger of a run on Slurm: records of ``ensemble_batch``, with the batch's comment as its name.
 
 The loop's thread owns it.
 """
