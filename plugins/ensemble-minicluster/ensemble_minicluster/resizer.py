@@ -287,6 +287,9 @@ class KubernetesResizer(Resizer):
             )
         if fault.code == "forbidden" and request.troubles:
             return Fault(fault.code, fault.reason, transient=True)
+        if fault.code == "timeout":
+            # What the server said before tells more than a last answer that came too late.
+            return next((each for each in request.faults[::-1] if each.code != "timeout"), fault)
         return fault
 
     def _time(self, request: _Request) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import pytest
+from ensemble_minicluster.api import Fault
+from ensemble_minicluster.resizer import KubernetesResizer
 from kubernetes_stand_in import Cluster, Operator
 from kubernetes_stand_in.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
@@ -195,3 +198,22 @@ def test_a_server_that_hangs_up_is_unreachable(cluster: Cluster, build: Build) -
     answer = build(timeout=60).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "broke" in answer.reason
+
+
+def test_what_the_server_said_is_told_though_its_last_answer_came_too_late() -> None:
+    clock = iter(range(1000))
+    said = iter([Fault("unavailable", "the server is being restarted", transient=True)])
+
+    class Slow:
+        def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, object]:
+            raise next(said, Fault("timeout", "Kubernetes did not answer", transient=True))
+
+        def scale(self, *_: object) -> None: ...
+        def parallelism(self, *_: object) -> None: ...
+
+    resizer = KubernetesResizer(
+        Slow(), timeout=5, clock=lambda: float(next(clock)), sleep=lambda _: None
+    )
+    answer = resizer.resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unavailable", True)
+    assert "being restarted" in answer.reason
