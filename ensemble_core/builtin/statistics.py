@@ -61,8 +61,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     both = {"default": True, "exact": True}
     estimate = partial(river, "IQR", 0.25, 0.75)
     yield _windowed("iqr", "Interquartile range", estimate, reducers.iqr, **both)
-    estimate = partial(river, "MAD")
-    yield _windowed("mad", "Median absolute deviation", estimate, reducers.mad, **both)
+    yield _windowed("mad", "Median absolute deviation", reducers.Mad, reducers.mad, **both)
     for name, text, q in (
         ("median", "Median", 0.5),
         ("p90", "90th percentile", 0.9),

@@ -6,6 +6,7 @@ import copy
 import math
 import random
 import statistics as exact
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -396,6 +397,17 @@ def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> Non
             for value in part:
                 by_many.update(value)
     assert by_one.get() == by_many.get() == theirs.get()
+
+
+@pytest.mark.parametrize("name", ["iqr", "mad", "p90", "ewma"])
+def test_another_version_of_river_serves_as_well(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes that load fast are no public names of river's."""
+    values = [float(number * 7 % 1009) for number in range(EXACT + 100)]
+    expected = feed(name, values)
+    monkeypatch.setitem(sys.modules, "river._river_rust", None)
+    assert feed(name, values) == expected
 
 
 def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:
