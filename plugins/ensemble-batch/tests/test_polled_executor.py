@@ -36,7 +36,9 @@ class Odd(PolledExecutor):
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.forgets = self.tells_codes = False
+        #: Names of batches that the queue does not show, and whether it hides what comes now.
         self.hidden: set[str] = set()
+        self.hides = False
         self.ended: list[str] = []
         self.answers = 0
 
@@ -52,6 +54,8 @@ class Odd(PolledExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         self.fault(self.instead, "submit")
         id_ = str(len(self.batches))
+        if self.hides:
+            self.hidden.add(batch.name)
         self.batches[id_] = batch
         if self.auto:
             self.begin(id_)
@@ -106,11 +110,11 @@ def counted(session: Session, folder: Path, **fields: Any) -> Any:
 
 def submit_unseen(odd: Odd, session: Session, job: Job) -> None:
     """Submit a job that arrives; the answer is lost, and the queue does not show it."""
-    odd.auto = False
+    odd.auto, odd.hides = False, True
     odd.after["submit"] = [AWAY]
     session.submit(job)
     wait_until(lambda: odd.batches)
-    odd.hidden.add(odd.batches["0"].name)
+    odd.hides = False
 
 
 def ran(folder: Path) -> int:
@@ -468,14 +472,11 @@ def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
 ) -> None:
     """Whichever copy the queue starts first; the queue tells the exit code of both."""
     monkeypatch.setattr(Odd, "task_id", f"$(cat {tmp_path}/id)")
-    odd.auto, odd.tells_codes = False, True
-    odd.after["submit"] = [AWAY]
+    odd.tells_codes = True
     gate = tmp_path / "gate"
     with Session(odd, tmp_path) as session:
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit 3")
-        session.submit(job)
-        wait_until(lambda: odd.batches)
-        odd.hidden.add(odd.batches["0"].name)
+        submit_unseen(odd, session, job)
         wait_until(lambda: len(odd.batches) == 2)
         (tmp_path / "id").write_text(first)
         odd.begin(first)

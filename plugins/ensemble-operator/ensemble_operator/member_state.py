@@ -23,6 +23,7 @@ __all__ = [
     "job_ended",
     "job_failed",
     "job_of",
+    "late_until",
     "lost_pod",
     "newest",
     "pod_state",
@@ -73,6 +74,18 @@ def job_ended(job: Object | None) -> bool:
         each.get("type") == "Complete" and each.get("status") == "True" for each in conditions
     )
     return done or bool(status.get("completedIndexes"))
+
+
+def late_until(job: Object | None) -> float:
+    """Return the time until which the end of a Job's pods may not be known here although the end
+    of the Job is: Jobs and pods are watched separately. 0 if the Job has not ended."""
+    ends = (
+        seconds(each.get("lastTransitionTime"))
+        for each in ((job or {}).get("status") or {}).get("conditions") or ()
+        if each.get("type") in ("Complete", "Failed") and each.get("status") == "True"
+    )
+    last = max(ends, default=0.0)
+    return last + _LATE if last else 0.0
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:

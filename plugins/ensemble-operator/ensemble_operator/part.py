@@ -19,6 +19,7 @@ from .member_state import (
     job_ended,
     job_failed,
     job_of,
+    late_until,
     lost_pod,
     newest,
     pod_state,
@@ -271,7 +272,9 @@ def _present(
         plan.changes += [] if needed else [_delete(found, stopped)]
         plan.waits = ("Suspended", _NEEDED if needed else "")
         return
-    if part.runs and job_failed(job_of(found, job)):
+    late = late_until(job_of(found, job))
+    unseen = now < late and state.phase != "lost"
+    if part.runs and job_failed(job_of(found, job)) and not unseen:
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)
         return
@@ -282,7 +285,11 @@ def _present(
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
     makes_no_more = job_ended(job_of(found, job)) or job_failed(job_of(found, job))
-    if makes_no_more and (state.phase != "running" or lost is not None or before.get("lostPod")):
+    if makes_no_more and unseen:
+        plan.again = late
+    elif makes_no_more and (
+        state.phase not in ("running", "waiting") or lost is not None or before.get("lostPod")
+    ):
         if part.runs and ensemble.restart_policy == "Fail":
             why = state.message or "pods of it have ended before the run"
             _finish(part, before, plan, state.exit_code, "Lost", why, now)
@@ -306,7 +313,7 @@ def _present(
         reason, words = plan.waits
         plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
         if state.phase == "absent":  # nothing tells that a Job or a pod is not made
-            plan.again = now + _SOON + 1
+            plan.again = plan.again or now + _SOON + 1
 
 
 def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:

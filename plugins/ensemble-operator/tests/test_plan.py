@@ -16,6 +16,7 @@ from ensemble_operator.names import content
 from ensemble_operator.plan import plan
 from ensemble_operator.resource import Reference, problems
 from ensemble_operator.settings import Settings
+from ensemble_operator.times import said
 from world import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
@@ -360,6 +361,43 @@ def test_a_member_whose_job_makes_no_other_first_pod_is_made_again() -> None:
     assert [each.reason for each in world.events].count("Recreated") == 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "result"), [("Complete", 0, "Succeeded"), ("Failed", 1, "Failed")]
+)
+@pytest.mark.parametrize("seen", ["no pod", "a pod that waits"])
+def test_a_run_is_not_lost_because_the_end_of_its_job_is_seen_before_the_end_of_its_pod(
+    seen: str, kind: str, code: int, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs and pods are watched separately; either may be heard of first."""
+    world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
+    over = {"type": kind, "status": "True", "lastTransitionTime": said(world.now)}
+    world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
+    del world.pods["study-run-0"]
+    if seen == "a pod that waits":
+        world.pod("study-run", {"waiting": {}}, phase="Pending", container="run")
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # makes a pod where none is seen
+    world.settle()
+    assert world.condition("Finished")[0] == "False"
+    assert world.now < (world.plan().again or 0) <= world.now + 10
+    world.ends("study-run", code)
+    world.settle()
+    assert world.condition("Finished") == ("True", result)
+
+
+def test_a_run_whose_job_has_ended_is_lost_if_no_pod_of_it_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
+    over = {"type": "Complete", "status": "True", "lastTransitionTime": said(world.now)}
+    world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
+    del world.pods["study-run-0"]
+    monkeypatch.setattr(world, "kubernetes", lambda: None)
+    world.settle()
+    world.now = world.plan().again or 0
+    world.settle()
+    assert world.condition("Finished") == ("True", "Lost")
+
+
 def test_a_member_is_ready_once_all_of_its_nodes_are_up() -> None:
     world = World(ensemble(member(size=3)))
     world.settle()
@@ -584,7 +622,7 @@ def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
 
 
 def test_members_of_a_shared_file_go_when_its_run_is_over() -> None:
-    world = running(shared())
+    world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
     world.ends("study-run")
     world.pods["study-run-0"]["status"]["containerStatuses"][0]["name"] = "run"
     world.settle()

@@ -77,12 +77,12 @@ class JobController:
         new: Object = {"succeeded": len(done), "failed": failed} if done or failed else {}
         if indexed and done:
             new["completedIndexes"] = as_ranges(done)
-        limit = spec.get("backoffLimit", 6)
+        limit, since = spec.get("backoffLimit", 6), {"lastTransitionTime": now()}
         if len(done) == size:
-            new["conditions"] = [{"type": "Complete", "status": "True"}]
+            new["conditions"] = [{"type": "Complete", "status": "True", **since}]
         elif failed > limit:
             why = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified"}
-            new["conditions"] = [{"type": "Failed", "status": "True", **why}]
+            new["conditions"] = [{"type": "Failed", "status": "True", **why, **since}]
         if new and {key: status.get(key) for key in new} != new:
             job = self._store.write(
                 self._jobs, job["metadata"]["namespace"], {**job, "status": {**status, **new}},
