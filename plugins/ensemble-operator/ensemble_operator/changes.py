@@ -127,7 +127,7 @@ class Observed:
     ``troubles`` are its words about what it does not take just now. ``named`` are the members
     that a text names, by its content, and ``options`` what is wrong with a member's. ``warnings``
     are the newest warnings of Kubernetes about pods and Jobs, by their names. ``written`` is when
-    the status was last written.
+    the status was last written, ``ended`` when each Job was first seen to have ended, by its uid.
     """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
@@ -144,6 +144,7 @@ class Observed:
     flux: bool = True
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0
+    ended: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from .file_check import FileChecks, option_errors
 from .holders import VIEWER, awaited, secret_names, value
 from .keys import made
 from .member_objects import token_secret
-from .member_state import is_set_up, waits_since
+from .member_state import ended_jobs, is_set_up, waits_since
 from .names import HASH, KINDS, Object, content
 from .plan import files_of, plan
 from .resource import Ensemble, Reference, problems, read
@@ -63,6 +63,7 @@ class _Known:
     files: dict[Reference, str | None] = field(default_factory=dict)
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0
+    ended: dict[str, float] = field(default_factory=dict)
     refused: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     tried: dict[tuple[str, str], str] = field(default_factory=dict)
     #: The API server's words about what it did not take for now.
@@ -226,8 +227,10 @@ class Loop:
         await self._look_at_warnings(key, known)
         target = self._target(ensemble, known)
         known.target = target if not ensemble.status.get("finishedAt") else None
+        children = self.cache.children(key)
+        known.ended = ended_jobs(children.values(), known.ended, self._clock())
         return Observed(
-            children=self.cache.children(key),
+            children=children,
             pods=self.cache.pods(key),
             secrets=dict(known.secrets),
             files=dict(known.files),
@@ -241,6 +244,7 @@ class Loop:
             flux=self._flux(),
             figures=known.figures,
             written=known.written,
+            ended=dict(known.ended),
         )
 
     async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:

@@ -17,6 +17,7 @@ from .times import seconds
 __all__ = [
     "PodState",
     "any_stopping",
+    "ended_jobs",
     "first_pods",
     "gone_at",
     "is_set_up",
@@ -76,16 +77,30 @@ def job_ended(job: Object | None) -> bool:
     return done or bool(status.get("completedIndexes"))
 
 
-def late_until(job: Object | None) -> float:
-    """Return the time until which the end of a Job's pods may not be known here although the end
-    of the Job is: Jobs and pods are watched separately. 0 if the Job has not ended."""
-    ends = (
-        seconds(each.get("lastTransitionTime"))
-        for each in ((job or {}).get("status") or {}).get("conditions") or ()
-        if each.get("type") in ("Complete", "Failed") and each.get("status") == "True"
+def ended_jobs(
+    found: Iterable[Object], before: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """Return when each ended Job of these objects was first seen to have ended, by its uid."""
+    jobs = (
+        each for each in found if each["kind"] == "Job" and (job_ended(each) or job_failed(each))
     )
-    last = max(ends, default=0.0)
-    return last + _LATE if last else 0.0
+    uids = (each["metadata"].get("uid", "") for each in jobs)
+    return {uid: before.get(uid, now) for uid in uids}
+
+
+def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
+    """Return the time until which a Job's own end is no proof, because that of its first pod is not
+    among these yet: Jobs and pods are watched separately. ``ended`` says when each Job's end was
+    first seen. 0 if there is nothing to wait for."""
+    status = (job or {}).get("status") or {}
+    phases = {(pod.get("status") or {}).get("phase") for pod in pods}
+    if phases & {"Succeeded", "Failed" if job_failed(job) else "Succeeded"}:
+        return 0.0
+    indexes = status.get("completedIndexes")
+    if indexes and not re.match(r"0\b", indexes) and not job_failed(job):
+        return 0.0  # other pods have ended, of which nothing is read
+    first = ended.get((job or {}).get("metadata", {}).get("uid", ""), 0.0)
+    return first + _LATE if first else 0.0
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:

@@ -185,7 +185,9 @@ def _withdraws(
         return due
     if WITHDRAWS not in (found["metadata"].get("annotations") or {}):
         return False
-    why = outcome(found, observed, part.container) if due else None
+    why = outcome(found, observed, part.container, now) if due else None
+    if isinstance(why, float):
+        plan.again, why = why, None
     if why is None:
         plan.entry |= _kept(before)
     elif why:
@@ -272,8 +274,8 @@ def _present(
         plan.changes += [] if needed else [_delete(found, stopped)]
         plan.waits = ("Suspended", _NEEDED if needed else "")
         return
-    late = late_until(job_of(found, job))
-    unseen = now < late and state.phase != "lost"
+    late = late_until(job_of(found, job), pods, observed.ended)
+    unseen = now < late
     if part.runs and job_failed(job_of(found, job)) and not unseen:
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)

@@ -17,7 +17,7 @@ import copy
 
 from .changes import Observed
 from .member_objects import RUNNER, following
-from .member_state import any_stopping, first_pods, job_failed, newest, pod_state
+from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
 from .names import FILE, RUN, WITHDRAWS, Object, child, is_mine, member_object
 from .resource import Ensemble
 
@@ -69,12 +69,15 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
     return found
 
 
-def outcome(found: Object, observed: Observed, container: str) -> str | None:
+def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
     """The outcome of a withdrawal: empty if all jobs are cancelled, else why that is not known;
-    ``None`` while it is under way."""
-    state = pod_state(newest(first_pods(observed.pods, found, None)), container)
+    ``None`` while it is under way, or until when its end may come to be seen."""
+    pods = first_pods(observed.pods, found, None)
+    state = pod_state(newest(pods), container)
     if state.phase == "over":
         words = f"'ensemble stop --cancel-jobs' ended with exit code {state.exit_code}"
         return "" if state.exit_code == 0 else state.message or words
-    failed = job_failed(found)
-    return (state.message or f"they could not be in {_LONGEST} s") if failed else None
+    if not job_failed(found):
+        return None
+    late = late_until(found, pods, observed.ended)
+    return late if now < late else state.message or f"they could not be in {_LONGEST} s"

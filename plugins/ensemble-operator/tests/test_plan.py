@@ -398,6 +398,55 @@ def test_a_run_whose_job_has_ended_is_lost_if_no_pod_of_it_is_seen(
     assert world.condition("Finished") == ("True", "Lost")
 
 
+@pytest.mark.parametrize("seen", ["a pod that runs", "only the pod that was lost"])
+def test_a_member_is_not_made_again_because_its_job_is_seen_to_end_before_its_pod(
+    seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job has made another first pod, whose end only the Job tells yet. Workers still run."""
+    world = running(ensemble(member(size=2), state={"claim": "c"}))
+    world.job_made_of("study-0", {})
+    world.killed("study-0")
+    world.settle()
+    assert world.entry()["lostPod"]
+    if seen == "a pod that runs":
+        world.runs("study-0")
+        world.settle()
+    before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
+    world.job_made_of("study-0", {"completedIndexes": "0"})
+    world.settle()
+    assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] == before
+    assert world.now < (world.plan().again or 0) <= world.now + 10
+    world.ends("study-0")
+    world.settle()
+    assert world.condition("Finished") == ("True", "Succeeded")
+    assert [each.reason for each in world.events].count("Recreated") == 0
+
+
+def test_a_member_is_made_again_if_the_pod_with_which_its_job_ended_is_never_seen() -> None:
+    world = running(ensemble(member(size=2), state={"claim": "c"}))
+    world.job_made_of("study-0", {})
+    world.killed("study-0")
+    world.settle()
+    world.job_made_of("study-0", {"completedIndexes": "0"})
+    world.settle()
+    world.now = world.plan().again or 0
+    world.settle()
+    assert [each.reason for each in world.events].count("Recreated") == 1
+
+
+def test_the_clock_of_the_control_plane_does_not_matter_to_how_long_the_end_of_a_pod_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
+    over = {"type": "Complete", "status": "True", "lastTransitionTime": said(world.now - 3600)}
+    world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
+    del world.pods["study-run-0"]
+    monkeypatch.setattr(world, "kubernetes", lambda: None)
+    world.settle()
+    assert world.condition("Finished")[0] == "False"
+    assert world.now < (world.plan().again or 0) <= world.now + 10
+
+
 def test_a_member_is_ready_once_all_of_its_nodes_are_up() -> None:
     world = World(ensemble(member(size=3)))
     world.settle()

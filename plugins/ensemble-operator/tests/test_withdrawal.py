@@ -175,9 +175,27 @@ def test_jobs_that_cannot_be_cancelled_are_not_waited_for_for_ever_and_that_is_t
     assert 300 < limit <= 600
     how(world)
     world.settle()
+    world.now = world.plan().again or world.now
+    world.settle()
     assert members(world) == set()
     assert world.status["phase"] == "Suspended"
     assert told(world).count("NotWithdrawn") == 1
+
+
+def test_jobs_are_not_called_lost_because_the_end_of_a_withdrawal_is_seen_before_that_of_its_pod(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = running(shared())
+    suspend(world)
+    world.settle()
+    failed(world)
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # makes a pod if none is seen
+    world.settle()
+    assert members(world) == {"study-a", "study-b"}
+    world.ends("study-run")
+    world.settle()
+    assert members(world) == set()
+    assert "NotWithdrawn" not in told(world)
 
 
 def test_a_suspend_that_is_taken_back_lets_the_run_go_on() -> None:

@@ -27,6 +27,7 @@ from ensemble_operator.changes import (
     Try,
 )
 from ensemble_operator.holders import FILES, RENEW, VIEWER, holders, lines_of, value
+from ensemble_operator.member_state import ended_jobs
 from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
 from ensemble_operator.plan import files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, problems, read
@@ -74,6 +75,7 @@ class World:
         self.more = observed
         self.gone = False
         self.written = 0.0
+        self.ended: dict[str, float] = {}
         self.tried: dict[tuple[str, str], str] = {}
         #: What the API server has against objects, by kind and name.
         self.refuses: dict[tuple[str, str], str] = {}
@@ -102,6 +104,7 @@ class World:
     # -- what the operator does ------------------------------------------------------------------
 
     def observed(self) -> Observed:
+        self.ended = ended_jobs(self.children.values(), self.ended, self.now)
         return Observed(
             **{
                 "children": copy.deepcopy(self.children),
@@ -109,6 +112,7 @@ class World:
                 "secrets": dict(self.secrets),
                 "figures": dict(self.figures),
                 "written": self.written,
+                "ended": self.ended,
                 "tried": dict(self.tried),
                 "refused": dict(self.refused),
                 **self.more,
