@@ -50,7 +50,8 @@ class Resizer(ABC):
     waits: ClassVar[bool] = True
 
     #: Set by the service. Given a member and plain data, it puts these on record with the request
-    #: that is carried out, before that takes effect: :meth:`decide` gets them back.
+    #: that is carried out, before that takes effect: :meth:`decide` gets them back. If it raises,
+    #: they are not on record, and the request must not take effect.
     keep: Callable[[str, Mapping[str, Any]], None] | None = None
 
     @abstractmethod
@@ -63,7 +64,8 @@ class Resizer(ABC):
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
         """The outcome of a ``resize`` that the service was killed over, by what it kept; ``None``
-        where that cannot be known. A resize that did not take effect may be carried out now."""
+        where that cannot be known. ``kept`` is empty if nothing was put on record. A resize that
+        did not take effect may be carried out now."""
         return None
 
     def close(self) -> None:

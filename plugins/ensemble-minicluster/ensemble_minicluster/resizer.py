@@ -146,6 +146,8 @@ class KubernetesResizer(Resizer):
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
         """Carried out, when the object is as it was to become; carried out now, when it is as it
         was; ``None`` when others have set its size since, or it is another."""
+        if not kept:  # nothing was sent before something was put on record
+            return self.resize(member, delta)
         try:
             then, plan = Sizes(**kept["seen"]), Plan(**kept["plan"])
             namespace, name = self._object(member)
@@ -222,7 +224,10 @@ class KubernetesResizer(Resizer):
 
     def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
         if self.keep is not None:  # a service that is killed now can tell what came of it
-            self.keep(request.member, {"seen": asdict(seen), "plan": asdict(plan)})
+            try:
+                self.keep(request.member, {"seen": asdict(seen), "plan": asdict(plan)})
+            except EnsembleError as error:
+                raise Fault("no-record", f"{error.what}: {error.cause}", transient=True) from None
         try:
             self._objects.scale(
                 request.namespace, request.name, plan.target, seen.version, self._time(request)

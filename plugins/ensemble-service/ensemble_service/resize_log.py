@@ -7,7 +7,6 @@ is not known, and it is not carried out a second time. Called by ``resizes``, fr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
@@ -84,13 +83,16 @@ class ResizeLog:
                 if number > self._most and number % _FORGOTTEN_AT_ONCE == 0:
                     self._db.execute(_FORGET, (number - self._most,))
             except sqlite3.Error as error:
-                raise EnsembleError(
-                    "the request cannot be put on record",
-                    cause=f"{self._path}: {error}",
-                    code="no-record",
-                    transient=True,
-                ) from None
+                raise self._no_record(error) from None
         return None
+
+    def _no_record(self, error: sqlite3.Error) -> EnsembleError:
+        return EnsembleError(
+            "the request cannot be put on record",
+            cause=f"{self._path}: {error}",
+            code="no-record",
+            transient=True,
+        )
 
     def end(self, member: str, request: str, answer: Resized) -> None:
         """It was answered. Where that cannot be written, it is remembered until it can be."""
@@ -104,10 +106,15 @@ class ResizeLog:
                 self._unwritten[member, request] = answer
 
     def keep(self, member: str, request: str, kept: Mapping[str, Any]) -> None:
-        """Records the step that the resizer is about to take. Where it cannot be written, it stays
-        unknown."""
-        with self._lock, contextlib.suppress(sqlite3.Error):
-            self._db.execute(_KEEP, (json.dumps(kept), member, request))
+        """Record the step that the resizer is about to take.
+
+        Raises :class:`EnsembleError` if it cannot be recorded: then the step must not be taken.
+        """
+        with self._lock:
+            try:
+                self._db.execute(_KEEP, (json.dumps(kept), member, request))
+            except sqlite3.Error as error:
+                raise self._no_record(error) from None
 
     def get(self, member: str, request: str) -> Entry | None:
         """The record of a request; ``None`` where there is none."""

@@ -161,12 +161,10 @@ class Resizes:
         self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
     ) -> Resized | None:
         """The outcome of a request that a service was killed over, if that can be known."""
-        if kept is None:
-            return None
         assert self.resizer is not None
         self._current[member] = request
         try:
-            answer = self.resizer.decide(member, delta, kept)
+            answer = self.resizer.decide(member, delta, kept or {})
         except (Exception, SystemExit) as error:  # a plugin's fault: it stays unknown
             tell("resize not decided", "warning", member=member, why=f"{type(error).__name__}")
             return None

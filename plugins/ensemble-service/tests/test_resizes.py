@@ -479,6 +479,43 @@ def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Pa
     asyncio.run(ask())
 
 
+def test_a_request_over_which_a_service_was_killed_at_once_is_left_to_the_resizer(
+    tmp_path: Path,
+) -> None:
+    """Nothing was put on record yet, so that nothing had taken effect: it was denied."""
+
+    class Killed(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            raise KeyboardInterrupt
+
+        def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
+            return None if kept else Resized(outcome="granted", before=2, asked=3, granted=3)
+
+    record = tmp_path / "resizes.sqlite"
+    log = ResizeLog(record)
+    line = resizes.Resizes(Killed(), log, Counters())
+    with pytest.raises(KeyboardInterrupt):
+        line._carry_out("lab/one", "a", 1)
+    log.close()
+
+    async def ask() -> Resized:
+        again = resizes.Resizes(Killed(), ResizeLog(record), Counters())
+        answer = await again.ask(ADMIN, "lab/one", "a", 1)
+        await again.close(1)
+        return answer
+
+    assert asyncio.run(ask()).outcome == "granted"
+
+
+def test_a_step_that_cannot_be_put_on_record_is_not_taken() -> None:
+    log = ResizeLog(None)
+    log.begin("lab/one", "a", 1)
+    log.close()
+    with pytest.raises(EnsembleError, match="cannot be put on record") as info:
+        log.keep("lab/one", "a", {"target": 3})
+    assert info.value.transient
+
+
 def test_a_request_is_synced_to_disk_before_it_is_carried_out(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: system calls cannot be traced")

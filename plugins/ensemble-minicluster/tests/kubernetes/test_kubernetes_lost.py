@@ -15,7 +15,7 @@ from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
-from ensemble_core import Resized, Resizer
+from ensemble_core import EnsembleError, Resized, Resizer
 
 # -- a patch whose answer was lost -------------------------------------------------------------------
 
@@ -143,6 +143,36 @@ def test_a_service_that_was_killed_over_a_request_gives_it_once_when_it_is_back(
     assert answer is not None
     assert sizes(answer) == ("granted", 2, 4, 4, "")
     assert on_record(cluster) == 4
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_request_that_had_not_taken_effect_when_the_service_was_killed_is_carried_out(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    answer = build().decide(MEMBER, 2, {})
+    assert answer is not None
+    assert sizes(answer) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_size_that_cannot_be_put_on_record_is_not_set(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+
+    def fails(member: str, kept: Any) -> None:
+        raise EnsembleError("the request cannot be put on record", cause="disk full")
+
+    resizer = build(timeout=1)
+    resizer.keep = fails
+    answer = resizer.resize(MEMBER, 2)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "no-record", True)
+    assert "disk full" in answer.reason
+    assert on_record(cluster) == 2
 
 
 @pytest.mark.usefixtures("operator")
