@@ -22,7 +22,12 @@ from ensemble_testing import Story
 from ensemble_core.model.rules import Firing, Trigger
 from ensemble_core.plugin.records import CallContext
 
-PAGE = Path(__file__).parents[2] / "docs" / "plugin-tutorial.md"
+DOCS = Path(__file__).parents[2] / "docs"
+#: The pages of the tutorial, one after another.
+PAGES = [
+    DOCS / f"{name}.md"
+    for name in ("plugin-tutorial", "plugin-tutorial-rules", "plugin-tutorial-study")
+]
 _FENCE = re.compile(
     r"^(?:`(?P<path>[\w./-]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -46,7 +51,7 @@ points = points.replace("[project.entry-points.", "[")
 class Command:
     """A command of the page, and what the page says that it prints."""
 
-    line: int
+    place: str
     text: str
     printed: str
 
@@ -59,16 +64,17 @@ class File:
     text: str
 
 
-def steps(page: str) -> Iterator[File | Command]:
+def steps(page: Path) -> Iterator[File | Command]:
     """What the page has its reader do, in order."""
-    for found in _FENCE.finditer(page):
+    text = page.read_text("utf-8")
+    for found in _FENCE.finditer(text):
         if found["path"] is not None:
             yield File(found["path"], found["text"])
         elif found["kind"] == "console":
-            first = page.count("\n", 0, found.start("text")) + 1
+            first = text.count("\n", 0, found.start("text")) + 1
             for part in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", found["text"], re.M):
                 line = first + found["text"].count("\n", 0, part.start())
-                yield Command(line, part[1], part[2])
+                yield Command(f"{page.name}:{line}", part[1], part[2])
 
 
 class Reader:
@@ -140,13 +146,13 @@ def fits(told: str, printed: str) -> bool:
 
 def test_whoever_follows_the_tutorial_sees_what_it_shows(tmp_path: Path) -> None:
     reader, commands = Reader(tmp_path), 0
-    for step in steps(PAGE.read_text("utf-8")):
+    for step in (step for page in PAGES for step in steps(page)):
         if isinstance(step, File):
             reader.write(step)
             continue
         printed = reader.run(step.text)
         assert fits(step.printed, printed), (
-            f"{PAGE.name}:{step.line}: $ {step.text}\nprinted\n{printed}and not\n{step.printed}"
+            f"{step.place}: $ {step.text}\nprinted\n{printed}and not\n{step.printed}"
         )
         commands += 1
     assert commands > 15
@@ -168,7 +174,10 @@ def test_only_times_and_tags_may_differ(told: str, printed: str, same: bool) -> 
 
 def test_commands_that_are_not_followed_are_those_that_need_the_network() -> None:
     shown = [
-        found["text"] for found in _FENCE.finditer(PAGE.read_text("utf-8")) if found["kind"] == "sh"
+        found["text"]
+        for page in PAGES
+        for found in _FENCE.finditer(page.read_text("utf-8"))
+        if found["kind"] == "sh"
     ]
     assert len(shown) == 2
     assert all(re.search(r"^pip install (?!-e)", text, re.M) for text in shown)
@@ -178,7 +187,9 @@ def test_commands_that_are_not_followed_are_those_that_need_the_network() -> Non
 def test_everything_that_an_authors_code_is_given_has_a_line(kind: type) -> None:
     """All attributes and methods, and no other, in the order of what one wants to do."""
     head = f"| | of a `{kind.__name__}"
-    table = PAGE.read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    table = (
+        (DOCS / "plugin-reference.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    )
     told = {
         name
         for line in table.splitlines()[2:]
