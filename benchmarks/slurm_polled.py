@@ -1,4 +1,4 @@
-"""Slurm on PolledExecutor alone, beside ensemble-slurm as it is.
+"""Slurm on BatchExecutor alone, beside ensemble-slurm as it is.
 
 `PolledSlurm` below is a whole executor for Slurm on the base for queues that are asked, as
 ensemble-gridengine is one for Grid Engine. It is shorter, since it leaves out what the plugin does
@@ -26,7 +26,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ensemble_batch import Batch, PolledExecutor, QueueJob
+from ensemble_batch import Batch, BatchExecutor, QueueJob
 from ensemble_slurm.executor import SlurmExecutor
 from ensemble_slurm.parse import SINFO, read_nodes
 from slurm_rate import fixture, requests, settle
@@ -36,7 +36,7 @@ from ensemble_core import Event, Executor, ExecutorError, Job, JobEvent, Run
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 
-class PolledSlurm(PolledExecutor):
+class PolledSlurm(BatchExecutor):
     """Slurm as a queue that is asked."""
 
     name = "slurm"

@@ -100,7 +100,7 @@ class Run:
 class Executor(ABC):
     """The adapter to one queue: performs decisions, emits events.
 
-    For a queue that is asked rather than tells, ``ensemble_batch.PolledExecutor`` has most of it
+    For a queue that is asked rather than tells, ``ensemble_batch.BatchExecutor`` has most of it
     already. The suite ``ExecutorContract`` tests each sentence here.
 
     **Calls.** Methods are called never from the engine's thread and never two at once, though not

@@ -1,4 +1,4 @@
-"""Commands of a queue, run to their end or to their deadline. Used by ``PolledExecutor``, and by
+"""Commands of a queue, run to their end or to their deadline. Used by ``BatchExecutor``, and by
 executors that run such commands themselves."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""PolledExecutor: a base for executors of queues that must be polled.
+"""BatchExecutor: a base for executors of queues that must be polled.
 
 One thread asks the queue and hands jobs in, another reads what jobs' wrappers have written. See
-:class:`PolledExecutor`; ``docs/executor-tutorial.md`` writes one.
+:class:`BatchExecutor`; ``docs/executor-tutorial.md`` writes one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ensemble_batch import pace
 from ensemble_batch.command import QueueCommands
 from ensemble_batch.hooks import QueueHooks
 from ensemble_batch.inquiry import Inquiry
-from ensemble_batch.job_life import JobLife
-from ensemble_batch.polled_run import PolledRun, mark_of
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.queue_run import QueueRun, mark_of
 from ensemble_batch.records import Records
 from ensemble_batch.recovery import find_again
 from ensemble_batch.spool import Spool
@@ -34,10 +34,10 @@ from ensemble_core import (
     wrong_command,
 )
 
-__all__ = ["PolledExecutor"]
+__all__ = ["BatchExecutor"]
 
 
-class PolledExecutor(QueueHooks):
+class BatchExecutor(QueueHooks):
     """A base for executors of queues that are asked: a plugin says how, and has the rest from here.
 
     To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; where
@@ -57,7 +57,7 @@ class PolledExecutor(QueueHooks):
     :meth:`account` knows nothing either is told as ``lost``, and does not run if it comes late.
     """
 
-    _polled: PolledRun | None = None
+    _polled: QueueRun | None = None
     _asked = False
 
     # -- opening and closing -------------------------------------------------------------------
@@ -88,7 +88,7 @@ class PolledExecutor(QueueHooks):
                 hint="choose a folder that this machine and the nodes can write (--state)",
                 code="no-folder",
             ) from None
-        polled = PolledRun(self, run, emit, spool, records, (folder, here))
+        polled = QueueRun(self, run, emit, spool, records, (folder, here))
         try:
             polled.gauges = dict(polled.call(self.nodes))
         except ExecutorError as error:
@@ -122,7 +122,7 @@ class PolledExecutor(QueueHooks):
             polled.spool.remove()
         polled.records.close()
 
-    def _opened(self) -> PolledRun:
+    def _opened(self) -> QueueRun:
         if self._polled is None:
             raise ExecutorError(f"the executor {self.name} is not open", code="not-open")
         return self._polled
@@ -138,7 +138,7 @@ class PolledExecutor(QueueHooks):
             polled.publish()
             polled.lock.notify_all()
 
-    def _take_in(self, polled: PolledRun, job: Job) -> None:
+    def _take_in(self, polled: QueueRun, job: Job) -> None:
         life = polled.lives[job.id] = JobLife(job.id, {}, polled.events)
         wrong = wrong_command(job) or self.wrong(job)
         if wrong is not None:
@@ -187,7 +187,7 @@ class PolledExecutor(QueueHooks):
 
     # -- the two threads -----------------------------------------------------------------------
 
-    def _guarded(self, polled: PolledRun, what: Callable[[PolledRun], None]) -> None:
+    def _guarded(self, polled: QueueRun, what: Callable[[QueueRun], None]) -> None:
         try:
             what(polled)
         except Exception as error:  # of a plugin, most likely: nobody would know
@@ -200,7 +200,7 @@ class PolledExecutor(QueueHooks):
                 polled.closed = True
                 polled.lock.notify_all()
 
-    def _asking(self, polled: PolledRun) -> None:
+    def _asking(self, polled: QueueRun) -> None:
         while True:
             with polled.lock:
                 if polled.closed:
@@ -230,7 +230,7 @@ class PolledExecutor(QueueHooks):
                 return act
         return None
 
-    def _reading(self, polled: PolledRun) -> None:
+    def _reading(self, polled: QueueRun) -> None:
         wait = pace.READ
         while True:
             with polled.lock:

@@ -1,4 +1,4 @@
-"""Queue hooks: what a plugin says of its queue, and what it is asked. :class:`PolledExecutor` has
+"""Queue hooks: what a plugin says of its queue, and what it is asked. :class:`BatchExecutor` has
 the rest; a plugin inherits that.
 """
 

@@ -1,7 +1,7 @@
 """Inquiry of a polled queue: one question for all jobs, rarely, and soon where one is in doubt;
 cancels, which are repeated until they are heeded; and gauges.
 
-Used by the asking thread of ``PolledExecutor``.
+Used by the asking thread of ``BatchExecutor``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 
 from ensemble_batch import pace
 from ensemble_batch.hooks import QueueJob
-from ensemble_batch.job_life import JobLife
-from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.spool import CLAIMED
 from ensemble_core import ExecutorError
 
@@ -24,7 +24,7 @@ __all__ = ["Inquiry"]
 class Inquiry:
     """The requests to a queue, beside those that hand in jobs."""
 
-    def __init__(self, polled: PolledRun) -> None:
+    def __init__(self, polled: QueueRun) -> None:
         self._polled = polled
         self._gauges_at = 0.0
         #: What was told of jobs that are stuck.

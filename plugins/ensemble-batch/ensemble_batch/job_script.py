@@ -1,7 +1,7 @@
 """Job scripts of polled queues: what the queue is handed for a batch.
 
 A batch's script is a table of its jobs, of which each task takes its own, and then ``wrapper.sh``.
-It needs bash. Used by ``PolledExecutor``; pure.
+It needs bash. Used by ``BatchExecutor``; pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Outlet of an executor: what it tells its run; it reports each problem once.
 
-Used by ``PolledExecutor``, and by executors of queues that have a loop of their own. Whoever owns
+Used by ``BatchExecutor``, and by executors of queues that have a loop of their own. Whoever owns
 it calls it from one thread at a time.
 """
 

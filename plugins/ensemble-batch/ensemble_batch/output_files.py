@@ -2,7 +2,7 @@
 
 A job's wrapper opens the files where the job runs. A named file is emptied when the run first uses
 it and appended to after that, so that jobs may share one; one that no job names lies in the run's
-folder, and is removed if nothing is written to it. Used by ``PolledExecutor``, and by executors of
+folder, and is removed if nothing is written to it. Used by ``BatchExecutor``, and by executors of
 queues whose wrapper does the same.
 """
 

@@ -4,7 +4,7 @@ A file of lines in the run's state folder, each a JSON list, only ever appended 
 written before it is handed in, the queue's ids once they are known, each event before it is told:
 so a later controller tells the same events with the same times. It need not survive a power cut:
 what is missing at its end, the queue and the wrappers' files still know. Used by
-``PolledExecutor``, and by executors of queues that have a loop of their own.
+``BatchExecutor``, and by executors of queues that have a loop of their own.
 """
 
 from __future__ import annotations

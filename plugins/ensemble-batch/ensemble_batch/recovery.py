@@ -1,7 +1,7 @@
 """Recovery of jobs that an earlier controller handed to a polled queue.
 
 From the records, from what wrappers wrote, and from the queue where nobody knows whether a batch
-arrived. Used by ``PolledExecutor``.
+arrived. Used by ``BatchExecutor``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from ensemble_batch import pace
-from ensemble_batch.job_life import JobLife
-from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Sent
 from ensemble_core import ExecutorError
 
 __all__ = ["find_again"]
 
 
-def find_again(polled: PolledRun, jobs: Mapping[str, float]) -> dict[str, bool]:
+def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     """Which of these jobs the queue has, or had; what happened to them since is told."""
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}
@@ -43,7 +43,7 @@ def find_again(polled: PolledRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     return found
 
 
-def _restore(polled: PolledRun, job: str, since: float, sent: Sent | None) -> bool:
+def _restore(polled: QueueRun, job: str, since: float, sent: Sent | None) -> bool:
     told = polled.records.told.get(job, [])
     life = JobLife(job, {} if sent is None else sent.jobs[job], polled.events)
     polled.outlet.add(life.restore(told, since))
@@ -64,7 +64,7 @@ def _restore(polled: PolledRun, job: str, since: float, sent: Sent | None) -> bo
     return True
 
 
-def _look_for(polled: PolledRun, sent: Sent) -> None:
+def _look_for(polled: QueueRun, sent: Sent) -> None:
     """Looks for a batch of an earlier controller; asked until the queue answers."""
     end = time.monotonic() + pace.PATIENCE
     while True:

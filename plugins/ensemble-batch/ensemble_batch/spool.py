@@ -1,6 +1,6 @@
 """Spool of a polled queue: the files that jobs' wrappers and the controller share.
 
-Used by ``PolledExecutor``.
+Used by ``BatchExecutor``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Jobs gather, and go as batches of one shape, each on record before it is handed in. Where nobody
 knows whether a batch arrived it is looked for, and handed in again if it is not there: a copy that
 arrives late finds its jobs claimed and runs nothing. Used by the asking thread of
-``PolledExecutor``.
+``BatchExecutor``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from ensemble_batch import pace
-from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import Batch, script_of
+from ensemble_batch.job_table import JobLife
 from ensemble_batch.output_files import Place
-from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Sent
 from ensemble_core import ExecutorError, Job
 
@@ -38,7 +38,7 @@ class _Going:
 class Submission:
     """Jobs that the queue does not have yet, or may not have."""
 
-    def __init__(self, polled: PolledRun) -> None:
+    def __init__(self, polled: QueueRun) -> None:
         self._polled = polled
         self._orders: dict[str, tuple[Job, Place]] = {}
         self._unsure: list[_Going] = []

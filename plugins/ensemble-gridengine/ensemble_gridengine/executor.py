@@ -1,5 +1,5 @@
 """The executor ``gridengine``: what Grid Engine's commands are told, and what they say. The rest is
-:class:`PolledExecutor`'s. See the README."""
+:class:`BatchExecutor`'s. See the README."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
-from ensemble_batch import Batch, PolledExecutor, QueueJob, status_of
+from ensemble_batch import Batch, BatchExecutor, QueueJob, status_of
 
 from ensemble_core import ExecutorError, Job
 
@@ -31,7 +31,7 @@ _AT_ONCE = 200
 _STEP = 50
 
 
-class GridEngineExecutor(PolledExecutor):
+class GridEngineExecutor(BatchExecutor):
     """Runs jobs on a Grid Engine cluster; see the README for what it promises."""
 
     name: ClassVar[str] = "gridengine"

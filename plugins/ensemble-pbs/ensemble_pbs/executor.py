@@ -1,5 +1,5 @@
 """The executor ``pbs``: what PBS's commands are told, and what they say. The rest is
-:class:`PolledExecutor`'s. See the README."""
+:class:`BatchExecutor`'s. See the README."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from ensemble_batch import Batch, PolledExecutor, QueueJob
+from ensemble_batch import Batch, BatchExecutor, QueueJob
 
 from ensemble_core import ExecutorError, Job
 from ensemble_pbs.parse import blocks, count, queue_job, whole
@@ -33,7 +33,7 @@ _STEP = 50
 _UNUSABLE_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
 
 
-class PBSExecutor(PolledExecutor):
+class PBSExecutor(BatchExecutor):
     """Runs jobs on an OpenPBS or PBS Pro complex; see the README for what it promises."""
 
     name: ClassVar[str] = "pbs"

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, inquiry, pace, polled_run
+from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, pace, queue_run
 from ensemble_batch.inquiry import Inquiry
-from ensemble_batch.job_life import JobLife
-from ensemble_batch.polled_run import PolledRun
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.spool import Spool
 from ensemble_testing import Session
 
@@ -20,7 +20,7 @@ from ensemble_core import Job, Run
 from ensemble_core.model.events import JobEvent
 
 
-class Clockwork(PolledExecutor):
+class Clockwork(BatchExecutor):
     """A queue on a clock of its own with one job, which is in it until ``gone_at`` and missing from
     the answers at ``holes``. An answer takes 0.3 s (of short periods less), and tells what was so
     when it was asked for."""
@@ -58,12 +58,12 @@ class Watched:
         self.queue = Clockwork(period)
         clock = SimpleNamespace(monotonic=lambda: self.queue.now)
         patch.setattr(inquiry, "time", clock)
-        patch.setattr(polled_run, "time", clock)
+        patch.setattr(queue_run, "time", clock)
         run = Run("r", folder, lambda: self.queue.now)
         self.told: list[JobEvent] = []
         spool = Spool(str(folder / "spool"), {})
         places = (str(folder), str(folder))
-        self.run = PolledRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
+        self.run = QueueRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
         self.inquiry = Inquiry(self.run)
         self.life = JobLife("a.0", {}, self.run.events)
 
@@ -228,7 +228,7 @@ def test_a_job_that_never_comes_into_the_answers_is_over_within_one_period(
     assert watched.until(watched.queue.now + 15.0) is not None
 
 
-class Slow(PolledExecutor):
+class Slow(BatchExecutor):
     """A queue that takes one job at a time and is asked whenever it may be."""
 
     poll = 60.0

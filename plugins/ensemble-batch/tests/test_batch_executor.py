@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_batch import Batch, PolledExecutor, QueueJob, Records, Sent, pace
-from ensemble_batch.job_life import JobLife
+from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, Sent, pace
+from ensemble_batch.job_table import JobLife
 from ensemble_batch.spool import CLAIMED, Report
 from ensemble_testing import Session, wait_until
 
@@ -21,7 +21,7 @@ from ensemble_core.model.events import JobEvent
 AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
 
 
-class Odd(PolledExecutor):
+class Odd(BatchExecutor):
     """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
 
     name = "odd"
@@ -437,7 +437,7 @@ def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
         )
         (lost,) = (event for event in session.events if isinstance(event, ExecutorLost))
         assert "KeyError('JB_name')" in lost.reason
-        assert "test_polled_executor.py:" in lost.reason
+        assert "test_batch_executor.py:" in lost.reason
 
 
 @pytest.mark.parametrize("task_id", ["-", "0"])

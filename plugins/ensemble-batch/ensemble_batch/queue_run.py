@@ -1,5 +1,5 @@
 """One open run on a polled queue: its jobs that are not over, and what the executor's two threads
-know of them. Made by ``PolledExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it.
+know of them. Made by ``BatchExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from ensemble_batch import pace
 from ensemble_batch.hooks import QueueHooks
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_table import JobLife
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles
 from ensemble_batch.records import Records, Sent
 from ensemble_batch.spool import Spool
 from ensemble_core import Emit, JobEvent, Run
 
-__all__ = ["PolledRun", "mark_of"]
+__all__ = ["QueueRun", "mark_of"]
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ def mark_of(tag: str) -> str:
     return hashlib.sha256(tag.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-class PolledRun:
+class QueueRun:
     """The state of one run; all but :meth:`call` is used with ``lock`` held.
 
     ``lives`` are the jobs that are not over, ``ids`` their names; ``sent`` the batches that have

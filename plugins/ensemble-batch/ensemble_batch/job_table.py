@@ -1,6 +1,6 @@
 """The life of one job of a polled queue: what is known of it, made into events of the contract.
 
-Pure; ``PolledExecutor`` brings what is heard and hands on what is told.
+Pure; ``BatchExecutor`` brings what is heard and hands on what is told.
 """
 
 from __future__ import annotations
