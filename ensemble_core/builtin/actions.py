@@ -22,6 +22,10 @@ open to every plugin:
     Each text in it that begins with ``=`` is arithmetic over the event's fields and metrics.
 ``duration``
     Seconds or ``"1h30m"``; the action gets seconds.
+``variable``
+    The name of an environment variable that has a URL.
+``mail``
+    A mail address.
 
 With ``x-ensemble-expression: true`` beside it a number or duration may be such a text too, which
 the action gets as it stands. What is under ``fields`` and ``parameters`` the action works out with
@@ -32,6 +36,7 @@ job unless the property is given, so that it cannot stand under a trigger that h
 does so in any case. ``x-ensemble-retries: true`` there says that it submits the event's job again
 (``firing.retry``), ``x-ensemble-varies: true`` that it asks for combinations which a group has not
 had (``firing.vary``); the name of a property instead of ``true``: where that is given.
+``x-ensemble-at-end: true`` there says that the action may stand under the trigger ``end``.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.builtin.notify import NOTIFY
 from ensemble_core.builtin.submit_best import SUBMIT_BEST
 from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
@@ -433,22 +439,26 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         name="log",
         summary="tell the user something",
         plan=_log,
-        options=_options(
-            ["message"],
-            message={
-                "description": "The text; {NAME} stands for a field of the event, or value.",
-                "type": "string",
-                "minLength": 1,
-                "x-ensemble": "message",
-                "x-ensemble-fills": True,
-            },
-            level={
-                "description": "How urgent it is.",
-                "enum": ["info", "warning", "error"],
-                "default": "info",
-            },
-        ),
+        options={
+            **_options(
+                ["message"],
+                message={
+                    "description": "The text; {NAME} stands for a field of the event, or value.",
+                    "type": "string",
+                    "minLength": 1,
+                    "x-ensemble": "message",
+                    "x-ensemble-fills": True,
+                },
+                level={
+                    "description": "How urgent it is.",
+                    "enum": ["info", "warning", "error"],
+                    "default": "info",
+                },
+            ),
+            "x-ensemble-at-end": True,
+        },
     )
+    yield NOTIFY
     yield ActionPlugin(
         name="suggest",
         summary="ask a generator for further points, or let one that pauses go on",

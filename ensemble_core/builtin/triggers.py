@@ -198,6 +198,13 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         fields=frozenset({"generator", "points"}),
         about="run",
     )
+    yield TriggerPlugin(
+        name="end",
+        summary="the run ends or stops, or a limit stops it; only log and notify may follow",
+        build=_on("end"),
+        fields=frozenset({"state", "exit_code", "reason"}),
+        about="run",
+    )
     for what, summary in _RESIZES.items():
         name = f"resize-{what}"
         yield TriggerPlugin(

@@ -29,6 +29,10 @@ from ensemble_core.plugin.named_code import check_class
 
 __all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
+#: Names of environment variables.
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Mail addresses, also of this machine's users. None is an option of sendmail.
+_MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
@@ -40,7 +44,7 @@ class Occasion(NamedTuple):
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
     observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
     any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over; ``slices`` says
-    that each slice of a sweep has an instance of the rule.
+    that each slice of a sweep has an instance of the rule, ``ends`` that the run is over by then.
     """
 
     trigger: str = ""
@@ -51,6 +55,7 @@ class Occasion(NamedTuple):
     group: str | None = None
     over: Over = (None,)
     slices: bool = False
+    ends: bool = False
 
     def knowing(self, names: Collection[str]) -> Occasion:
         """The same occasion, for what is done where these fields are there too."""
@@ -69,6 +74,15 @@ def bind_action(
         return None
     record = context.registry.actions[name]
     check_capabilities(context, (*path, "name"), name, record)
+    if occasion.ends and not record.options.get("x-ensemble-at-end"):
+        actions = context.registry.actions
+        able = [each for each in actions if actions[each].options.get("x-ensemble-at-end")]
+        context.report(
+            (*path, "name"),
+            f"{name!r} cannot follow the end of the run",
+            hint=f"a rule on {occasion.trigger!r} may {' and '.join(sorted(able))}",
+            code="after-end",
+        )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     if not _check_job(context, path, name, record, spec, occasion):
         occasion = occasion._replace(names=None)  # which names are known follows from the cure
@@ -387,6 +401,24 @@ class OptionCheck:
                 _check_message(context, path, name, self._occasion.knowing(scoped | of_job))
         elif kind == "rows":
             self._rows(path, name)
+        elif kind == "mail" and not _MAIL.fullmatch(name):
+            context.report(
+                path,
+                f"{name!r} is not a mail address",
+                hint="write one address: mail: me@uni.edu",
+                code="bad-value",
+            )
+        elif kind == "variable" and not _VARIABLE.fullmatch(name):
+            is_url = "/" in name or ":" in name
+            context.report(
+                path,
+                "a URL would be kept in the journal"
+                if is_url
+                else f"{name!r} is not the name of an environment variable",
+                hint="write the name of an environment variable that has the URL: "
+                "webhook: TEAM_HOOK",
+                code="bad-value",
+            )
         elif kind == "instance":
             if name not in context.known.instances:
                 context.unknown(path, kind, name, context.known.instances)

@@ -150,7 +150,7 @@ def _concerns_failure(
         known = context.known
         paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
         group = woken.path.group or None if woken.path else woken.trigger.group
-        told = {"exit_code", "status", "cause"} - context.parameters(group)
+        told = {"exit_code", "status", "cause"} - context.parameters(group) - woken.record.fields
         if condition.names & {*told, "count.failed", "count.lost"}:
             groups.add(group)
     for path in paths:

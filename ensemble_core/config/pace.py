@@ -115,7 +115,9 @@ def read_pace(
             context.report(place, what, hint=hint, code="bad-pace", where=where)
     found = {key: value for key, (value, place) in values.items() if context.intact(place)}
     backoff = found.get("backoff", 0)
-    given = found.get("repetitions", 1)
+    # A run that is resumed ends more than once.
+    ends = trigger is not None and "end" in trigger.wakes
+    given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
     looks = _looks(context, (*path, "for"), spec, trigger)
     if isinstance(backoff, str):

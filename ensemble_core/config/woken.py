@@ -278,5 +278,5 @@ def _occasion(
         over = (group,)
     else:
         over = trigger.groups if each is not None else ()
-    slices = isinstance(each, tuple)
-    return Occasion(kind, has_job, names, known, observed, group, over, slices)
+    slices, ends = isinstance(each, tuple), "end" in trigger.wakes
+    return Occasion(kind, has_job, names, known, observed, group, over, slices, ends)

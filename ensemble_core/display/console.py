@@ -33,6 +33,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Fired,
     Log,
+    Notify,
     Resize,
     Retry,
     SetGenerator,
@@ -164,6 +165,7 @@ class Narrator:
             SetGroup: self._set_group,
             Call: self._call,
             Log: self._log,
+            Notify: self._notify,
             Terminate: self._terminate,
         }
 
@@ -214,7 +216,7 @@ class Narrator:
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
         self._firing = decision.firing
-        if not isinstance(decision, (Fired, Log)):
+        if not isinstance(decision, (Fired, Log, Notify)):
             told = self._out.paint(f" => {printable(call.name)} returned", "trigger")
             clock = "".join(f"  ({each})" for each in self._clock())
             yield OutputLine(told + self._out.paint(clock, "dim") if clock else told)
@@ -401,6 +403,9 @@ class Narrator:
             yield OutputLine(self._err.warning(printable(log.message) + by), error=True)
         else:
             yield self._error(log.message, log.rule)
+
+    def _notify(self, sent: Notify) -> Iterator[OutputLine]:
+        yield self._action(f"notify {sent.message}", f"({', '.join(sent.to)})")
 
     def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
         if end.natural or not end.firing:

@@ -1,10 +1,11 @@
-"""Answers to what the engine asked for: calls of functions and generators, and resizes.
+"""Answers to what the engine asked for: calls of functions and generators, resizes, messages.
 
 Had by ``engine``, which hands it these events.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.generating import Generating
@@ -12,7 +13,7 @@ from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.records import Pending, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
-from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
+from ensemble_core.model.events import CallFailed, CallReturned, Delivered, Event, ResizeOutcome
 
 __all__ = ["Answers"]
 
@@ -64,6 +65,30 @@ class Answers:
             told = f"{called.origin.rule}: {event.error}"
             state.error(told, called.origin, tolerated=called.decision.tolerated)
         return self._answered(called, event)
+
+    def delivered(self, event: Delivered) -> None:
+        """Messages arrived at an address, or never will."""
+        state = self._state
+        for notice in event.notices:
+            sent = state.notices.get(notice)
+            if sent is None:
+                continue
+            left = tuple(address for address in sent.to if address != event.to)
+            if left:
+                state.notices[notice] = replace(sent, to=left)
+            else:
+                del state.notices[notice]
+        if event.error:
+            what = "a message" if len(event.notices) == 1 else f"{len(event.notices)} messages"
+            told = f"{what} to {event.to} could not be delivered: {event.error}"
+            state.out.append(Log(level="warning", message=told))
+
+    def deliver_again(self) -> None:
+        """Repeat the messages of which nobody knows whether they arrived."""
+        for notice, sent in self._state.notices.items():
+            again = replace(sent, attempt=sent.attempt + 1)
+            self._state.notices[notice] = again
+            self._state.out.append(again)
 
     def resized(self, event: ResizeOutcome) -> None:
         """The queue's answer to a request for more or fewer nodes; without one it is asked again,

@@ -21,6 +21,7 @@ from ensemble_core.model.decisions import (
     Decision,
     DisableRule,
     EnableRule,
+    Notify,
     Resize,
     Retry,
     SetGenerator,
@@ -67,6 +68,8 @@ class Effects:
                 origin.occasion.record.index.calls += 1
         elif isinstance(decision, Resize):
             state.resizes[decision.request] = Pending(origin, origin.link, decision)
+        elif isinstance(decision, Notify):
+            state.notices[decision.notice] = decision
         elif isinstance(decision, SetGroup):
             standing = state.table.groups[decision.group]
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
@@ -136,6 +139,7 @@ class Effects:
     def _end(self, decision: Terminate) -> None:
         state = self.state
         state.ended = decision
+        state.end_due = state.look_for_end = True
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record in state.withdrawn)):
             if index.record.job.id not in state.table.records:

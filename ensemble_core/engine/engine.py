@@ -18,7 +18,8 @@ These are its laws; the tests hold it to each of them.
    job and never because of a resume.
 3. After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the same
    event. Jobs that are still there are counted until they are gone. (A resume hands on again what
-   was submitted before it and was to be left alone.)
+   was submitted before it and was to be left alone.) Rules on ``end`` are the exception: the last
+   thing of an event that ends or stops the run, they may log and notify and nothing else.
 4. A rule fires at most ``repetitions`` times; one with ``each`` as often for each instance, which
    has its own backoff and looks as well. A resize request that nobody received is asked again by
    the same firing. An exhausted, disabled or cut rule leaves the index and costs nothing; an
@@ -77,6 +78,7 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
+    Delivered,
     Event,
     ExecutorLost,
     JobEvent,
@@ -138,6 +140,7 @@ class Engine:
             CallReturned: self._answers.returned,
             CallFailed: self._answers.failed,
             ResizeOutcome: self._answers.resized,
+            Delivered: self._answers.delivered,
             StopRequested: self._on_stop,
             ExecutorLost: self._on_lost,
             PluginEvent: self._on_plugin,
@@ -257,6 +260,8 @@ class Engine:
             state.sources = {}
             if state.started and state.ended is None:
                 self._effects.end_if_over()
+            if state.end_due:
+                self._tell_of_end(event)
         if self._rules.observer is not None:
             self._rules.observer.handled(event)
         return out
@@ -268,6 +273,19 @@ class Engine:
         state.beating = False
         state.look_for_end = True
         state.error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
+
+    def _tell_of_end(self, event: Event) -> None:
+        """Consider the rules on ``end``."""
+        state, ended = self.state, self.state.ended
+        state.end_due = False
+        if ended is None or "end" not in state.rules.index.occasions:
+            return
+        how = "stopped" if ended.stopped or ended is state.ended_for_now else "ended"
+        if ended is state.ended_for_now and ended.exit_code == 4:
+            how = "limited"
+        state.link = state.deepest = None
+        fields = {"state": how, "exit_code": ended.exit_code, "reason": ended.reason}
+        self._rules.close(event, fields)
 
     def _tell_of_metrics(self) -> None:
         """Statistics were found at fault."""
@@ -418,6 +436,7 @@ class Engine:
         # An undisturbed run hears of gauges that change, and of no others.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
+        self._answers.deliver_again()
         cancelled = self._submit_again(event.absent)
         for job in event.gone:
             if job in state.table.records:

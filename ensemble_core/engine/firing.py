@@ -26,6 +26,7 @@ from ensemble_core.model.decisions import (
     DisableRule,
     EnableRule,
     Log,
+    Notify,
     Resize,
     Retry,
     SetGenerator,
@@ -237,6 +238,12 @@ class EngineFiring:
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         return Log(**self.origin.mark, message=message, level=level)
+
+    def notify(self, message: str, to: Sequence[str]) -> Decision:
+        notice = self._state.new_id("notice")
+        return Notify(
+            **self.origin.mark, notice=notice, message=message, to=tuple(to), job=self.job
+        )
 
     def call(self, function: str) -> Decision:
         if function not in self._state.ensemble.functions:

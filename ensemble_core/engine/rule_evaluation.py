@@ -17,7 +17,7 @@ from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, 
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import AddRule, Decision, Fired, Switch
+from ensemble_core.model.decisions import AddRule, Decision, Fired, Log, Notify, Switch
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction
 
@@ -71,6 +71,8 @@ class RuleEvaluation:
         self.observer: RuleObserver | None = None
         #: Firings whose actions are being performed, each in the middle of the one before.
         self._performing: list[Iterator[None]] = []
+        #: Whether rules on ``end`` are being considered.
+        self._closing = False
 
     # -- which rules ---------------------------------------------------------------------------
 
@@ -98,6 +100,15 @@ class RuleEvaluation:
         if index.occasions and not index.occasions.keys().isdisjoint(names):
             occasion = Occasion(event, record, fields)
             self.event_rules(names, group, occasion, stranger=stranger)
+
+    def close(self, event: Event, fields: Mapping[str, Any]) -> None:
+        """Consider the rules on ``end``: the only ones that fire although the run has ended."""
+        self._closing = True
+        try:
+            self.react(("end",), None, event, None, fields)
+        finally:
+            self._closing = False
+            self.state.rules.index.touched.clear()
 
     def look(self, event: Event) -> None:
         """Consider the rules whose metrics were updated since the last look."""
@@ -162,7 +173,7 @@ class RuleEvaluation:
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
         """Fire the rule if its condition holds and its backoff lets it, while the run goes on."""
         state, rule = self.state, rule_state.rule
-        if state.ended is not None:
+        if state.ended is not None and not self._closing:
             return
         rule_state.woken += 1
         if not rule_state.live:
@@ -318,17 +329,25 @@ class RuleEvaluation:
 
     # -- what it does --------------------------------------------------------------------------
 
+    def _over(self) -> bool:
+        """Return whether nothing more may follow."""
+        return self.state.ended is not None and not self._closing
+
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
         """Perform actions of a firing. Yield whenever the actions of other firings come first."""
         state = self.state
         for action in actions:
-            if self.state.ended is not None:
+            if self._over():
                 return
             try:
                 decided: Iterable[object] = EngineFiring(state, origin).perform(action)
                 for decision in decided:
-                    if state.ended is not None:
+                    if self._over():
                         return
+                    if self._closing and not isinstance(decision, (Log, Notify)):
+                        told = f"{decision.__class__.__name__} at the end of the run"
+                        state.error(f"action {action.name} decided {told}", origin)
+                        break
                     if isinstance(decision, Switch):
                         yield from self._switch(origin, decision)
                     elif isinstance(decision, Decision):

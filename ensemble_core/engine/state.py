@@ -44,7 +44,15 @@ from ensemble_core.metrics.store import (
 )
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
+from ensemble_core.model.decisions import (
+    Call,
+    Decision,
+    DisableRule,
+    Log,
+    Notify,
+    Resize,
+    Terminate,
+)
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobGroup
@@ -86,12 +94,12 @@ class State:
 
     # Attributes of an instance are read faster from slots, where there are more than thirty.
     __slots__ = (
-        "_serial", "attempts", "beating", "calls", "deepest", "dropped", "ended", "ended_for_now",
-        "ensemble", "errors", "events", "firings", "foreign_jobs", "generators", "generators_due",
-        "heeds", "held_at", "limits_met", "limits_told", "link", "look_for_end", "look_for_idle",
-        "lost", "metrics", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared",
-        "silence", "sources", "started", "stop", "table", "timers", "unhandled_failures", "via",
-        "warnings", "withdrawn",
+        "_serial", "attempts", "beating", "calls", "deepest", "dropped", "end_due", "ended",
+        "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs", "generators",
+        "generators_due", "heeds", "held_at", "limits_met", "limits_told", "link", "look_for_end",
+        "look_for_idle", "lost", "metrics", "notices", "now", "out", "rate_limit", "resizes",
+        "retries", "rules", "shared", "silence", "sources", "started", "stop", "table", "timers",
+        "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +121,8 @@ class State:
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
+        #: Messages of which some address has not been confirmed; ``to`` are these addresses.
+        self.notices: dict[str, Notify] = {}
         #: Resize requests that nobody received, until their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices of which another attempt is decided, by the id that it will have.
@@ -147,6 +157,8 @@ class State:
         #: Whether it may have left nothing to wait for: a rule fired, a call returned, no job is
         #: left …
         self.look_for_end = False
+        #: Whether it ended or stopped the run, so that rules on ``end`` are to be considered.
+        self.end_due = False
         #: Whether it may also have left a group, a slice or the run without an open job.
         self.look_for_idle = False
         #: Whether it is a heartbeat, at which jobs that wait count with the time they waited.

@@ -54,6 +54,7 @@ class Stopping:
             records, cancels = self.state.table.records, event.then == "cancel"
             cancel = [job for job in in_queue if cancels and records[job].outcome is None]
             self._begin(event, cancel)
+            self.state.end_due = self.state.look_for_end = True
 
     def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
         """Cancel the jobs that are ``left`` in the queue, and stop the run where it has not ended

@@ -52,7 +52,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 18
+FORMAT = 19
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {

@@ -23,6 +23,7 @@ __all__ = [
     "EnableRule",
     "Fired",
     "Log",
+    "Notify",
     "Resize",
     "Retry",
     "SetGenerator",
@@ -215,6 +216,20 @@ class Log(Decision):
     type: ClassVar[str] = "log"
     message: str
     level: Literal["info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Notify(Decision):
+    """Send the user a message outside the terminal. ``to`` are addresses (``model.notices``);
+    ``job`` is the event's job. ``attempt`` is above 1 where an earlier controller was gone before
+    it knew whether the message had arrived."""
+
+    type: ClassVar[str] = "notify"
+    notice: str
+    message: str
+    to: tuple[str, ...]
+    job: str | None = None
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

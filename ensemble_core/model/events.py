@@ -17,6 +17,7 @@ from ensemble_core.model.codec import NOTHING, Record, quick_to_make
 __all__ = [
     "CallFailed",
     "CallReturned",
+    "Delivered",
     "Event",
     "ExecutorLost",
     "JobEvent",
@@ -182,6 +183,17 @@ class CallFailed(Event):
     call: str
     error: str
     traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Delivered(Event):
+    """Notices, merged into one message, were sent to the address ``to``; ``error`` says why that
+    failed for good, and is empty if it did not."""
+
+    type: ClassVar[str] = "delivered"
+    notices: tuple[str, ...]
+    to: str
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -305,6 +305,9 @@ class Firing(Protocol):
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         """Tell the user something."""
 
+    def notify(self, message: str, to: Sequence[str]) -> Decision:
+        """Send the user a message to these addresses (see ``ensemble_core.model.notices``)."""
+
     def call(self, function: str) -> Decision:
         """Call a function of the file's ``custom:`` part."""
 

@@ -47,7 +47,7 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 ANNOTATIONS = frozenset(
     {
         "action", "class", "duration", "expression", "fields", "function", "generator", "group",
-        "instance", "message", "metric", "parameters", "phase", "rows", "rule",
+        "instance", "mail", "message", "metric", "parameters", "phase", "rows", "rule", "variable",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.
@@ -93,7 +93,7 @@ OCCASIONS = frozenset(
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
         "job-cancel", "job-done", "job-lost", "idle", "silent", "limit", "generator-best",
-        "generator-exhausted",
+        "generator-exhausted", "end",
         *(f"job-{event}" for event in RFC21_EVENTS),
     }
 )  # fmt: skip

@@ -24,9 +24,18 @@ from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
+from ensemble_core.model.decisions import (
+    Call,
+    Cancel,
+    Decision,
+    Notify,
+    Resize,
+    Submit,
+    Terminate,
+)
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
+    Delivered,
     Event,
     ExecutorLost,
     JobEvent,
@@ -54,6 +63,8 @@ from ensemble_core.runtime.watching import Outcome, Watcher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ensemble_core.runtime.notifications import Notifier
+
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
 
 #: Exit code of a run that a command stopped, or whose time was over.
@@ -71,6 +82,8 @@ _LOST_GRACE = 5.0
 #: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
 #: the queue has never said a word.
 _UNHEARD_GRACE = 10.0
+#: How long a run that has ended waits for its last messages to be delivered.
+_DELIVERY_GRACE = 10.0
 #: Seconds between checks whether cancelled jobs have been silent for too long, and how many such
 #: jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
@@ -162,7 +175,14 @@ class Runtime:
             purpose="run",
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
-        self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
+        self._notifier: Notifier | None = None
+        self._performer = Performer(
+            self._guard,
+            self._caller,
+            self.emit,
+            self.clock,
+            lambda notice: self._notifier.send(notice) if self._notifier else None,
+        )
         self._admission = Admission(name, self._put, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
@@ -274,6 +294,7 @@ class Runtime:
                     "'scope: queue' see this run's jobs only"
                 )
             self._loop()
+            self._await_deliveries()
         finally:
             if self._journal is not None and self._snapshots is not None:
                 self._snapshots.last()
@@ -397,6 +418,35 @@ class Runtime:
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._tell_time() or dirty
+
+    def _await_deliveries(self) -> None:
+        """Wait a while until the last messages are delivered, and report those that are not. If the
+        run can be resumed, they remain to be sent."""
+        notices = self.engine.state.notices
+        if not notices or self._notifier is None:
+            return
+        self._notifier.hurry()
+        deadline = time.monotonic() + _DELIVERY_GRACE
+        while notices and not self._leave and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._together = self._inbox.get(timeout=left)
+                self._inquiries.answer()
+                for event in self._together:
+                    self._taken += 1
+                    self._handle(event)
+        late: dict[str, list[str]] = {}
+        for sent in () if self._leave else notices.values():
+            for address in sent.to:
+                late.setdefault(address, []).append(sent.notice)
+        ended = self.engine.state.ended
+        again = self._journal is not None and (self._for_now or (ended and ended.stopped))
+        for address, of in late.items():
+            why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"
+            if again:
+                told = f"a message to {address} is sent again by a resume: {why}"
+                self._handle(Problem(self.clock(), told))
+            else:
+                self._handle(Delivered(self.clock(), tuple(of), address, why))
 
     @property
     def _for_now(self) -> bool:
@@ -555,6 +605,12 @@ class Runtime:
                 orders.append(Cancel(jobs=self._names.names(decision.cancel)))
             elif isinstance(decision, Call):
                 orders.append(order_of(self.engine, decision))
+            elif isinstance(decision, Notify):
+                if self._notifier is None:
+                    from ensemble_core.runtime.notifications import Notifier
+
+                    self._notifier = Notifier(self.tag, self._put, self.clock)
+                orders.append(decision)
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:

@@ -3,7 +3,8 @@
 The engine's thread makes an order of each decision that the world must hear of. The journal's
 writer hands it to :meth:`Performer.perform` once its event is on disk; a run without a journal does
 so at once. Orders to the executor are carried out one after another on a thread of their own, calls
-on the caller's threads; what became of them comes back as events. Used by the controller.
+on the caller's threads, messages on the notifier's; what became of them comes back as events. Used
+by the controller.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.decisions import Cancel, Resize, Submit
+from ensemble_core.model.decisions import Cancel, Notify, Resize, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
@@ -31,7 +32,7 @@ class Forget:
     jobs: tuple[str, ...]
 
 
-Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion
+Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify
 
 
 #: A transient failure of a submit or a cancel is retried for so many seconds, first after a short
@@ -48,7 +49,9 @@ class Performer:
         caller: Caller,
         emit: Callable[[Sequence[Event]], None],
         clock: Callable[[], float],
+        notify: Callable[[Notify], None],
     ) -> None:
+        self._notify = notify
         self._guard = guard
         self._executor = guard.executor
         self._caller = caller
@@ -72,6 +75,9 @@ class Performer:
         """Have an order carried out. Returns at once; safe from any thread."""
         if isinstance(order, (MakeCall, MakeSuggestion)):
             self._caller.make(order)
+            return
+        if isinstance(order, Notify):
+            self._notify(order)
             return
         self._orders.put(order)
         if isinstance(order, Cancel):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -276,8 +276,34 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
         )
 
 
-def check_environment(ensemble: Ensemble) -> None:
-    """Raise :class:`UsageError` where a variable that jobs are to inherit is not set here."""
+def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
+    """Return an error for each webhook whose variable is not set here, or has no safe URL."""
+    from ensemble_core.model.notices import addresses, webhook_of
+    from ensemble_core.runtime.webhooks import webhook_url
+
+    found: dict[str, UsageError] = {}
+    for rule in ensemble.rules:
+        flat = (each for action in rule.actions for each in action.flat())
+        named = [addresses(each.options["to"]) for each in flat if each.name == "notify"]
+        for hook in filter(None, (webhook_of(address) for one in named for address in one)):
+            name = hook[0]
+            try:
+                webhook_url(name, os.environ)
+            except ValueError as error:
+                hint = f"export {name}=https://… in this shell and do the same again"
+                found[name] = UsageError(
+                    str(error), where=rule.location, hint=hint, code="no-variable"
+                )
+    return [*found.values()]
+
+
+def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
+    """Raise :class:`UsageError` where a variable that jobs are to inherit is not set here, or one
+    with the URL of a webhook; with ``warn``, the latter is only a warning."""
+    for error in webhook_errors(ensemble):
+        if warn is None:
+            raise error
+        warn(str(error))
     missing: dict[str, list[str]] = {}
     for group in ensemble.groups.values():
         for name in group.environment_from:

@@ -155,7 +155,7 @@ def _taken_up(
         if text is not None:
             ensemble = past.loading_new("run")(text)
         if stop_first is None:
-            check_environment(ensemble)
+            check_environment(ensemble, past.warn)
         if text is not None:
             _adopt(engine, ensemble, past.warn)
             writer.text(text.file, text.text, text.overrides, ensemble.attached)

@@ -49,6 +49,7 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "switch": {"to": ["later"], "from": "sooner", "cancel": True},
     "submit-best": {"groups": ["sim"], "by": ["= 1"], "at_once": 2},
     "log": {"message": "job {job} ended"},
+    "notify": {"message": "job {job} ended", "to": ["bell", {"webhook": "TEAM_HOOK"}]},
     "suggest": {"generator": "search", "count": 2},
     "pause": {"generator": "search"},
     "submit-next": {"groups": ["sim"], "count": 2, "order": "random", "seed": 3},

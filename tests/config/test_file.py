@@ -258,8 +258,8 @@ def with_plugin(registry: Registry, **records: tuple[Any, ...]) -> Registry:
     return Registry([*registry.plugins, plugin])
 
 
-NOTIFY = ActionPlugin(
-    name="notify",
+PING = ActionPlugin(
+    name="ping",
     summary="tell somebody",
     run=lambda context: None,
     options={
@@ -276,8 +276,8 @@ NOTIFY = ActionPlugin(
 
 
 def test_a_plugins_action_is_checked_by_its_own_schema(registry: Registry) -> None:
-    mine = with_plugin(registry, action=(NOTIFY,))
-    text = "jobs:\n  - {name: a, command: run}\nrules:\n  - {trigger: start, action: {name: notify"
+    mine = with_plugin(registry, action=(PING,))
+    text = "jobs:\n  - {name: a, command: run}\nrules:\n  - {trigger: start, action: {name: ping"
 
     rule = load_text(f"{text}, to: ann, about: [a], every: 2m}}}}\n", mine).rules[0]
     assert rule.actions[0].options == {"to": "ann", "about": ["a"], "every": 120.0}
@@ -295,11 +295,11 @@ def test_a_plugins_action_is_checked_by_its_own_schema(registry: Registry) -> No
 
 
 def test_a_qualified_name_works_as_the_bare_one(registry: Registry) -> None:
-    mine = with_plugin(registry, action=(NOTIFY,))
+    mine = with_plugin(registry, action=(PING,))
 
     rule = load_text(
         "jobs:\n  - {name: a, command: run}\n"
-        "rules:\n  - {trigger: start, action: {name: 'mine:notify', to: ann}}\n",
+        "rules:\n  - {trigger: start, action: {name: 'mine:ping', to: ann}}\n",
         mine,
     ).rules[0]
 

@@ -91,7 +91,7 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
         told.observe("sim.0", E=1.0)
         (call,) = (one for one in told.end("sim.0") if isinstance(one, Call))
         told.tell(CallReturned(told.now, call.call))
-    elif trigger == "idle":
+    elif trigger in ("idle", "end"):
         for job in ("sim.0", "sim.1", "sim.2"):
             told.play(job)
     else:

@@ -92,19 +92,19 @@ def found(registry: Registry, distribution: str) -> LoadedPlugin:
 
 
 def test_installed_plugin_is_found(site: Site) -> None:
-    site.install("ensemble-notify", ACTION.format(name="notify", summary="tell somebody"))
+    site.install("ensemble-ping", ACTION.format(name="ping", summary="tell somebody"))
     registry = discover()
-    plugin = found(registry, "ensemble-notify")
+    plugin = found(registry, "ensemble-ping")
     assert (plugin.name, plugin.version, plugin.module) == (
-        "ensemble-notify",
+        "ensemble-ping",
         "1.2",
-        "ensemble_notify",
+        "ensemble_ping",
     )
     assert plugin.error is None
-    assert "notify" in registry.actions
-    assert registry.lookup("action", "notify").summary == "tell somebody"
-    assert registry.lookup("action", "ensemble-notify:notify").summary == "tell somebody"
-    assert not [text for text in registry.warnings if "notify" in text]
+    assert "ping" in registry.actions
+    assert registry.lookup("action", "ping").summary == "tell somebody"
+    assert registry.lookup("action", "ensemble-ping:ping").summary == "tell somebody"
+    assert not [text for text in registry.warnings if "ping" in text]
 
 
 def test_built_ins_come_through_the_same_door() -> None:
@@ -153,7 +153,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         HOOK + "pass",
         "ensemble_actions returned None, expected a list of ActionPlugin records",
     ),
-    "hook returns text": (HOOK + "return 'notify'", "ensemble_actions returned a str, expected"),
+    "hook returns text": (HOOK + "return 'ping'", "ensemble_actions returned a str, expected"),
     "hook is async": (
         HOOK.replace("def", "async def") + "return []",
         "ensemble_actions returned a coroutine",
@@ -311,7 +311,7 @@ def test_two_entry_points_of_one_name_are_two_plugins(site: Site) -> None:
 
 
 RECORDS: dict[str, tuple[str, str]] = {
-    "capital name": ("Action(name='Notify', run=f)", "'Notify' cannot be"),
+    "capital name": ("Action(name='Ping', run=f)", "'Ping' cannot be"),
     "name with colon": ("Action(name='a:b', run=f)", "'a:b' cannot be"),
     "name no text": ("Action(name=3, run=f)", "3 cannot be"),
     "empty summary": ("Action(summary=' ', run=f)", "one line of text"),
@@ -641,12 +641,12 @@ def test_every_name_that_is_listed_can_be_looked_up(site: Site) -> None:
 
 
 def test_unknown_name_has_the_nearest_spelling(site: Site) -> None:
-    site.install("ensemble-notify", ACTION.format(name="notify", summary="x"))
+    site.install("ensemble-ping", ACTION.format(name="ping", summary="x"))
     registry = discover()
     with pytest.raises(EnsembleError) as caught:
-        registry.lookup("action", "notfy")
+        registry.lookup("action", "pinng")
     assert caught.value.code == "no-such-action"
-    assert "did you mean 'notify'?" in (caught.value.hint or "")
+    assert "did you mean 'ping'?" in (caught.value.hint or "")
     assert "did you mean 'job-cancel'?" in registry.explain_missing("trigger", "job-cnacel")
 
 
@@ -799,14 +799,14 @@ def test_a_ctrl_c_while_a_plugin_is_loaded_is_no_broken_plugin(site: Site, sourc
 
 
 def test_listing_is_plain_data(site: Site) -> None:
-    site.install("ensemble-notify", ACTION.format(name="notify", summary="x"))
-    assert found(discover(), "ensemble-notify").to_dict() == {
-        "name": "ensemble-notify",
-        "distribution": "ensemble-notify",
+    site.install("ensemble-ping", ACTION.format(name="ping", summary="x"))
+    assert found(discover(), "ensemble-ping").to_dict() == {
+        "name": "ensemble-ping",
+        "distribution": "ensemble-ping",
         "version": "1.2",
-        "module": "ensemble_notify",
+        "module": "ensemble_ping",
         "builtin": False,
-        "records": {"action": ["notify"]},
+        "records": {"action": ["ping"]},
         "error": None,
         "notes": [],
     }

@@ -81,6 +81,7 @@ action-jobspec-local.command action-jobspec-local.environment action-jobspec-loc
 action-lammps-check.log
 action-lammps-continue.input action-lammps-continue.restart action-lammps-continue.variable
 action-lammps-vary.input
+action-notify.to
 action.backoff
 algorithm-select-fastest-runtime.statistic
 algorithm-select-longest-runtime.statistic

@@ -12,7 +12,7 @@ import pytest
 from ensemble_core.errors import PluginError
 from ensemble_core.plugin.discovery import discover
 
-NOTIFY = """\
+PING = """\
 from dataclasses import dataclass
 
 from ensemble_core import ActionPlugin, hookimpl
@@ -26,7 +26,7 @@ class Message:
 @hookimpl
 def ensemble_actions():
     text = Message("{summary}").text
-    return [ActionPlugin(name="notify", summary=text, run=lambda context: None)]
+    return [ActionPlugin(name="ping", summary=text, run=lambda context: None)]
 """
 
 
@@ -46,48 +46,48 @@ def refused(path: Path) -> PluginError:
 
 
 def test_file_is_a_plugin(tmp_path: Path) -> None:
-    file = write(tmp_path / "notify.py", NOTIFY.format(summary="tell somebody"))
+    file = write(tmp_path / "ping.py", PING.format(summary="tell somebody"))
     registry = discover([file])
-    assert registry.lookup("action", "notify").summary == "tell somebody"
-    assert registry.lookup("action", "notify:notify").summary == "tell somebody"
+    assert registry.lookup("action", "ping").summary == "tell somebody"
+    assert registry.lookup("action", "ping:ping").summary == "tell somebody"
     plugin = registry.plugins[-1]
-    assert (plugin.name, plugin.distribution, plugin.module) == ("notify", "notify", str(file))
+    assert (plugin.name, plugin.distribution, plugin.module) == ("ping", "ping", str(file))
 
 
 def test_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    file = tmp_path / "notify.py"
+    file = tmp_path / "ping.py"
     for summary in ("one", "two"):
-        write(file, NOTIFY.format(summary=summary))
-        assert discover([file]).lookup("action", "notify").summary == summary
-    assert [path.name for path in tmp_path.iterdir()] == ["notify.py"]
+        write(file, PING.format(summary=summary))
+        assert discover([file]).lookup("action", "ping").summary == summary
+    assert [path.name for path in tmp_path.iterdir()] == ["ping.py"]
 
 
 def test_file_needs_no_py_at_its_end(tmp_path: Path) -> None:
-    file = write(tmp_path / "notify.txt", NOTIFY.format(summary="x"))
-    assert "notify" in discover([file]).actions
+    file = write(tmp_path / "ping.txt", PING.format(summary="x"))
+    assert "ping" in discover([file]).actions
 
 
 def test_same_file_twice_is_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write(tmp_path / "notify.py", NOTIFY.format(summary="x"))
+    file = write(tmp_path / "ping.py", PING.format(summary="x"))
     (tmp_path / "link.py").symlink_to(file)
     monkeypatch.chdir(tmp_path)
-    registry = discover([file, "notify.py", tmp_path / "link.py"])
-    assert registry.lookup("action", "notify").summary == "x"
+    registry = discover([file, "ping.py", tmp_path / "link.py"])
+    assert registry.lookup("action", "ping").summary == "x"
 
 
 def test_two_files_of_one_name_clash_and_name_each_other(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        write(tmp_path / folder / "notify.py", NOTIFY.format(summary=folder))
-    registry = discover([tmp_path / "a" / "notify.py", tmp_path / "b" / "notify.py"])
+        write(tmp_path / folder / "ping.py", PING.format(summary=folder))
+    registry = discover([tmp_path / "a" / "ping.py", tmp_path / "b" / "ping.py"])
     with pytest.raises(PluginError) as caught:
-        registry.lookup("action", "notify")
-    assert str(tmp_path / "a" / "notify.py") in str(caught.value)
-    assert str(tmp_path / "b" / "notify.py") in str(caught.value)
+        registry.lookup("action", "ping")
+    assert str(tmp_path / "a" / "ping.py") in str(caught.value)
+    assert str(tmp_path / "b" / "ping.py") in str(caught.value)
 
 
 def test_file_cannot_pose_as_a_built_in(tmp_path: Path) -> None:
-    source = NOTIFY.format(summary="mine").replace('"notify"', '"submit"')
+    source = PING.format(summary="mine").replace('"ping"', '"submit"')
     file = write(tmp_path / "ensemble-core.py", source)
     registry = discover([file])
     assert registry.lookup("action", "submit").summary != "mine"

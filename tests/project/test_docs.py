@@ -110,11 +110,11 @@ def test_the_readmes_plugin_loads_and_its_options_are_checked(tmp_path: Path) ->
     (source,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
     )
-    file = tmp_path / "ensemble_notify.py"
+    file = tmp_path / "ensemble_ping.py"
     file.write_text(source, encoding="utf-8")
     registry = discover([file])
-    assert "notify" in registry.actions
-    text = "jobs: [{name: a, command: a}]\nrules: [{trigger: start, action: {name: notify, %s: x}}]"
+    assert "ping" in registry.actions
+    text = "jobs: [{name: a, command: a}]\nrules: [{trigger: start, action: {name: ping, %s: x}}]"
     load_text(text % "url", registry)
     with pytest.raises(FileErrors, match="unknown key 'ulr'"):
         load_text(text % "ulr", registry)

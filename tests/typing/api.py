@@ -89,7 +89,7 @@ assert_type(JobState.RUN.final, bool)
 # An action that may be slow, and one that decides at once.
 
 
-def notify(context: CallContext) -> Action | None:
+def ping(context: CallContext) -> Action | None:
     assert_type(context.metrics["mean.melt-duration"], float)
     assert_type(context.rule, Rule)
     with open(context.options["file"], "a") as file:
@@ -125,7 +125,7 @@ def ensemble_actions() -> list[ActionPlugin]:
     ActionPlugin(name="wrong", summary="", plan=impure)  # type: ignore[arg-type]
     ActionPlugin(name="wrong", summary="", run=drain)  # type: ignore[arg-type]
     return [
-        ActionPlugin(name="notify", summary="Append to a file", run=notify),
+        ActionPlugin(name="ping", summary="Append to a file", run=ping),
         ActionPlugin(
             name="drain",
             summary="End the run when too much fails",
@@ -283,7 +283,7 @@ def explain(error: EnsembleError) -> str:
     return str(error)
 
 
-class TestNotify(ActionContract):
+class TestPing(ActionContract):
     plugin = ensemble_actions()[0]
 
 

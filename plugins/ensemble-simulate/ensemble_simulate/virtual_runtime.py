@@ -23,11 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.job_rows import row_of
-from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
+from ensemble_core.model.decisions import (
+    Call,
+    Cancel,
+    Decision,
+    Notify,
+    Resize,
+    Submit,
+    Terminate,
+)
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
+    Delivered,
     Event,
     Started,
     StopRequested,
@@ -306,6 +315,8 @@ class VirtualRuntime:
                 self._executor.cancel(decision.cancel)
         elif isinstance(decision, Call):
             self._call(decision)
+        elif isinstance(decision, Notify):  # as if it had arrived at once
+            self._inbox += [Delivered(self._now, (decision.notice,), to) for to in decision.to]
 
     def _call(self, call: Call) -> None:
         takes = self._takes(call)

@@ -19,6 +19,7 @@ from ensemble_core.model.decisions import (
     DisableRule,
     EnableRule,
     Log,
+    Notify,
     Resize,
     Retry,
     SetGenerator,
@@ -246,6 +247,19 @@ class FakeFiring:
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         return self._decide(Log(rule=self._rule, firing=1, message=message, level=level))
+
+    def notify(self, message: str, to: Sequence[str]) -> Decision:
+        notice = f"notice-{len(self.decided) + 1}"
+        return self._decide(
+            Notify(
+                rule=self._rule,
+                firing=1,
+                notice=notice,
+                message=message,
+                to=tuple(to),
+                job=self._job,
+            )
+        )
 
     def call(self, function: str) -> Decision:
         return self._call("custom", function, {})

@@ -171,9 +171,11 @@ class Story:
 
     def _check(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
-            assert not self._terminated or not isinstance(decision, (Submit, Fired)), (
-                f"decided after terminate: {decision}"
-            )
+            late = isinstance(decision, (Submit, Fired)) and self._terminated
+            if late and isinstance(decision, Fired):
+                rule = self.engine.state.rules.states[decision.rule or ""].rule
+                late = "end" not in rule.trigger.wakes
+            assert not late, f"decided after terminate: {decision}"
             if isinstance(decision, Terminate):
                 self._terminated = True
             if isinstance(decision, Switch) and decision.reset:

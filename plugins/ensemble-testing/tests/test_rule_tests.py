@@ -216,9 +216,13 @@ def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> Non
 
 
 def test_every_kind_of_event_has_a_word() -> None:
-    """Who adds an event must give it one; timers elapse by themselves."""
+    """Who adds an event must give it one; timers elapse and messages arrive by themselves."""
     text = inspect.getsource(words)
-    kinds = {kind.__name__ for kind in Event.kinds.values()} - {"Started", "TimerElapsed"}
+    kinds = {kind.__name__ for kind in Event.kinds.values()} - {
+        "Started",
+        "TimerElapsed",
+        "Delivered",
+    }
     assert [
         kind for kind in kinds if f"{kind}(queue.now" not in text and f"{kind}(now" not in text
     ] == []
@@ -541,3 +545,38 @@ def test_a_plugin_that_a_test_file_names_is_not_loaded_without_consent(tmp_path:
     assert "add --run-code" in result.output
     assert not (tmp_path / "ran").exists()
     assert "ensemble_lost" in _test(tmp_path, "plugins: [theirs.py]" + PAGE, "--run-code").output
+
+
+@pytest.mark.checkout
+def test_the_snippets_about_messages_are_valid_and_their_test_passes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/howto-notify.md").read_text("utf-8")
+    study, test = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "ising.yaml").write_text(study)
+    file = tmp_path / "ising.ensemble-test.yaml"
+    file.write_text(test)
+    result = CliRunner().invoke(main, ["test", str(file)])
+    assert result.exit_code == 0, result.output
+    file.write_text(test.replace("3 jobs failed", "9 jobs failed"))
+    result = CliRunner().invoke(main, ["test", str(file)])
+    assert result.exit_code == 1
+    assert "decided:  [{notify: test: 3 jobs failed}]" in result.output
+    played = ["simulate", str(tmp_path / "ising.yaml")]
+    result = CliRunner().invoke(main, played)
+    assert result.exit_code == 0, result.output
+    assert "notify ising-simulated-" in result.output
+
+
+def test_a_resume_in_a_test_repeats_no_message(tmp_path: Path) -> None:
+    study = """
+jobs: [{name: a, command: x}]
+rules:
+  - {id: begin, trigger: start, action: [{name: submit, label: a},
+     {name: notify, to: [bell, {mail: me}], message: begun}]}
+"""
+    given = "{at: 2s, resumed: {}}"
+    expect = """{at: 0s, decisions: [{submit: a.0}, {notify: begun}]}
+        {at: 2s, decisions: []}"""
+    result = _one(tmp_path, given, expect, study)
+    assert result.exit_code == 0, result.output
+    wrong = "{at: 2s, decisions: [{notify: begun}]}"
+    assert _one(tmp_path, given, wrong, study).exit_code == 1

@@ -20,6 +20,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Fired,
     Log,
+    Notify,
     Resize,
     Retry,
     SetGenerator,
@@ -76,12 +77,13 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Switch: lambda d: ("switch", _one_or_all(d.on)),
     Call: lambda d: ("call", d.name),
     Log: lambda d: ("log", d.message),
+    Notify: lambda d: ("notify", d.message),
     Terminate: lambda d: ("terminate", d.exit_code),
 }
 #: The words.
 WORDS = (
     *("submit", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
-    *("set", "pause", "suggest", "switch", "call", "log", "terminate"),
+    *("set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
 )
 
 
@@ -126,7 +128,7 @@ def fits(expected: Mapping[str, Any], decision: Decision) -> bool:
         whole = what if isinstance(what, Mapping) else {"job": what}
         has = {"job": decision.job, "with": dict(decision.fields), "wait": decision.wait}
         return all(has[key] == value for key, value in whole.items())
-    if isinstance(decision, Log):
+    if isinstance(decision, (Log, Notify)):
         return what is None or str(what) in decision.message
     if isinstance(decision, SetGroup):
         fields = what.get(decision.group)

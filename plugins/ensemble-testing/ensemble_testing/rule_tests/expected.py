@@ -16,7 +16,7 @@ from ensemble_core.cli.toolkit import Context, format_duration, format_times, sh
 from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.conditions import Condition, parse
-from ensemble_core.model.decisions import Decision, Fired, Log, Terminate
+from ensemble_core.model.decisions import Decision, Fired, Log, Notify, Terminate
 from ensemble_core.model.events import Event
 from ensemble_testing.rule_tests.decision_words import check, counts, fits, spoken, told
 
@@ -118,8 +118,9 @@ class Expectation:
         all_here = decided_by(here, self.fired)
         if _same(self.decisions, all_here):
             return []
-        if not any("log" in wanted for wanted in self.decisions):
-            all_here = [each for each in all_here if not isinstance(each, Log)]
+        for word, kind in (("log", Log), ("notify", Notify)):
+            if not any(word in wanted for wanted in self.decisions):
+                all_here = [each for each in all_here if not isinstance(each, kind)]
         rules = list(dict.fromkeys(each.rule for each in all_here if each.rule))
         whose = f" by {', '.join(self.fired)}" if self.fired else ""
         return [
@@ -191,7 +192,7 @@ def _same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) ->
     for decision in decided:
         if left and fits(left[0], decision):
             del left[0]
-        elif not isinstance(decision, Log):
+        elif not isinstance(decision, (Log, Notify)):
             return False
     return not left
 

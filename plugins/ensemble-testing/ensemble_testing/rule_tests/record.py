@@ -277,9 +277,10 @@ def _unlike(run: _Firing | None, test: _Firing | None) -> bool:
 
 def _without_numbers(decision: dict[str, Any]) -> dict[str, Any]:
     """A decision without what was measured: how long a job took, in a message of it."""
-    if "log" not in decision:
+    ((word, what),) = decision.items()
+    if word not in ("log", "notify"):
         return decision
-    return {"log": re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", decision["log"])}
+    return {word: re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", what)}
 
 
 def _said(firing: _Firing | None) -> str:

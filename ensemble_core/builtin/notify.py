@@ -1,0 +1,86 @@
+"""The action ``notify``: sends a message to the bell, the desktop, a mailbox or a webhook.
+
+It only decides: the runtime delivers the message (``ensemble_core.runtime.notifications``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.model.notices import addresses
+from ensemble_core.model.rules import Firing
+from ensemble_core.plugin.hookspecs import ActionPlugin
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.model.decisions import Decision
+
+__all__ = ["NOTIFY"]
+
+
+def _notify(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    return [firing.notify(options["message"], addresses(options["to"]))]
+
+
+_ADDRESS: dict[str, Any] = {
+    "description": "bell, desktop, {mail: ADDRESS} or {webhook: VARIABLE}.",
+    "type": ["string", "object"],
+    "if": {"type": "string"},
+    "then": {"enum": ["bell", "desktop"]},
+    "additionalProperties": False,
+    "minProperties": 1,
+    "dependentRequired": {"format": ["webhook"]},
+    "not": {
+        "description": "write a list of two: [{mail: …}, {webhook: …}]",
+        "type": "object",
+        "required": ["mail", "webhook"],
+    },
+    "properties": {
+        "mail": {
+            "description": "An address; the mail goes out by sendmail.",
+            "type": "string",
+            "minLength": 1,
+            "x-ensemble": "mail",
+            "maxLength": 254,
+        },
+        "webhook": {
+            "description": "The environment variable that has the URL: https, or http to "
+            "localhost.",
+            "type": "string",
+            "minLength": 1,
+            "x-ensemble": "variable",
+        },
+        "format": {
+            "description": "What is sent: JSON with text, run, rule and job; what Discord reads; "
+            "or the text alone.",
+            "enum": ["json", "discord", "text"],
+            "default": "json",
+        },
+    },
+}
+
+NOTIFY = ActionPlugin(
+    name="notify",
+    summary="send a message to the bell, the desktop, a mailbox or a webhook",
+    plan=_notify,
+    options={
+        "type": "object",
+        "required": ["message", "to"],
+        "additionalProperties": False,
+        "properties": {
+            "message": {
+                "description": "The text; {NAME} stands for a field of the event, or value.",
+                "type": "string",
+                "minLength": 1,
+                "x-ensemble": "message",
+            },
+            "to": {
+                **_ADDRESS,
+                "type": ["string", "object", "array"],
+                "items": _ADDRESS,
+                "minItems": 1,
+            },
+        },
+        "x-ensemble-at-end": True,
+    },
+)

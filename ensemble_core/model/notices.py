@@ -1,0 +1,38 @@
+"""Addresses of notifications as text: ``bell``, ``desktop``, ``mail:WHO``, ``webhook:NAME``.
+
+``NAME`` is an environment variable with the URL, so that no URL is in a file or a journal;
+``webhook:NAME:discord`` names the format too. Used by the action ``notify``, by the check before a
+run begins, and by the delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["addresses", "webhook_of"]
+
+
+def addresses(to: Any) -> tuple[str, ...]:
+    """Return the addresses under ``to:`` of the action, each once.
+
+    >>> addresses(["bell", {"mail": "me@uni.edu"}, {"webhook": "HOOK", "format": "discord"}])
+    ('bell', 'mail:me@uni.edu', 'webhook:HOOK:discord')
+    """
+    return tuple(dict.fromkeys(map(_address, to if isinstance(to, (list, tuple)) else (to,))))
+
+
+def _address(entry: Any) -> str:
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    if "mail" in entry:
+        return f"mail:{entry['mail']}"
+    form = entry.get("format", "json")
+    return f"webhook:{entry['webhook']}" + (f":{form}" if form != "json" else "")
+
+
+def webhook_of(address: str) -> tuple[str, str] | None:
+    """Return the variable and the format of a webhook's address; ``None`` for any other."""
+    kind, _, rest = address.partition(":")
+    name, _, form = rest.partition(":")
+    return (name, form or "json") if kind == "webhook" else None

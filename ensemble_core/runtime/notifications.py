@@ -1,0 +1,98 @@
+"""Notifier: delivers the messages of one run, on threads of its own.
+
+Each address has a thread, so that one that hangs delays no other. Messages to one address that come
+within ``MERGED`` seconds are sent as one. What became of them is an event. Made by the controller
+for the first message of a run, so that others import nothing of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ensemble_core.model.decisions import Notify
+from ensemble_core.model.events import Delivered, Event
+
+__all__ = ["MERGED", "Notifier"]
+
+#: Seconds after a message in which further ones to the same address are collected.
+MERGED = 30.0
+#: Seconds before the second and the third try; at the end of the run nobody waits.
+_WAITS = (1.0, 4.0)
+
+
+class Notifier:
+    """Delivers messages. ``put`` takes the events, ``clock`` gives their times."""
+
+    def __init__(
+        self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
+    ) -> None:
+        self._run = run
+        self._put = put
+        self._clock = clock
+        self._queues: dict[str, queue.SimpleQueue[Notify | None]] = {}
+        self._lock = threading.Lock()
+        self._hurry = threading.Event()
+
+    def send(self, notice: Notify) -> None:
+        """Deliver a message to its addresses. Returns at once; safe from any thread."""
+        with self._lock:
+            for address in notice.to:
+                if address not in self._queues:
+                    own: queue.SimpleQueue[Notify | None] = queue.SimpleQueue()
+                    try:
+                        threading.Thread(
+                            target=self._work, args=(address, own), name="notify", daemon=True
+                        ).start()
+                    except RuntimeError as error:  # the machine gives no more threads
+                        self._tell([notice], address, str(error))
+                        continue
+                    self._queues[address] = own
+                self._queues[address].put(notice)
+
+    def hurry(self) -> None:
+        """The run is over: send what is collected, and wait no more between tries."""
+        self._hurry.set()
+        with self._lock:
+            for each in self._queues.values():
+                each.put(None)
+
+    def _work(self, address: str, notices: queue.SimpleQueue[Notify | None]) -> None:
+        """Send what comes for one address, until the process ends."""
+        earliest = 0.0
+        while True:
+            found = [notices.get()]
+            while not self._hurry.is_set() and (left := earliest - time.monotonic()) > 0:
+                try:
+                    found.append(notices.get(timeout=left))
+                except queue.Empty:
+                    break
+            while not notices.empty():
+                found.append(notices.get())
+            sent = [each for each in found if each is not None]
+            if sent:
+                self._tell(sent, address, self._deliver(address, sent))
+                earliest = time.monotonic() + MERGED
+
+    def _deliver(self, address: str, notices: Sequence[Notify]) -> str:
+        """Try up to three times; return why it failed, or an empty text."""
+        from ensemble_core.runtime.delivery import Refused, deliver
+
+        failed = ""
+        for wait in (0.0, *_WAITS):
+            if failed:
+                self._hurry.wait(wait)
+            try:
+                deliver(address, self._run, notices)
+                return ""
+            except Refused as error:
+                return str(error)
+            except Exception as error:  # whatever a library raises, the run goes on
+                failed = str(error) or type(error).__name__
+        return f"{failed} (3 tries)"
+
+    def _tell(self, notices: Sequence[Notify], address: str, error: str) -> None:
+        names = tuple(each.notice for each in notices)
+        self._put((Delivered(self._clock(), names, address, error),))

@@ -1,0 +1,34 @@
+"""URLs of webhooks, which the environment has and no file.
+
+Used by the check before a run begins, and by the delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+__all__ = ["webhook_url"]
+
+#: Hosts to which a URL may be http: nobody can listen on the way.
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def webhook_url(name: str, environment: Mapping[str, str]) -> str:
+    """Return the URL of the webhook whose variable has this name.
+
+    Raises ``ValueError`` if it is not set or not safe; the message does not contain it.
+    """
+    url = environment.get(name, "").strip()
+    if not url:
+        raise ValueError(f"{name} is not set: the webhook needs its URL")
+    try:
+        parts = urlsplit(url)
+        host, sound = parts.hostname, parts.port != 0 and parts.username is None
+    except ValueError:
+        host, sound = None, False
+    if not host or not sound or not (url.isascii() and url.isprintable() and " " not in url):
+        raise ValueError(f"the value of {name} is not a URL that a webhook can have")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _HERE):
+        raise ValueError(f"the URL in {name} must begin with https:// (http only to localhost)")
+    return url
