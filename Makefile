@@ -33,6 +33,13 @@ format: $(READY) ## mend what ruff can mend, and format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check .
 
+docs: $(READY) ## build the documentation site into build/site/html, without a network
+	@$(BIN)/python scripts/build_site.py
+
+dist: $(READY) ## build the wheels and source distributions into dist
+	@rm -rf dist
+	@.uv/uv build -q --all-packages --out-dir dist
+
 bench: $(READY) ## the benchmarks: ratios, each measured in one run
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
@@ -73,4 +80,4 @@ $(READY): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) scripts/se
 
 missing:
 
-.PHONY: missing help demo test lint format bench soak setup proto clean
+.PHONY: missing help demo test lint format docs dist bench soak setup proto clean

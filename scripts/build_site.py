@@ -1,0 +1,305 @@
+"""Builds the documentation site into ``build/site/html``: what ``make docs`` runs.
+
+The sources are the Markdown files of the repository. They are copied to ``build/site/source``, with
+``docs/`` as the root of the site. Pages that the code knows best are generated beside them: keys of
+the ensemble file, commands, the Python API and hooks. No step needs a network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import ensemble_core
+from ensemble_core.cli.main import main as cli
+from ensemble_core.plugin import hookspecs
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "build" / "site"
+SOURCE = SITE / "source"
+HTML = SITE / "html"
+#: Markdown files outside ``docs/`` that are pages of the site.
+PAGES = (
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "plugins/*/README.md",
+    "plugins/*/docs/*.md",
+    "plugins/*/deploy/README.md",
+    "examples/README.md",
+    "examples/*/README.md",
+    "examples/studies/*/README.md",
+)
+MOST_BYTES = 10_000_000
+_LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
+
+
+def main() -> int:
+    """Build the site; return Sphinx's exit code, or 1 if the site is too large."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    outside = [path for pattern in PAGES for path in ROOT.glob(pattern)]
+    for page in outside:
+        copy(page)
+    for page in outside:
+        if page.name == "README.md":
+            add_toctree(page, outside)
+    for page in (ROOT / "docs").rglob("*"):
+        if page.suffix in (".md", ".png", ".svg"):
+            copy(page)
+    generate("file-keys", file_keys())
+    generate("commands", commands())
+    generate("api", api())
+    generate("hooks", hooks())
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "sphinx",
+                "-b",
+                "html",
+                "-q",
+                "-W",
+                "--keep-going",
+                "-j",
+                "auto",
+            ),
+            *("-c", ROOT / "docs" / "site", "-d", SITE / "doctrees", SOURCE, HTML),
+        ],
+        check=False,
+    )
+    size = sum(file.stat().st_size for file in HTML.rglob("*") if file.is_file())
+    print(f"{HTML.relative_to(ROOT)}/index.html  {size / 1e6:.1f} MB")
+    if size > MOST_BYTES:
+        print(f"the site is larger than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
+        return 1
+    return done.returncode
+
+
+def place(path: Path) -> Path:
+    """Return where a file of the repository is in the sources of the site."""
+    inner = path.relative_to(ROOT)
+    return SOURCE / (inner.relative_to("docs") if inner.parts[0] == "docs" else inner)
+
+
+def copy(path: Path) -> None:
+    """Copy a file into the sources; redirect a page's links, and copy the files it links to."""
+    target = place(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != ".md":
+        shutil.copy(path, target)
+        return
+
+    def redirected(link: re.Match[str]) -> str:
+        linked = (path.parent / link[2]).resolve()
+        if linked == ROOT / "README.md":
+            linked = ROOT / "docs" / "index.md"
+        if linked.is_dir():
+            linked = next((page for page in (linked / "README.md",) if page.is_file()), linked)
+        if linked.is_file() and linked.suffix != ".md":
+            copy(linked)
+        up = "../" * len(target.relative_to(SOURCE).parent.parts)
+        return f"{link[1]}{up}{place(linked).relative_to(SOURCE).as_posix()}{link[3]}"
+
+    text = _LINK.sub(redirected, path.read_text("utf-8"))
+    if path.name == "error-codes.md":  # each code is an anchor
+        text = re.sub(r"(?m)^\| (`[^|]*`) \|", lambda row: f"| {anchored(row[1])} |", text)
+    # Places that are kept for pages to come: a pattern that matches nothing is a warning.
+    text = re.sub(
+        r"(?m)^([\w-]+\*)\n", lambda g: g[0] if any(path.parent.glob(f"{g[1]}.md")) else "", text
+    )
+    # Sphinx draws no diagrams of this language: their text is readable, too.
+    target.write_text(text.replace("```mermaid", "```text"), encoding="utf-8")
+
+
+def add_toctree(page: Path, pages: Sequence[Path]) -> None:
+    """Make the pages below a README its children in the navigation."""
+    deeper = {other.parent for other in pages if other.name == "README.md"} - {page.parent}
+    below = [
+        other.relative_to(page.parent).with_suffix("").as_posix()
+        for other in pages
+        if other != page
+        and other.is_relative_to(page.parent)
+        and not any(
+            folder.is_relative_to(page.parent) and other.is_relative_to(folder)
+            for folder in deeper
+            if other != folder / "README.md"
+        )
+    ]
+    if below:
+        with place(page).open("a", encoding="utf-8") as file:
+            file.write("\n```{toctree}\n:hidden:\n\n" + "\n".join(sorted(below)) + "\n```\n")
+
+
+def anchored(codes: str) -> str:
+    """Return a table's cell of error codes with an anchor before each."""
+    return re.sub(r"`([a-z0-9-]+)`", r'<span id="\1"></span>`\1`', codes)
+
+
+def generate(name: str, text: Iterator[str]) -> None:
+    """Write a generated page."""
+    (SOURCE / f"{name}.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def cell(text: str) -> str:
+    """Return a text as it may stand in a cell of a table."""
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+
+
+# ── keys of the ensemble file ─────────────────────────────────────────────────────────────────────
+
+#: Sections of the page, each with the name of its definition in the schema.
+PARTS = {
+    "A job group": "job",
+    "A range of a parameter": "range",
+    "A rule": "rule",
+    "An action": "action",
+    "A table of results": "table",
+    "A generator": "generator",
+    "A variable of a generator": "variable",
+    "A statistic": "statistic",
+    "An instance of an algorithm": "use",
+}
+#: Kinds of plugins that have options in the schema.
+KINDS = {"rule": "Trigger", "action": "Action", "statistic": "Statistic", "generator": "Generator"}
+
+
+def file_keys() -> Iterator[str]:
+    """Yield the reference of all keys, from the schema that ``ensemble schema`` prints."""
+    command = [sys.executable, "-m", "ensemble_core.cli", "schema"]
+    schema = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    definitions = schema["$defs"]
+    yield "# All keys of the ensemble file\n"
+    yield "This page is made from the JSON Schema that `ensemble schema` prints. Options of plugins"
+    yield "are those of the plugins in this repository. [The ensemble file](ensemble-file.md)"
+    yield "explains how the parts work together.\n"
+    yield from keys("Top level", schema)
+    for key in ("logging", "limits"):
+        yield from keys(f"`{key}`", schema["properties"][key])
+    for title, name in PARTS.items():
+        yield from keys(title, definitions[name])
+    for prefix, kind in KINDS.items():
+        for name, part in sorted(definitions.items()):
+            if name.startswith(f"{prefix}-") and ":" not in name and not name.endswith("-options"):
+                own = definitions.get(f"{name}-options", part)
+                described = {**own, "description": part.get("description", "")}
+                yield from keys(f"{kind} `{name.removeprefix(f'{prefix}-')}`", described)
+
+
+def keys(title: str, part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a section: a table of the part's keys."""
+    description = part.get("description", "")
+    yield f"## {title}\n"
+    if description:
+        yield f"{description[0].upper()}{description[1:].rstrip('.')}.\n".replace("<", "&lt;")
+    known = {k: v for k, v in part.get("properties", {}).items() if isinstance(v, dict)}
+    if not known:
+        return
+    yield "| key | type | default | |"
+    yield "|---|---|---|---|"
+    for name, value in known.items():
+        default = json.dumps(value["default"]) if "default" in value else ""
+        default = (
+            "required" if name in part.get("required", ()) else cell(f"`{default}`" * bool(default))
+        )
+        yield f"| `{name}` | {kind_of(value)} | {default} | {cell(value.get('description', ''))} |"
+    yield ""
+
+
+def kind_of(value: Mapping[str, Any]) -> str:
+    """Return the type of a value in words."""
+    if "enum" in value:
+        words = [str(word) for word in value["enum"] if ":" not in str(word)]
+        return ", ".join(f"`{word}`" for word in words) if len(words) <= 6 else "a name"
+    if value.get("x-ensemble") == "duration":
+        return "duration"
+    types = value.get("type", ())
+    words = [types] if isinstance(types, str) else [word for word in types if word != "null"]
+    return " or ".join({"object": "mapping", "array": "list"}.get(w, w) for w in words)
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def commands() -> Iterator[str]:
+    """Yield the reference of the command line, from click."""
+    yield "# All commands\n"
+    yield "This page is made from the commands: `ensemble COMMAND --help` prints the same."
+    yield "Commands of plugins are those of the plugins in this repository.\n"
+    yield from command(cli, click.Context(cli, info_name="ensemble"), 2)
+
+
+def command(given: click.Command, context: click.Context, level: int) -> Iterator[str]:
+    """Yield a command's section, and those of its subcommands."""
+    yield f"{'#' * min(level, 4)} {context.command_path}\n"
+    yield f"```text\n{' '.join(given.get_usage(context).removeprefix('Usage:').split())}\n```\n"
+    yield inspect.cleandoc(given.help or "").replace("\b", "").replace("<", "&lt;") + "\n"
+    options = [
+        found for item in given.get_params(context) if (found := item.get_help_record(context))
+    ]
+    if options:
+        yield "| option | |"
+        yield "|---|---|"
+        for flags, text in options:
+            yield f"| `{flags.replace('|', '/')}` | {cell(text)} |"
+        yield ""
+    if isinstance(given, click.Group):
+        for name in given.list_commands(context):
+            inner = given.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                below = click.Context(inner, info_name=name, parent=context)
+                yield from command(inner, below, level + 1)
+
+
+# ── Python ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def api() -> Iterator[str]:
+    """Yield the reference of the public names, by autodoc."""
+    yield "# Python API\n"
+    yield "The public names of `ensemble_core`. [From Python](python.md) shows how they are used.\n"
+    for name in sorted(ensemble_core.__all__):
+        value = getattr(ensemble_core, name)
+        yield from autodoc(name, value, "ensemble_core")
+
+
+def autodoc(name: str, value: object, module: str) -> Iterator[str]:
+    """Yield the directive that documents one name."""
+    kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+    if inspect.isclass(value) and issubclass(value, BaseException):
+        kind = "exception"
+    yield f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}"
+    if kind in ("class", "exception"):
+        yield "   :members:\n"
+    yield "```\n"
+
+
+def hooks() -> Iterator[str]:
+    """Yield the reference of hooks, from their docstrings: these are Markdown."""
+    yield "# Hooks\n"
+    yield "This page is made from `ensemble_core/plugin/hookspecs.py`, the manual for plugin"
+    yield "authors; a test runs each example. [Write a plugin](plugin-tutorial.md) goes step by step.\n"
+    yield markdown(hookspecs)
+    for name, hook in vars(hookspecs).items():
+        if name.startswith("ensemble_"):
+            yield f"## {name}\n\n{markdown(hook)}\n"
+
+
+def markdown(documented: object) -> str:
+    """Return a docstring with roles as code, and literal blocks introduced by a single colon."""
+    text = inspect.getdoc(documented) or ""
+    return re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("::\n\n", ":\n\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Links of the documentation lead to files that exist, and to headings in them. No network is needed."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "plugins/*/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+#: Pages that ``scripts/build_site.py`` makes.
+GENERATED = {ROOT / "docs" / f"{name}.md" for name in ("api", "commands", "file-keys", "hooks")}
+_CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]+`", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+pytestmark = pytest.mark.checkout
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return _CODE.sub(lambda found: re.sub(r"[^\n]", "", found[0]), page.read_text("utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What a link to a place in the page may name."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    made = {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
+        for heading in headings
+    }
+    return made | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def broken(page: Path) -> list[str]:
+    """Links of a page that lead nowhere."""
+    found = []
+    for link in _LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if target in GENERATED:
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# A heading\n")
+    page = tmp_path / "a.md"
+    page.write_text("[a](b.md) [b](b.md#a-heading) [c](c.md) [d](b.md#no) `[e](e.md)` [f](#g)\n")
+    assert broken(page) == ["c.md", "b.md#no", "#g"]
