@@ -160,7 +160,7 @@ def taken_over(run: Run | None) -> ExecutorError:
     )
 
 
-def meant(name: str, there: Collection[str]) -> str | None:
+def similar_name(name: str, there: Collection[str]) -> str | None:
     """The member that may be meant by a name that none has."""
     return closest(name, sorted(there), 0.75)
 
@@ -172,7 +172,7 @@ def no_such_member(
     there = sorted(present)
     cause = f"there are {listed(there)}" if there else "no member is there"
     hint = "'ensemble member start' starts one beside a queue"
-    near = meant(absent[0], there) if absent else None
+    near = similar_name(absent[0], there) if absent else None
     if near:
         hint = f"did you mean {near!r}? {hint}"
     what = f"member {absent[0]} is" if len(absent) == 1 else f"members {listed(absent)} are"

@@ -13,7 +13,7 @@ class Refused(Exception):
         self.code = code
         self.message = message
 
-    def anew(self) -> Refused:
+    def without_traceback(self) -> Refused:
         """The same without the frames that this one was raised through. What one of those keeps it
         by is kept by them in turn, with all that they have of the call."""
         return Refused(self.code, self.message)

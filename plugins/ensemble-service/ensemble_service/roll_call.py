@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import partial
 
 from ensemble_core import ExecutorError
-from ensemble_service.membership import Membership, listed, meant, no_such_member
+from ensemble_service.membership import Membership, listed, no_such_member, similar_name
 from ensemble_service.service_presence import ServicePresence
 
 __all__ = ["RollCall"]
@@ -59,7 +59,7 @@ class RollCall:
             if not service.welcome:  # it has gone while they were waited for
                 raise service.unreachable(self._membership.run)
             there = service.members - names
-            if not names & service.members or any(map(partial(meant, there=there), absent)):
+            if not names & service.members or any(map(partial(similar_name, there=there), absent)):
                 raise no_such_member(absent, service.members, service.target, self._namespace)
             _log.warning(
                 "not connected to the service at %s: %s; their jobs wait until they come, "

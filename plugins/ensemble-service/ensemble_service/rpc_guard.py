@@ -312,7 +312,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         """The status that the caller gets for an error; counted and logged."""
         peer = _host(context)
         if isinstance(error, Refused):
-            refused = error.anew()
+            refused = error.without_traceback()
         elif isinstance(error, Unauthenticated):
             refused = Refused("UNAUTHENTICATED", _sentence(error))
             # Who guesses gets ever less of our time.

@@ -94,7 +94,7 @@ class SendQueue(Generic[_M]):
         if self._waiting:
             return self._next().message
         if self._end is not None:
-            raise self._end.anew()
+            raise self._end.without_traceback()
         if not self.closed:
             self._news.clear()
         return None

@@ -123,6 +123,6 @@ async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> No
     try:
         await reading
     except Refused as refused:
-        send_queue.close(refused.anew())
+        send_queue.close(refused.without_traceback())
     finally:
         send_queue.close()

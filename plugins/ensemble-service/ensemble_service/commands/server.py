@@ -20,8 +20,8 @@ from ensemble_core.cli.toolkit import (
     load_plugins,
     plugin_option,
 )
-from ensemble_service.commands.keys import init_tls, token
-from ensemble_service.commands.places import (
+from ensemble_service.commands.credentials import init_tls, token
+from ensemble_service.commands.path_options import (
     Finite,
     service_folder,
     state_option,

@@ -20,7 +20,7 @@ from ensemble_core.cli.toolkit import (
     to_json,
 )
 from ensemble_service.commands.connection_options import service_options
-from ensemble_service.commands.places import Finite, state_option, tls_folder, tls_option
+from ensemble_service.commands.path_options import Finite, state_option, tls_folder, tls_option
 
 if TYPE_CHECKING:
     from ensemble_service.client import MemberStatus

@@ -16,7 +16,7 @@ from ensemble_core.cli.toolkit import (
     style_of,
     to_json,
 )
-from ensemble_service.commands.places import (
+from ensemble_service.commands.path_options import (
     Finite,
     state_option,
     tls_folder,
