@@ -101,7 +101,7 @@ def test_a_file_is_the_same_file_from_another_folder_and_an_empty_name_is_none(h
     assert built(run("--executor", "north", "--key", "k")) == f"north {{'key': '{here / 'k'}'}}"
     result = run("--executor", "north", "--key", "")
     assert result.exit_code == 2
-    assert "it names no file" in result.stderr
+    assert "the file name is empty" in result.stderr
 
 
 def test_the_commands_own_option_keeps_its_name(here: Path) -> None:

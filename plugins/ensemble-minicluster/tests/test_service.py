@@ -225,7 +225,7 @@ def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
     where = {"port": service.port, "token_file": str(service.tokens["default/ensemble"])}
     assert opened(tmp_path, **where) == []
     other = {**where, "token_file": str(service.tokens["default/other"])}
-    with pytest.raises(ExecutorError, match="the credential does not allow this"):
+    with pytest.raises(ExecutorError, match="does not allow this with your credential"):
         opened(tmp_path, **other)
     authority = tmp_path / "tls"
     done = subprocess.run(service.command("init-tls", "--tls-dir", str(authority)), timeout=150)

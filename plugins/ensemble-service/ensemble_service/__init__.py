@@ -1,20 +1,20 @@
-"""The ensemble service: where members (queues) and runs meet. The only package that loads gRPC.
+"""The ensemble service, where members (queues) and runs meet. The only package that loads gRPC.
 
-The way of an event from a member to a run, module by module:
+The path of an event from a member to a run, module by module:
 
 1. ``hosted_run`` takes it from the executor, at the member. ``kept_events`` writes it to disk if it
-   is a row or a problem: no executor repeats those after the agent was killed.
+   is a row or a problem, because no executor repeats those after the agent was killed.
 2. ``event_stream.Outbox`` numbers it and keeps it until it is acknowledged. ``agent`` sends it.
-3. ``streams`` receives it at the service, ``router`` finds the run, ``send_queue`` bounds what
-   waits. The service keeps nothing.
-4. ``event_stream.Inbox`` drops it at the run if its number has arrived before; otherwise it is
-   taken and acknowledged.
-5. ``event_admission`` drops what a member may not say, ``member_jobs`` a job event that was
-   already told in an earlier life of the agent. ``member_proxy`` calls these and hands the rest to
-   ``remote_executor``.
+3. ``streams`` receives it at the service, ``router`` finds the run, ``send_queue`` bounds the
+   backlog. The service stores nothing.
+4. ``event_stream.Inbox``, at the run, drops it if its number has arrived before. Otherwise it
+   accepts and acknowledges it.
+5. ``event_admission`` drops what a member may not say. ``member_jobs`` drops a job event that was
+   already reported in an earlier life of the agent. ``member_proxy`` calls these two and passes the
+   rest to ``remote_executor``.
 
-If an event arrives twice, open ``event_stream`` (within one life of the agent); if the agent was
-restarted in between, ``member_jobs`` for a job event, ``kept_events`` for a row or a problem.
+If an event arrives twice, look at ``event_stream`` (within one life of the agent), or, if the agent
+was restarted in between, at ``member_jobs`` (job events) and ``kept_events`` (rows and problems).
 
 The public names are those in ``__all__``, imported when first used.
 """

@@ -1,4 +1,4 @@
-"""Absence of a member: how long it lasts, and what the run is told of it.
+"""Absence of a member: tracks how long it lasts and warns the run.
 
 ``member_proxy`` has one :class:`Absence` for its member.
 """
@@ -12,23 +12,23 @@ from ensemble_service.run_context import RunContext
 
 __all__ = ["Absence"]
 
-#: Seconds until a member is told of as away.
+#: Seconds until the run is warned that a member is away.
 _AWAY = 3.0
 
 
 class Absence:
-    """Away or not, for one member. Its job groups have the gauge ``away.GROUP`` while it is."""
+    """Whether one member is away. While it is, its job groups have the gauge ``away.GROUP``."""
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member
         self._run = run
         self._since: float | None = None
         self._told = False
-        #: The job groups that the run takes for away with the member.
+        #: The job groups that the run considers away with the member.
         self._groups: set[str] = set()
 
     def begin(self, now: float) -> None:
-        """It is away since ``now`` (monotonic seconds), unless it was already."""
+        """Start the absence at ``now`` (monotonic seconds), unless it has started already."""
         if self._since is None:
             self._since = now
 
@@ -41,26 +41,26 @@ class Absence:
         self._tell(groups, 0)
 
     def tick(self, now: float, jobs: Collection[str], opened: bool) -> None:
-        """Warn once of an absence that lasts and holds something up."""
+        """Warn once if the absence lasts and holds something up."""
         if self._since is None or now - self._since <= _AWAY or self._told:
             return
         if jobs or opened or self._groups:
             self._told = True
             self._run.warn(
-                f"member {self._member} is away: what it has to do goes on there, and the rest "
-                "waits until it is back"
+                f"member {self._member} is away: its jobs go on there; new requests to it wait "
+                "until it is back"
             )
             self.holds_up(jobs)
 
     def holds_up(self, jobs: Iterable[str]) -> None:
-        """These jobs are the member's: where its absence was told, so is that of their groups."""
+        """Mark these jobs' groups as away too, if the absence was already reported."""
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found
             self._tell(found, 1)
 
     def of_group(self, group: str, present: bool) -> bool:
-        """True if the run takes this group, of which the member may have jobs, for away."""
+        """Return whether the run considers this group, which may have jobs at the member, away."""
         if not present:
             self._groups.add(group)
         return group in self._groups

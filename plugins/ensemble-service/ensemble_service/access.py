@@ -1,6 +1,6 @@
-"""Authorisation: roles, what each may do, and the names of members.
+"""Authorization: roles, what each may do, and the names of members.
 
-``tokens`` finds the identity that a call's credential stands for.
+``tokens`` finds the identity for a call's credential.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def namespace_name(text: str) -> str:
-    """A namespace as it may be written, or :class:`UsageError`: a label of RFC 1123."""
+    """Return a valid namespace (an RFC 1123 label). Raise :class:`UsageError` otherwise."""
     return _label(text, "namespace", text)
 
 
 def member_name(text: str) -> str:
-    """A member's name in full, ``NAMESPACE/NAME``; ``NAME`` alone is in ``default``.
+    """Return a member's full name, ``NAMESPACE/NAME``; a bare ``NAME`` is in ``default``.
 
-    Raises :class:`UsageError` for a part that is no label of RFC 1123, and for too many parts.
+    Raises :class:`UsageError` if a part is not an RFC 1123 label, or if there are more than two
+    parts.
     """
     namespace, slash, name = text.partition("/")
     if not slash:
         namespace, name = "default", text
     if "/" in name:
         raise UsageError(
-            f"{shown(text)} is not the name of a member",
+            f"invalid member name {shown(text)}",
             cause="it has more than one slash",
-            hint="a member is NAMESPACE/NAME, or NAME for one in 'default'",
+            hint="write NAMESPACE/NAME, or NAME for a member in 'default'",
             code="bad-member",
         )
     return f"{_label(namespace, 'member', text)}/{_label(name, 'member', text)}"
 
 
 def is_tag(text: str) -> bool:
-    """True if a text can be a run's tag; members name a folder by it."""
+    """Return whether a text is a valid run tag. Members use it as a folder name."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -61,13 +62,13 @@ def _label(part: str, what: str, whole: str) -> str:
     if not part:
         cause = "a part of it is empty" if whole else "it is empty"
     elif len(part) > 63:
-        cause = f"a part of it has {len(part)} characters, and 63 are the most"
+        cause = f"a part of it has {len(part)} characters; the limit is 63"
     else:
-        cause = "only a-z, 0-9 and '-' may be in it, and '-' neither first nor last"
+        cause = "use only a-z, 0-9 and '-', and no '-' at either end"
     raise UsageError(
-        f"{shown(whole)} is not the name of a {what}",
+        f"invalid {what} name {shown(whole)}",
         cause=cause,
-        hint="a member is NAMESPACE/NAME, or NAME for one in 'default'"
+        hint="write NAMESPACE/NAME, or NAME for a member in 'default'"
         if what == "member"
         else "for example: default",
         code=f"bad-{what}",
@@ -75,16 +76,17 @@ def _label(part: str, what: str, whole: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Text of a caller as an error shows it: quoted, and not too long."""
+    """Return a caller's text quoted and shortened, for error messages."""
     return repr(text if len(text) <= 140 else text[:137] + "...")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a call comes from, and what that may do.
+    """The sender of a call, and what it may do.
 
-    ``namespace`` is empty for an admin, who may do all but be a member; ``member`` is the full name
-    of the one member that a member's credential stands for. ``id`` names the token in logs.
+    ``namespace`` is empty for an admin, who may do everything except be a member. ``member`` is the
+    full name of the one member that a member's credential belongs to. ``id`` names the token in
+    logs.
     """
 
     role: Role
@@ -97,30 +99,30 @@ class Identity:
         return f"{self.role} {whom}" if whom else self.role
 
     def may_be(self, member: str) -> bool:
-        """True if it may connect as ``member``: only with that member's own token."""
+        """Return whether it may connect as ``member``, which takes that member's own token."""
         return self.role == "member" and self.member == member
 
     def may_see(self, member: str) -> bool:
-        """True if it may know of ``member`` and how it stands."""
+        """Return whether it may see ``member`` and its status."""
         if self.role == "member":
             return self.member == member
         return self._covers(member)
 
     def may_steer(self, member: str) -> bool:
-        """True if it may submit jobs to ``member`` and cancel them."""
+        """Return whether it may submit jobs to ``member`` and cancel them."""
         return self.role in ("controller", "admin") and self._covers(member)
 
     def may_resize(self, member: str) -> bool:
-        """True if it may ask for more or fewer nodes of ``member``; a member may of itself."""
+        """Return whether it may resize ``member``. A member may resize itself."""
         return self.may_be(member) or self.may_steer(member)
 
     def may_run(self, tag: str) -> bool:
-        """True if it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
+        """Return whether it may start a run with this tag. :attr:`owner` says who owns the run."""
         return self.role in ("controller", "admin") and is_tag(tag)
 
     @property
     def owner(self) -> str:
-        """The owner under which runs of this identity are filed: nobody else may touch them."""
+        """The owner under which this identity's runs are filed. Nobody else may touch them."""
         return self.namespace
 
     def _covers(self, member: str) -> bool:
@@ -128,4 +130,4 @@ class Identity:
 
 
 class Unauthenticated(EnsembleError):
-    """A credential that stands for nobody: missing, wrong, removed or expired."""
+    """The credential is missing, wrong, removed or expired."""

@@ -1,7 +1,7 @@
 """The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
 
-``ensemble member start`` runs one. It connects to the service, tells how it stands, and hosts each
-run that asks for it (``hosted_run``). While the service is away, jobs go on and events are kept.
+``ensemble member start`` runs one. It connects to the service, sends heartbeats, and hosts each run
+that asks for it (``hosted_run``). While the service is away, jobs go on and events are kept.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 
-#: Seconds that events wait for others to go with them.
+#: Seconds that events wait to be sent together.
 _LINGER = 0.01
-#: Events that wait no longer.
+#: If so many events wait, they are sent at once.
 _ENOUGH = 500
-#: Seconds between beats, and the least between two.
+#: Seconds between heartbeats: usual, and shortest.
 _BEAT, _SOONEST = 2.0, 0.2
 #: Runs at once.
 _MOST_RUNS = 1_000
-#: Seconds for an executor to be closed in when the agent ends.
+#: Seconds to wait for an executor to close when the agent stops.
 _LEAVING = 20.0
-#: Codes of errors that end an agent that was never connected.
+#: Error codes that stop an agent that was never connected.
 _LASTING = MISMATCHED | {
     "foreign-listener",
     "permission-denied",
@@ -54,12 +54,13 @@ _log = logging.getLogger("ensemble.member")
 class Agent:
     """One member. ``name`` is ``NAMESPACE/NAME``.
 
-    ``build`` makes an executor; ``executor`` is its name. ``folder`` is the member's own, with a
-    folder below it for each run. ``channel`` opens a channel to the service at ``target``, and
-    ``away`` looks into why it cannot be reached. ``gave_up`` is called, on a thread of the agent's,
-    where the service was never reached for a reason that no waiting mends: somebody is to
-    :meth:`stop` it then. Once it was connected it goes on trying, whatever is the reason. Raises
-    :class:`UsageError` where another agent of this member has the folder.
+    ``build`` makes an executor; ``executor`` is its name. ``folder`` is the member's, with a folder
+    in it for each run. ``channel`` opens a channel to the service at ``target``. ``away`` finds out
+    why the service cannot be reached.
+
+    ``gave_up`` is called, on one of the agent's threads, if the service was never reached and
+    waiting will not help. The owner should then call :meth:`stop`. Once connected, the agent
+    retries forever. Raises :class:`UsageError` if another agent of this member holds the folder.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class Agent:
         self._lock_file = claim(
             folder,
             UsageError(
-                f"member {name} runs already",
-                cause=f"another process has its folder, {folder}",
-                hint="stop that one first, or give this one another --name",
+                f"member {name} is already running",
+                cause=f"another process holds its folder, {folder}",
+                hint="stop it first, or choose another name with --name",
                 code="member-runs",
             ),
         )
@@ -96,7 +97,7 @@ class Agent:
             host=socket.gethostname(),
         )
         self._stats = MemberStats()
-        # Not every queue can tell before it is opened.
+        # Not every queue knows its size before it is opened.
         with contextlib.suppress(EnsembleError, OSError, TypeError, ValueError):
             self._stats.gauges(first.resources())
         self._lock = threading.Lock()
@@ -104,7 +105,7 @@ class Agent:
         self._news = threading.Event()
         self._ended = threading.Event()
         self._welcome = threading.Event()
-        #: Codes of what was told since it was connected.
+        #: Codes of the faults logged since the last connection.
         self._told: set[str] = set()
         self._gave_up = gave_up
         self._ever = False
@@ -120,16 +121,16 @@ class Agent:
         self._sender = threading.Thread(target=self._send, name="ensemble-sender", daemon=True)
 
     def start(self) -> None:
-        """Connect, and go on until :meth:`stop`."""
+        """Connect, and run until :meth:`stop`."""
         self._sender.start()
         self._connection.start()
 
     def wait_connected(self, timeout: float) -> bool:
-        """True if the service has welcomed this member, at the latest after so many seconds."""
+        """Return whether the service has welcomed this member within this many seconds."""
         return self._welcome.wait(timeout)
 
     def stop(self) -> None:
-        """Leave the service and close the executors; jobs go on where those can leave them."""
+        """Leave the service and close the executors. Jobs continue if the queue can keep them."""
         self._ended.set()
         self._news.set()
         self._connection.close()
@@ -141,7 +142,7 @@ class Agent:
         self._sender.join()
         os.close(self._lock_file)
 
-    # -- what comes ----------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------
 
     def _heard(self, message: pb.ToMember) -> None:
         what = message.WhichOneof("what")
@@ -166,15 +167,15 @@ class Agent:
         if self._gave_up is not None and not self._ever and error.code in _LASTING:
             self._gave_up(error)
             return
-        if error.code not in self._told:  # once, and not with each attempt
+        if error.code not in self._told:  # once, not for each attempt
             self._told.add(error.code)
             why = f" ({error.cause})" if error.cause else ""
             do = f"; {error.hint}" if error.hint and error.code != "unavailable" else ""
-            _log.warning("%s%s: jobs go on, and it is tried again%s", error.what, why, do)
+            _log.warning("%s%s: jobs go on; retrying%s", error.what, why, do)
 
     def _call(self, call: pb.Call) -> None:
         if call.member != self.name:
-            return  # the service mixed something up
+            return  # a protocol error of the service
         with self._lock:
             hosted = self._hosted.get(call.run)
             if hosted is None:
@@ -185,10 +186,10 @@ class Agent:
                     return
                 refusal = None
                 if not is_tag(call.run):
-                    refusal = pb.Fault(message="this cannot be a run's tag", code="bad-tag")
+                    refusal = pb.Fault(message="not a valid run tag", code="bad-tag")
                 elif len(self._hosted) >= _MOST_RUNS:
                     refusal = pb.Fault(
-                        message=f"{self.name} has {_MOST_RUNS} runs already",
+                        message=f"{self.name} already has {_MOST_RUNS} runs",
                         code="too-many-runs",
                         transient=True,
                     )
@@ -210,7 +211,7 @@ class Agent:
             hosted.take(call)
 
     def _over(self, hosted: HostedRun) -> bool:
-        """True if a run that is closed may be forgotten: not where calls wait for it."""
+        """Return whether a closed run can be forgotten: it must have no waiting calls."""
         with self._lock:
             if not hosted.idle:
                 return False
@@ -218,18 +219,18 @@ class Agent:
                 del self._hosted[hosted.tag]
             return True
 
-    # -- what is sent --------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def _answer(self, answer: pb.Answer) -> None:
         self._connection.send(pb.FromMember(answer=answer))
 
     def _send(self) -> None:
-        """The sender's thread: events as they come, several at once, and beats."""
+        """Run the sender's thread: events in batches, and heartbeats."""
         while not self._ended.is_set():
             try:
                 self._send_on()
-            except Exception:  # nobody else would send anything
-                _log.exception("%s: what is to be sent could not be put together", self.name)
+            except Exception:  # this thread is the only sender, so it must survive
+                _log.exception("%s: cannot build the next message", self.name)
                 self._ended.wait(1.0)
 
     def _send_on(self) -> None:
@@ -245,7 +246,7 @@ class Agent:
             if self._news.is_set():
                 if sum(run.outbox.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
-                # Looked at after this, so that what is not seen here is news again.
+                # Taken before reading the events, so that a later one counts as news.
                 self._news.clear()
                 for run in list(self._hosted.values()):
                     while (batch := run.batch()) is not None:
@@ -265,7 +266,7 @@ def _answer_to(call: pb.Call) -> pb.Answer:
 
 
 def _without_run(call: pb.Call, what: Any) -> pb.Answer:
-    """The answer to a call for a run that is not here."""
+    """Return the answer to a call for a run that is not hosted here."""
     answer = _answer_to(call)
     if what == "close":
         answer.done.SetInParent()

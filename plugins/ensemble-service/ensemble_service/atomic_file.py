@@ -1,4 +1,4 @@
-"""Atomic writes of small files: a reader finds the old content or the new, also after a crash."""
+"""Atomic writes of small files: after a crash, a reader finds either the old or the new content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["write_atomically"]
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to a file that only its owner can read, and sync it to disk.
 
-    Creates the folder if it is missing. Raises :class:`OSError` and leaves the old file as it was.
+    Creates the folder if it is missing. If it raises :class:`OSError`, the old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

@@ -1,4 +1,4 @@
-"""Capabilities of the executor ``remote``, known without loading gRPC."""
+"""Capabilities of the executor ``remote``, available without loading gRPC."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Certificate authority of the service: makes it, the service's certificate, and renews that.
+"""Certificate authority of the service: creates it, and issues and renews the service's
+certificate.
 
-``ensemble-server init-tls`` calls :func:`init`. What is made lies in the folder that ``tls`` reads.
-``cryptography`` is loaded when a function needs it.
+``ensemble-server init-tls`` calls :func:`init`. The files go into the folder that ``tls`` reads.
+Imports ``cryptography`` on first use.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["certificate_names", "init"]
 
-#: How long the authority lasts, in days.
+#: Lifetime of the authority, in days.
 _CA_DAYS = 3650
-#: A clock that is a little behind takes a new certificate too.
+#: Certificates are valid from a little earlier, for clients whose clock is behind.
 _EARLIER = dt.timedelta(minutes=5)
 _NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
@@ -51,22 +52,24 @@ def init(
     renew: bool = False,
     now: dt.datetime | None = None,
 ) -> list[str]:
-    """Make an authority and the service's certificate, good for ``days``; the names that it is for.
+    """Create an authority and a service certificate valid for ``days``; return the names it covers.
 
-    ``hosts`` are names and addresses beside those of this machine. Nothing is overwritten:
-    ``force`` makes everything anew, and clients then need the new ``ca.crt``; ``renew`` makes a new
-    certificate of the service from the authority that there is, which clients trust already, and
-    for the names too that the one before was for.
+    ``hosts`` are names and addresses to add to those of this machine. Existing files are only
+    replaced with ``force`` (everything; clients then need the new ``ca.crt``) or ``renew`` (only
+    the certificate, from the existing authority, which clients already trust; the names of the
+    previous certificate are kept).
     """
     cryptography()
     now = now or dt.datetime.now(dt.timezone.utc)
     there = [name for name in (CA, CA_KEY, CERTIFICATE, KEY) if (folder / name).exists()]
     if there and not force and not renew:
         raise UsageError(
-            f"there are certificates in {folder} already",
+            f"{folder} already has certificates",
             cause=", ".join(there),
-            hint="--renew makes a new one for the service, which clients trust as before; --force "
-            "makes all anew, and clients then need the new ca.crt",
+            hint=(
+                "--renew replaces the service's certificate, which clients will still trust; "
+                "--force replaces everything, and clients then need the new ca.crt"
+            ),
             code="certificates-exist",
         )
     names = certificate_names(hosts)
@@ -76,7 +79,7 @@ def init(
         if ca.not_valid_after_utc <= now:
             raise UsageError(
                 f"the authority in {folder} has expired",
-                hint="--force makes a new one; clients then need the new ca.crt",
+                hint="create a new one with --force; clients then need the new ca.crt",
                 code="expired-certificate",
             )
     else:
@@ -86,9 +89,9 @@ def init(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise EnsembleError(
-            f"cannot make the folder {folder}", cause=error.strerror, code="cannot-write"
+            f"cannot create the folder {folder}", cause=error.strerror, code="cannot-write"
         ) from None
-    # The keys first: a certificate is never there without its key.
+    # Keys first, so that a certificate always has its key.
     if not renew:
         write_private(folder / CA_KEY, _pem_key(ca_key))
         _write_public(folder / CA, _pem(ca))
@@ -98,7 +101,7 @@ def init(
 
 
 def certificate_names(hosts: Sequence[str]) -> list[str]:
-    """The names and addresses that a certificate is for: those given, and this machine's."""
+    """Return the names and addresses for a certificate: those given and this machine's."""
     own = socket.gethostname()
     names = [*hosts, "localhost", "127.0.0.1", "::1", own, socket.getfqdn()]
     found: dict[str, None] = {}
@@ -111,9 +114,12 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
         else:
             if whole.is_unspecified:
                 raise UsageError(
-                    f"{name!r} is no address by which the service can be called",
+                    f"clients cannot use {name!r} as the service's address",
                     cause="it stands for all addresses of a machine",
-                    hint="name those by which clients call it; 'start --host' says where to listen",
+                    hint=(
+                        "give the names by which clients call it; 'start --host' chooses "
+                        "where to listen"
+                    ),
                     code="bad-host",
                 )
             found[str(whole)] = None
@@ -122,7 +128,7 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
             found[bare.lower()] = None
         elif name in hosts:
             raise UsageError(
-                f"{name!r} is neither the name nor the address of a host",
+                f"{name!r} is not a valid host name or address",
                 hint="for example: --host ensemble.default.svc --host 10.0.0.7",
                 code="bad-host",
             )
@@ -130,7 +136,7 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
 
 
 def _names_before(path: Path) -> list[str]:
-    """The names that a certificate is for; none where it cannot be read, or is not there."""
+    """Return the names in the current certificate, or nothing if it is missing or unreadable."""
     x509, *_ = cryptography()
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -151,9 +157,9 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
         return key, x509.load_pem_x509_certificate(data)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"the authority in {folder} cannot be used",
+            f"cannot use the authority in {folder}",
             cause=str(error).splitlines()[0][:300],
-            hint="--force makes a new one; clients then need the new ca.crt",
+            hint="create a new one with --force; clients then need the new ca.crt",
             code="bad-certificate",
         ) from None
 

@@ -1,7 +1,7 @@
 """gRPC channels to the ensemble service: addresses, TLS and tokens.
 
-Every part that connects opens its channel here: clients, member agents, the executor ``remote``.
-gRPC is loaded when a channel is opened, not before.
+Clients, member agents and the executor ``remote`` all open their channels here. Imports gRPC when
+the first channel is opened.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
     "trusted_file",
 ]
 
-#: What the largest message may be, in bytes; more is not read.
+#: Largest message that is accepted, in bytes.
 MAX_MESSAGE = 4 * 1024 * 1024
 
 
 def load_grpc() -> Any:
-    """The module ``grpc``. Raises :class:`EnsembleError` with a hint where it is not installed."""
+    """Return the module ``grpc``. Raise :class:`EnsembleError` if it is missing."""
     try:
         with _quiet():
             import grpc
@@ -60,8 +60,11 @@ def load_grpc() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep gRPC's own remarks off stderr, unless they are asked for: what fails is told in our
-    words. It looks at the environment when it is loaded; jobs need not inherit that."""
+    """Silence gRPC's logging on stderr unless the user has configured it.
+
+    Failures are reported in our own words. gRPC reads the variable when it is imported; jobs need
+    not inherit it.
+    """
     if "GRPC_VERBOSITY" in os.environ:
         yield
         return
@@ -73,7 +76,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """True if what goes to this host stays on this machine, as far as its name tells."""
+    """Return whether this host, judged by its name, is this machine."""
     host = host.strip("[]")
     if host.lower() == "localhost":
         return True
@@ -84,7 +87,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address(host: str, port: int) -> str:
-    """``HOST:PORT`` as gRPC takes it; an IPv6 address gets its brackets."""
+    """Return ``HOST:PORT`` as gRPC expects it, with brackets around an IPv6 address."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
@@ -98,52 +101,50 @@ def open_channel(
     insecure: bool = False,
     max_message: int = MAX_MESSAGE,
 ) -> grpc.Channel:
-    """A channel to the service; each call on it carries the token.
+    """Open a channel to the service. Each call on it carries the token.
 
-    Parameters
-    ----------
-    token:
-        The credential; falls back to ``$ENSEMBLE_TOKEN``, then to the content of the file
-        ``$ENSEMBLE_TOKEN_FILE``. Without any, calls go without one. That file is read for each
-        call, and a function is called for each, so that a token may be renewed while the channel
-        is open; where that fails, the last one goes on to be used.
+    Parameters ---------- token:
+        The credential, or a function that returns it; default ``$ENSEMBLE_TOKEN``, then the content
+        of the file ``$ENSEMBLE_TOKEN_FILE``. File and function are read for each call, so that a
+        token can be renewed while the channel is open. If that fails, the last token is used. With
+        no source, calls carry no token.
     ca:
-        A file with the certificate of the authority that the service's own is checked by; falls
-        back to ``$ENSEMBLE_CA``, then for a service on this machine to :func:`own_authority`.
-        Where there is none, a service on this machine is spoken to in plaintext, and any other by
-        the authorities that this machine trusts.
+        File with the authority's certificate; default ``$ENSEMBLE_CA``, then, for a service on this
+        machine, :func:`own_authority`. With none of them, a service on this machine is called in
+        plaintext, and any other must be trusted by the system's authorities.
     insecure:
-        Plaintext, also to another machine: everyone on the way may read the token. Without it, a
-        token goes in plaintext only to who listens on this machine as this user or root.
+        Use plaintext to other machines too: anyone on the network path can read the token. Without
+        it, a token goes in plaintext only to a listener on this machine that belongs to this user
+        or root.
     max_message:
-        The largest message that is taken, in bytes.
+        Largest message to accept, in bytes.
 
-    Raises :class:`UsageError` where a file cannot be read. Nothing is sent yet: whether the service
-    is there is known with the first call.
+    Raises :class:`UsageError` if a file cannot be read. Does not connect yet: the first call finds
+    out whether the service is there.
     """
     grpc = load_grpc()
     channel: Channel
     if not host or not 0 < port < 65536:
-        raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
+        raise UsageError(f"invalid service address {host}:{port}", code="bad-address")
     source = _source(token)
     first = source()
     trusted = trusted_file(host, ca, insecure)
     if trusted and insecure:
         raise UsageError(
-            "a certificate authority and plaintext exclude each other",
-            hint="leave out --insecure, or the authority's file",
+            "--insecure cannot be combined with a certificate authority",
+            hint="leave out --insecure or the authority's file",
             code="bad-option",
         )
     options = [
         ("grpc.max_receive_message_length", max_message),
         ("grpc.max_send_message_length", max_message),
-        # A connection that is dead without a word is noticed while a stream is open on it.
+        # Detects a dead connection while a stream is open on it.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 5_000),
-        # Two channels of one process are two connections.
+        # Each channel of a process gets a connection of its own.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if is_loopback(host):
@@ -164,14 +165,14 @@ def open_channel(
 
 
 def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that carries this token, for channels of another kind."""
+    """Return call metadata with this token, for other kinds of channels."""
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
 def own_authority(host: str, folder: Path | None = None) -> Path | None:
-    """The authority of a service on this machine, where ``ensemble-server init-tls`` has made one.
+    """Return the authority that ``ensemble-server init-tls`` made on this machine, if it exists.
 
-    ``folder`` is that of the certificates, if it is not the usual one. ``None`` for another host.
+    ``folder`` overrides the usual certificate folder. Returns ``None`` for another host.
     """
     if not is_loopback(host):
         return None
@@ -186,14 +187,14 @@ def own_authority(host: str, folder: Path | None = None) -> Path | None:
 def trusted_file(
     host: str, ca: str | os.PathLike[str] | None, insecure: bool
 ) -> str | os.PathLike[str] | None:
-    """The authority's file. What is spelt out counts more than what is in the environment."""
+    """Return the authority's file: the argument if given, else the environment's."""
     if ca or insecure:
         return ca
     return os.environ.get("ENSEMBLE_CA") or own_authority(host)
 
 
 def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | None]:
-    """A function that gives the token of each call."""
+    """Return a function that yields the token for each call."""
     if callable(given):
         return given
     text = given or os.environ.get("ENSEMBLE_TOKEN")
@@ -205,18 +206,18 @@ def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | 
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """The token in a file that has nothing else. Raises :class:`UsageError`."""
+    """Return the token in a file that contains nothing else. Raise :class:`UsageError`."""
     try:
         text = _checked(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read the token in {os.fspath(path)}",
             cause=getattr(error, "strerror", None) or "it is not text",
-            hint="the file has nothing but the token, as 'ensemble-server token add' printed it",
+            hint="the file must contain only the token, as printed by 'ensemble-server token add'",
             code="bad-token-file",
         ) from None
     if not text:
-        raise UsageError(f"there is no token in {os.fspath(path)}", code="bad-token-file")
+        raise UsageError(f"{os.fspath(path)} contains no token", code="bad-token-file")
     return text
 
 
@@ -224,26 +225,26 @@ def _checked(text: str) -> str:
     text = text.strip()
     if not text.isascii() or not text.isprintable() or len(text) > 1000:
         raise UsageError(  # the token itself is not shown
-            "the token has characters that no token has",
-            hint="it is one line, as 'ensemble-server token add' printed it",
+            "invalid characters in the token",
+            hint="use one line, as printed by 'ensemble-server token add'",
             code="bad-token",
         )
     return text
 
 
 def read_certificate(path: str | os.PathLike[str]) -> bytes:
-    """The certificates in a file of an authority. Raises :class:`UsageError`."""
+    """Return the certificates in an authority's file. Raise :class:`UsageError`."""
     try:
         data = Path(path).expanduser().read_bytes()
     except OSError as error:
         raise UsageError(
             f"cannot read the certificate {os.fspath(path)}",
             cause=error.strerror or str(error),
-            hint="'ensemble-server init-tls' makes ca.crt; copy it to where it is to be trusted",
+            hint="'ensemble-server init-tls' creates ca.crt; copy it to the client",
             code="bad-certificate",
         ) from None
     cause = "no line '-----BEGIN CERTIFICATE-----'"
-    # Bundles have remarks between their certificates, in any encoding.
+    # Bundles have remarks between certificates, in any encoding.
     found = b"\n".join(_PEM.findall(data))
     if found:
         try:
@@ -253,9 +254,9 @@ def read_certificate(path: str | os.PathLike[str]) -> bytes:
         else:
             return found + b"\n"
     raise UsageError(
-        f"{os.fspath(path)} has no certificate in it that can be used",
+        f"{os.fspath(path)} contains no usable certificate",
         cause=cause,
-        hint="it is the ca.crt that 'ensemble-server init-tls' has made for this service",
+        hint="use the ca.crt that 'ensemble-server init-tls' created for this service",
         code="bad-certificate",
     )
 
@@ -264,19 +265,18 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def tls_context(authority: bytes | None) -> ssl.SSLContext:
-    """How TLS is spoken with a service that this authority vouches for; no stricter than gRPC."""
+    """Return a TLS context that trusts this authority, no stricter than gRPC's."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def _check_listener(host: str, port: int) -> None:
-    """Raise a ``grpc.RpcError`` where a token would go to somebody else."""
+    """Raise a ``grpc.RpcError`` if the token would go to somebody else's process."""
     import grpc
 
     class NotSent(grpc.RpcError):
-        """A call that was not made; ``refusal`` is the error that the user gets, if it is not that
-        nobody is there."""
+        """A call not made. ``refusal`` is the error for the user, unless nobody listens."""
 
         refusal: UsageError | None = None
 
@@ -294,10 +294,12 @@ def _check_listener(host: str, port: int) -> None:
     if cause is not None:
         error = NotSent(cause)
         error.refusal = UsageError(
-            f"the token is not sent in plaintext to {address(host, port)}",
+            f"token not sent in plaintext to {address(host, port)}",
             cause=cause,
-            hint="give the service TLS ('ensemble-server init-tls') and its ca.crt with --ca; "
-            "--insecure sends it all the same",
+            hint=(
+                "set up TLS ('ensemble-server init-tls') and pass its ca.crt with --ca; "
+                "--insecure sends the token anyway"
+            ),
             code="foreign-listener",
         )
         raise error
@@ -306,9 +308,10 @@ def _check_listener(host: str, port: int) -> None:
 def _bearer(
     token: str, source: Callable[[], str | None], check: Callable[[], None] | None = None
 ) -> Any:
-    """An interceptor that puts the token on every call, after a check; ``token`` while its source
-    gives none. (gRPC's own call credentials refuse plaintext, which a service on this machine may
-    speak.)"""
+    """Return an interceptor that adds the token to every call, after a check.
+
+    gRPC's own call credentials refuse plaintext, which a service on this machine may use.
+    """
     import grpc
 
     def current() -> str:

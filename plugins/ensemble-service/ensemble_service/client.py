@@ -1,7 +1,7 @@
-"""The client of the ensemble service: resize, cancel and status, with retries.
+"""Client of the ensemble service: resize, cancel and status, with retries.
 
-:class:`ServiceClient` is what programs, plugins and ``ensemble-server status`` use. gRPC is loaded
-when one is made, not before.
+Programs, plugins and ``ensemble-server status`` use :class:`ServiceClient`. It imports gRPC when it
+is created.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
 
 _R = TypeVar("_R")
 
-# -- what is known of members -------------------------------------------------------------------
+# -- status of members ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """How many jobs of a group are in which state."""
+    """Number of jobs of a group in each state."""
 
     name: str
     waiting: int = 0
@@ -62,9 +62,12 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """How a member stands. ``last_beat`` is in seconds since the epoch, 0 for never; ``size`` in
-    nodes, of what the service resizes for it, where that is known; ``denied`` why its last request
-    for another size was denied, empty if it was not."""
+    """Status of a member.
+
+    ``last_beat`` is in seconds since the epoch, 0 for never. ``size`` is the number of nodes, if
+    the service resizes the member and knows it. ``denied`` is why its last resize request was
+    denied, or empty.
+    """
 
     member: str
     alive: bool = False
@@ -84,10 +87,10 @@ class MemberStatus:
 
 
 class ServiceClient:
-    """Asks the ensemble service. May be used by several threads.
+    """Client of the ensemble service. Thread-safe.
 
-    ``token`` and ``ca`` are as for :func:`open_channel`. ``timeout`` is in seconds and holds for
-    each request as a whole, asking again included.
+    ``token`` and ``ca`` are as for :func:`open_channel`. ``timeout``, in seconds, covers a whole
+    request with its retries.
     """
 
     def __init__(
@@ -118,16 +121,16 @@ class ServiceClient:
         self.close()
 
     def close(self) -> None:
-        """Give the connection back. Calls that are under way end with an error."""
+        """Close the connection. Calls in progress fail."""
         self._closed.set()
         self._channel.close()
 
     def resize(self, member: str, request: str, delta: int) -> Resized:
-        """Ask for ``delta`` more nodes of ``member``, fewer when negative.
+        """Ask for ``delta`` more nodes of ``member``, or fewer if negative.
 
-        ``request`` names it: asked again under that name, it is answered again and not carried out
-        twice. Raises :class:`ExecutorError`; a ``transient`` one leaves open whether the request
-        arrived, and asking again under the same name is safe.
+        ``request`` is the idempotency key: a retry under the same name returns the first answer and
+        resizes nothing. Raises :class:`ExecutorError`. If it is ``transient``, the request may have
+        arrived; retry it under the same name.
         """
         message = self._wire.ResizeRequest(member=member, request=request, delta=delta)
         reply = self._ask(self._stub.Resize, message, again=True)
@@ -138,7 +141,7 @@ class ServiceClient:
         }
         if reply.outcome not in names:
             raise ExecutorError(
-                f"the service at {self.target} gave an answer that is not known here",
+                f"unknown answer from the service at {self.target}",
                 cause=f"outcome {reply.outcome}",
                 hint="it may be newer than this client",
                 code="bad-answer",
@@ -154,24 +157,24 @@ class ServiceClient:
         )
 
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> None:
-        """Cancel jobs of a run on a member, all of them where none is named."""
+        """Cancel jobs of a run on a member; all of them if none is named."""
         message = self._wire.CancelRequest(member=member, run=run, jobs=jobs)
         self._ask(self._stub.Cancel, message, again=True)
 
     def status(self, member: str = "") -> list[MemberStatus]:
-        """How a member stands, or every member that the credential may see, by name."""
+        """Return the status of one member, or of all that the credential may see, by name."""
         found: list[MemberStatus] = []
         after = ""
         while True:
             message = self._wire.StatusRequest(member=member, after=after)
             reply = self._ask(self._stub.GetStatus, message, again=True)
             found += map(read_status, reply.members)
-            if reply.next <= after:  # there is no other, or none that gets any further
+            if reply.next <= after:  # no next page, or one that makes no progress
                 return found
             after = reply.next
 
     def _ask(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
-        """Make a call; ask again, within the time, while it cannot have been delivered."""
+        """Make a call; retry within the timeout while it cannot have been delivered."""
         import grpc
 
         end = time.monotonic() + self.timeout
@@ -184,11 +187,11 @@ class ServiceClient:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
-                # That a member is away is an answer, and not for us to wait out. A service that has
-                # too many requests at once cancels some before it looks at them.
+                # An absent member is an answer, not something to wait for. But an overloaded
+                # service cancels some requests before it looks at them.
                 crowded = code == grpc.StatusCode.CANCELLED and not self._closed.is_set()
                 retry = again and (crowded or (away and not is_absence(str(error.details()))))
-                if retry and away and not looked and left > 2.0:  # is it one that no waiting mends?
+                if retry and away and not looked and left > 2.0:  # check whether waiting can help
                     looked = True
                     found = self._fault(error, away, left / 2)
                     if found.code in MISMATCHED:
@@ -197,7 +200,7 @@ class ServiceClient:
                 if not retry or left <= pause or self._closed.wait(pause):
                     raise self._fault(error, away, left) from None
                 pause = min(pause * 2, 2.0)
-            except ValueError as error:  # what gRPC says of a channel that is closed
+            except ValueError as error:  # gRPC's error for a closed channel
                 raise ExecutorError(
                     f"the connection to the service at {self.target} is closed",
                     cause=str(error),
@@ -205,8 +208,7 @@ class ServiceClient:
                 ) from None
 
     def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
-        """The meaning of an RPC error; looked into within the seconds that are left, or half of
-        one."""
+        """Explain an RPC error, using the seconds that are left or half a second."""
         why: Away | None = None
         if away and not is_answer(str(error.details())):
             with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
@@ -215,7 +217,7 @@ class ServiceClient:
 
 
 def read_status(message: Any) -> MemberStatus:
-    """A member's status from the wire."""
+    """Decode a member's status."""
     return MemberStatus(
         member=message.member,
         alive=message.alive,

@@ -1,8 +1,8 @@
-"""Reconnecting stream to the service, with backoff, for as long as it is wanted.
+"""Reconnecting stream to the service, with backoff.
 
-The member agent has one (``Member``), and so has each controller with the executor ``remote``
-(``Steer``). What was under way when the stream broke may or may not have arrived: the two ends find
-out by themselves, with the numbers of events and the ids of calls.
+Used by the member agent (``Member``) and by each controller with the executor ``remote``
+(``Steer``). When the stream breaks, messages in flight may or may not have arrived. The two ends
+find out from event numbers and call ids.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
-#: Seconds between attempts: the first pause, and the longest. A run waits a little longer than that
-#: for members that it needs (``remote``).
+#: Seconds between attempts: first and longest. A run waits a little longer than that for members
+#: that it needs (``remote``).
 _FIRST, _LONGEST = 0.2, 5.0
-#: Seconds for which a connection must have lasted for the next pause to be short again.
+#: A connection that lasted so many seconds resets the backoff.
 _STEADY = 5.0
 
-#: Seconds for the thread to end in.
+#: Seconds to wait for the thread to end.
 _CLOSING = 5.0
 
 _log = logging.getLogger("ensemble.member")
@@ -38,11 +38,12 @@ _R = TypeVar("_R")
 
 
 class Connection(Generic[_S, _R]):
-    """Keeps a stream up from :meth:`start` to :meth:`close`.
+    """Keeps a stream open from :meth:`start` to :meth:`close`.
 
-    ``channel`` opens a channel. ``first`` is what is said first on each new stream. ``heard`` is
-    called with what comes, and ``down`` with the error whenever the stream has ended or could not
-    be had: both on the connection's own thread. ``away`` looks into why nobody can be reached.
+    ``channel`` opens a channel. ``first`` returns the first message for each new stream. ``heard``
+    is called with each received message, and ``down`` with the error when the stream ends or cannot
+    be opened; both on the connection's thread. ``away`` finds out why the service cannot be
+    reached.
     """
 
     def __init__(
@@ -73,20 +74,19 @@ class Connection(Generic[_S, _R]):
         self._thread.start()
 
     def send(self, message: _S) -> None:
-        """Send a message on the stream there is; where there is none it is lost."""
+        """Send a message on the open stream. Without one, the message is lost."""
         waiting = self._waiting
         if waiting is not None:
             waiting.put(message)
 
     def drop(self) -> None:
-        """End the stream there is; a new one is made."""
+        """End the current stream, so that a new one is opened."""
         with self._lock:
             if self._call is not None:
                 self._call.cancel()
 
     def finish(self, seconds: float) -> None:
-        """Send what waits, say that this was all, and :meth:`close`: at the latest after so many
-        seconds."""
+        """Send what is queued, end the stream and :meth:`close`, within this many seconds."""
         self._closed.set()
         waiting = self._waiting
         if waiting is not None:
@@ -95,8 +95,10 @@ class Connection(Generic[_S, _R]):
         self.close()
 
     def close(self) -> None:
-        """End the stream and wait for its thread, unless this is called by it. One that still looks
-        into why nobody can be reached (names may take long to be looked up) is left to itself."""
+        """End the stream and wait for its thread, unless called on it.
+
+        A thread that is still looking up host names is left alone, because that may take long.
+        """
         self._closed.set()
         self.drop()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -108,10 +110,10 @@ class Connection(Generic[_S, _R]):
             began = time.monotonic()
             try:
                 error = self._once()
-            except Exception as broke:  # no thread to be had, for instance: nobody else would try
-                _log.exception("the connection to the service is made again")
+            except Exception as broke:  # nothing else would reconnect
+                _log.exception("reconnecting to the service")
                 error = ExecutorError(
-                    f"the connection to the service at {self._target} broke",
+                    f"lost the connection to the service at {self._target}",
                     cause=f"{type(broke).__name__}: {broke}",
                     code="broken",
                     transient=True,
@@ -121,14 +123,14 @@ class Connection(Generic[_S, _R]):
             try:
                 self._down(error)
             except Exception:  # as above
-                _log.exception("the connection to the service is made again")
+                _log.exception("reconnecting to the service")
             if time.monotonic() - began > _STEADY:
                 pause = _FIRST
             self._closed.wait(pause * random.uniform(0.7, 1.3))
             pause = min(pause * 2, _LONGEST)
 
     def _once(self) -> EnsembleError:
-        """One stream, to its end; what ended it."""
+        """Run one stream to its end; return the error that ended it."""
         from ensemble_service.channel import load_grpc
         from ensemble_service.proto import ensemble_pb2_grpc
 
@@ -137,7 +139,7 @@ class Connection(Generic[_S, _R]):
         waiting: queue.SimpleQueue[_S | None] = queue.SimpleQueue()
         try:
             channel = self._channel()
-        except EnsembleError as error:  # a file of a token or a certificate is being replaced
+        except EnsembleError as error:  # a token or certificate file is being replaced
             return error
         try:
             waiting.put(self._first())
@@ -165,15 +167,15 @@ class Connection(Generic[_S, _R]):
         return _ended(self._target)
 
     def _fault(self, error: Any, heard: bool) -> EnsembleError:
-        """Why the stream ended, or could not be had."""
+        """Return why the stream ended or could not be opened."""
         from ensemble_service.call_errors import Away, fault, is_answer
 
         plain = fault(error, self._target)
         unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
         if not unreached or self._closed.is_set():
             return plain
-        if heard:  # it was there, and may be there again by now
-            return fault(error, self._target, Away(plain.cause or "", "it is tried again"))
+        if heard:  # it was reachable, and may be again by now
+            return fault(error, self._target, Away(plain.cause or "", "retrying"))
         if self._away is None:
             return plain
         try:

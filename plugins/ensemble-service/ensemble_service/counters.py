@@ -1,4 +1,4 @@
-"""Counters of the running service since its start; ``prometheus`` reads them when it is asked."""
+"""Counters of the running service since its start, read by ``prometheus`` on each scrape."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """``requests`` are RPCs that are over, by method and name of the status; ``resizes`` requests
-    for another size, by outcome."""
+    """Finished RPCs (``requests``) by method and status, and ``resizes`` by outcome."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()

@@ -1,7 +1,7 @@
 """A member's events on their way to a run: an outbox with retransmission, an inbox without repeats.
 
 Events are numbered from 1 within a *life* of the run at the member. The agent keeps them in an
-:class:`Outbox` and sends them again, with backoff, until the run's :class:`Inbox` has acknowledged
+:class:`Outbox` and resends them, with backoff, until the run's :class:`Inbox` has acknowledged
 their numbers. So each event arrives once and in order, whatever the connection loses or repeats.
 """
 
@@ -21,10 +21,10 @@ __all__ = ["Inbox", "Outbox"]
 MOST = 1_000_000
 #: Events that may be in flight without an acknowledgement.
 _WINDOW = 10_000
-#: Seconds without an acknowledgement until events are sent again: at first, and at most.
+#: Seconds without an acknowledgement until events are resent: first and longest.
 _RESEND, _LONGEST = 10.0, 120.0
-#: Events that are acknowledged at once, and seconds between acknowledgements of fewer: one for each
-#: batch of a thousand members would be as much traffic as the batches.
+#: So many events are acknowledged at once, fewer after so many seconds. One acknowledgement per
+#: batch would double the traffic of a thousand members.
 _AT_ONCE, _EVERY = 500, 1.0
 #: Earlier lives that an inbox remembers.
 _MOST_LIVES = 100
@@ -44,7 +44,7 @@ class Outbox:
         self._next = 0
         #: The highest number that was ever sent.
         self._sent = 0
-        #: When to send unacknowledged events again (monotonic seconds), and the pause before that.
+        #: When to resend unacknowledged events (monotonic seconds), and the current backoff.
         self._due: float | None = None
         self._pause = _RESEND
 
@@ -89,8 +89,10 @@ class Outbox:
                 self._next = max(self._next, self.first)
 
     def overdue(self, now: float) -> bool:
-        """Rewind and return True if an acknowledgement is overdue at ``now`` (monotonic seconds):
-        the service in between may have dropped the events without a word."""
+        """Rewind and return True if an acknowledgement is overdue at ``now`` (monotonic seconds).
+
+        The service may have dropped the events silently.
+        """
         with self._lock:
             if not self._next or self._next <= self.first:
                 self._due = None
@@ -112,8 +114,9 @@ class Outbox:
         return max(0, min(len(self._events), _WINDOW) - begin)
 
     def take(self) -> tuple[int, list[pb.Event]] | None:
-        """Return the next events to send with the number of the first, or None if none can be sent
-        now. They fit into one message."""
+        """Return the next events to send and the number of the first, or None. They fit in one
+        message.
+        """
         with self._lock:
             if not self._next:
                 return None
@@ -147,7 +150,7 @@ class Inbox:
 
     def begin(self, life: str, first: int) -> None:
         """Start or continue a life whose outbox keeps events from number ``first`` on."""
-        # An acknowledgement that was sent while the member was away is lost: it is sent again.
+        # An acknowledgement sent while the member was away is lost, so send it again.
         self._acknowledged = first - 1
         if life != self.life:
             if self.life is not None:
@@ -170,9 +173,9 @@ class Inbox:
             del self._earlier[next(iter(self._earlier))]
 
     def new(self, life: str, first: int, events: Sequence[pb.Event]) -> Sequence[pb.Event] | None:
-        """Return the events that have not arrived before, or None if earlier ones are missing.
+        """Return the events that are new, or None if earlier ones are missing.
 
-        ``first`` is the number of the first of ``events``. Those of another life are ignored.
+        ``first`` is the number of the first of ``events``. Events of another life are ignored.
         """
         if life != self.life:
             return ()
@@ -186,8 +189,8 @@ class Inbox:
     def to_acknowledge(self, now: float | None = None) -> int | None:
         """Return the number to acknowledge, or None if no acknowledgement is due.
 
-        With the time ``now`` (monotonic seconds) any new event makes one due, at most one a second;
-        without, only many new events do.
+        Many new events make one due at once. With the time ``now`` (monotonic seconds) any new
+        event does, at most once a second.
         """
         arrived = self._next - 1
         behind = arrived - self._acknowledged

@@ -1,4 +1,4 @@
-"""Lock on a state folder: two services, or two agents, on one would undo each other's work.
+"""Lock on a state folder, so that two services or agents do not share one.
 
 Used by ``server`` for the service's state and by ``agent`` for a member's.
 """
@@ -15,19 +15,19 @@ __all__ = ["claim"]
 
 
 def claim(folder: Path, taken: UsageError) -> int:
-    """Make the folder and lock it; the descriptor that holds the lock until it is closed.
+    """Create and lock the folder. Return the descriptor that holds the lock until it is closed.
 
-    Raises :class:`UsageError` where the folder cannot be used, and ``taken`` where another process
-    has it.
+    Raises :class:`UsageError` if the folder cannot be used, and ``taken`` if another process has
+    it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(
-            f"the state folder {folder} cannot be used",
+            f"cannot use the state folder {folder}",
             cause=error.strerror or str(error),
-            hint="name another with --state",
+            hint="choose another with --state",
             code="bad-state",
         ) from None
     try:

@@ -1,7 +1,7 @@
-"""The standard gRPC health service (``grpc.health.v1``), bounded: probes have no token.
+"""The standard gRPC health service (``grpc.health.v1``), with bounded memory: probes have no token.
 
-Of what a caller sends nothing is kept. ``rpc_guard`` limits how many messages of callers without a
-token are read at once, and how many of their streams there are for how long.
+It stores nothing that a caller sends. ``rpc_guard`` limits the messages and streams of callers
+without a token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """Answers for these services, which serve or stop together."""
+    """Health of these services, which start and stop together."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
@@ -31,28 +31,28 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         self._changed = asyncio.Event()
 
     def set(self, serving: bool) -> None:
-        """Sets whether the services take requests from now on."""
+        """Set whether the services take requests."""
         self._serving = serving
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _now(self, name: str) -> Any:
         if len(name) > _LONGEST_NAME:
-            message = f"a service's name has at most {_LONGEST_NAME} characters"
+            message = f"a service name has at most {_LONGEST_NAME} characters"
             raise Refused("INVALID_ARGUMENT", message)
         if name not in self._names:
             return _STATUS.SERVICE_UNKNOWN
         return _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The health check of the gRPC protocol: whether a service takes requests now."""
+        """Report whether a service takes requests (gRPC's health check)."""
         status = self._now(request.service)
         if status == _STATUS.SERVICE_UNKNOWN:
-            raise Refused("NOT_FOUND", "there is no service of this name")
+            raise Refused("NOT_FOUND", "no service of this name")
         return _STATUS(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """The health watch of the gRPC protocol: the state now, and again when it changes."""
+        """Report the state now and on each change (gRPC's health watch)."""
         told, name = None, request.service
         while True:
             changed, status = self._changed, self._now(name)

@@ -1,11 +1,11 @@
 """Hosted run: one run at a member agent, with its executor, events and its controller's calls.
 
-The executor is opened anew, as for a run that is resumed, with each controller of the run (its
-*epoch*) and after the agent was restarted: each time a *life* begins, with events numbered from 1.
-A controller that finds another life than it knew asks the executor what became of its jobs; within
-a life nothing needs to be asked, for events are sent until they are acknowledged.
+The executor is reopened, as for a resumed run, for each controller of the run (its *epoch*) and
+after the agent was restarted. Each time a *life* begins, with events numbered from 1. A controller
+that finds another life than it knew asks the executor what became of its jobs. Within a life it
+need not ask, because events are sent until they are acknowledged.
 
-The agent's receiving thread hands calls over; a thread of the run's own performs them one by one.
+The agent's receiving thread queues calls; the run's own thread performs them one by one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from ensemble_service.wire import from_error, from_event, to_jobs
 
 __all__ = ["BLIND", "HOME", "STRANGERS", "HostedRun"]
 
-#: A capability that is told of an executor that hears of others' jobs.
+#: Capability of an executor that sees foreign jobs.
 STRANGERS = "strangers"
-#: What a capability begins with that names the folder of the run at this member. An agent that has
-#: another folder does not know what an earlier one was given.
+#: Prefix of the capability that names this run's folder at the member. An agent with another folder
+#: does not know what an earlier one was given.
 HOME = "home:"
-#: The code of a fault that says of an executor that it never finds jobs again.
+#: Code of the fault that says that an executor can never find jobs again.
 BLIND = "cannot-reattach"
-#: Answers that are remembered; a controller has far fewer calls under way at once.
+#: Number of answers that are remembered. A controller has far fewer calls in progress.
 _REMEMBERED = 1_000
 
-#: Where events were too many: the most times as many that are kept from then on.
+#: How far the limit on kept events may grow after an overflow.
 _MOST_ROOM = 16
 
 _log = logging.getLogger("ensemble.member")
@@ -50,9 +50,9 @@ _log = logging.getLogger("ensemble.member")
 class HostedRun:
     """A run on this member.
 
-    ``build`` makes an executor, ``folder`` keeps what belongs to the run. ``answer`` sends an
-    answer and ``news`` says that there are events to send; ``over`` is asked, with no call left,
-    whether the run may be forgotten.
+    ``build`` makes an executor. ``folder`` keeps the run's files. ``answer`` sends an answer, and
+    ``news`` reports that there are events to send. ``over`` is called when no call is left and
+    decides whether the run is forgotten.
     """
 
     def __init__(
@@ -76,19 +76,20 @@ class HostedRun:
         self._news = news
         self._over = over
         self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
-        #: The life there is: its events and its executor. Where there is none, nothing is added.
+        #: The current life: its events and its executor. Without one, no events are added.
         self.outbox = Outbox("")
         self._kept = KeptEvents(folder / "unacknowledged")
-        #: Held while events are added, so that their numbers are known before.
+        #: Held while events are added, so that they are numbered in order.
         self._adding = threading.Lock()
         self._executor: Executor | None = None
-        #: Whether it must not go on: the queue was lost, or events were.
+        #: Whether the life must end: the queue or events were lost.
         self._broken = False
-        #: How many times as many events are kept as usual: what was too much once is told again.
+        #: Growth of the limit on kept events after an overflow, since the executor will repeat
+        #: them.
         self._room = 1
         self._home = ""
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
-        #: Jobs that this life was given, or found again, and those of them that are not over.
+        #: Jobs that this life was given or found again, and those of them that are not over.
         self._handed: set[str] = set()
         self._active: set[str] = set()
         self._newest = 0.0
@@ -99,16 +100,16 @@ class HostedRun:
     # -- called by the agent -------------------------------------------------------------------
 
     def take(self, call: pb.Call) -> None:
-        """A call came."""
+        """Queue a call."""
         self._calls.put(call)
 
     @property
     def idle(self) -> bool:
-        """True if no call waits."""
+        """Return whether no call waits."""
         return self._calls.empty()
 
     def acknowledge(self, life: str, number: int) -> None:
-        """The run has received the events of this life up to this number."""
+        """Drop the events of this life up to this number: the run has received them."""
         outbox = self.outbox
         if life == outbox.life:
             outbox.acknowledge(number)
@@ -116,11 +117,11 @@ class HostedRun:
             self._news()
 
     def disconnected(self) -> None:
-        """The service is away: what is sent now is lost."""
+        """Stop sending: the service is away."""
         self.outbox.stop()
 
     def batch(self) -> pb.Batch | None:
-        """The next events to send, if there are any that may be sent."""
+        """Return the next events to send, if sending is possible."""
         outbox = self.outbox
         taken = outbox.take()
         if taken is None:
@@ -131,12 +132,12 @@ class HostedRun:
         )
 
     def leave(self, timeout: float) -> None:
-        """The agent ends: the executor is closed, its jobs go on where it can leave them."""
+        """Close the executor because the agent stops. Jobs continue if it can leave them."""
         self._calls.put(self._end_life)
         self._calls.put(None)
         self._thread.join(timeout)
 
-    # -- the thread of the run -----------------------------------------------------------------
+    # -- the run's thread ----------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -148,7 +149,7 @@ class HostedRun:
                     call()
                     continue
                 self._perform(call)
-            except Exception:  # what comes next would be carried out by nobody
+            except Exception:  # must survive: nothing else performs the next call
                 _log.exception("run %s: a call failed", self.tag)
             if self._executor is None and self._over(self):
                 return
@@ -173,11 +174,11 @@ class HostedRun:
             return
         try:
             self._carry_out(what or "", call, answer)
-        except (Exception, SystemExit) as error:  # what a plugin may raise is anything
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s: %s failed", self.tag, what)
             answer.fault.CopyFrom(from_error(error))
-            # What of it was told already is not known: the next question goes to another life.
+            # Its events may be incomplete, so the next question starts another life.
             self._broken = self._broken or (what == "reattach" and answer.fault.code != BLIND)
         self._answers[call.id] = answer
         if len(self._answers) > _REMEMBERED:
@@ -186,7 +187,7 @@ class HostedRun:
 
     def _refusal(self, call: pb.Call, what: str | None) -> pb.Fault | None:
         if call.epoch < self._folder.epoch:
-            message = f"another controller steers run {self.tag}"
+            message = f"another controller has run {self.tag}"
             return pb.Fault(message=message, code="stale")
         if what == "open" or (what == "close" and self._executor is None):
             return None
@@ -207,7 +208,7 @@ class HostedRun:
             jobs = [job for job in to_jobs(call.submit.jobs) if job.id not in self._handed]
             names = [job.id for job in jobs]
             if jobs:
-                # Before: their first events may come while they are being submitted.
+                # Before submitting, because their first events may come during it.
                 self._handed.update(names)
                 self._active.update(names)
                 try:
@@ -245,41 +246,41 @@ class HostedRun:
             self._handed.difference_update(jobs_over)
             answer.done.SetInParent()
         else:
-            raise ExecutorError("a call of a kind that is not known here", code="unknown-call")
+            raise ExecutorError("unknown kind of call", code="unknown-call")
 
     def _cancel_for_service(self, call: pb.Call) -> None:
-        """Carries out the service's own request, on behalf of a person: only to cancel."""
+        """Carry out a request of the service itself, made by a person. Only cancel is allowed."""
         if self._executor is None or call.WhichOneof("what") != "cancel":
             return
         jobs = list(call.cancel.jobs) or list(self._active)
         try:
             self._executor.cancel(jobs)
         except (Exception, SystemExit) as error:  # nobody waits for an answer
-            _log.warning("run %s: jobs could not be cancelled: %s", self.tag, error)
+            _log.warning("run %s: cannot cancel jobs: %s", self.tag, error)
 
     # -- lives ---------------------------------------------------------------------------------
 
     def _open(self, epoch: int, answer: pb.Answer) -> None:
-        """Take part: go on with the life there is, or begin another."""
+        """Open the run: continue the current life, or begin another."""
         opened = pb.Opened()
         try:
             if epoch > self._folder.epoch or self._executor is None or self._broken:
                 self._end_life()
                 if epoch > self._folder.epoch:
                     self._folder.begin_epoch(epoch)
-                    # The earlier controller may have them in its journal: none comes twice.
+                    # The previous controller may have journaled them; none may come twice.
                     self._kept.clear()
                 self._begin_life()
             self._tell_opened(opened)
-        except (Exception, SystemExit) as error:  # what a plugin may raise is anything
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
-                _log.exception("run %s could not be opened", self.tag)
+                _log.exception("cannot open run %s", self.tag)
             answer.fault.CopyFrom(from_error(error))
             self._answer(answer)
             return
         answer.opened.CopyFrom(opened)
         self._answer(answer)
-        # Not before: a run does not know this life yet.
+        # Not earlier: the run does not know this life yet.
         self.outbox.rewind()
         self._news()
 
@@ -302,9 +303,9 @@ class HostedRun:
             output.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise ExecutorError(
-                f"the folder for a run cannot be made: {output}",
+                f"cannot create the run's folder {output}",
                 cause=error.strerror or str(error),
-                hint="start the member with --state elsewhere",
+                hint="start the member with another --state",
                 code="no-folder",
             ) from None
         self._home = self._folder.name()
@@ -313,8 +314,7 @@ class HostedRun:
         self._answers.clear()
         self._handed, self._active = set(), set()
         self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
-        # Two members may be on one machine or in one queue: their jobs must not be taken for one
-        # another's.
+        # Two members may share a machine or a queue; keep their jobs apart.
         tag = f"{self.tag}.{self._member.replace('/', '.')}"
         run = Run(tag=tag, folder=output, clock=self._clock, state=state)
         executor.open(run, lambda events: self._emit(outbox, events))
@@ -323,21 +323,21 @@ class HostedRun:
 
     def _end_life(self) -> None:
         executor, self._executor = self._executor, None
-        self.outbox = Outbox("")  # from here on nothing that it emits is kept
+        self.outbox = Outbox("")  # drop what it emits from here on
         self._kept.close()
         self._stats.leave(self.tag)
         if executor is None:
             return
         try:
             executor.close()
-        except (Exception, SystemExit):  # it broke its contract; it is gone in any case
-            _log.exception("run %s: the executor could not be closed", self.tag)
+        except (Exception, SystemExit):  # it broke its contract, but it is gone
+            _log.exception("run %s: cannot close the executor", self.tag)
         with contextlib.suppress(OSError):
-            (self._folder.path / "output").rmdir()  # an empty one is of no use to anybody
+            (self._folder.path / "output").rmdir()  # remove it if it is empty
         _log.info("run %s is closed", self.tag)
 
     def _emit(self, outbox: Outbox, events: Sequence[Event]) -> None:
-        """Events of the executor, on any of its threads."""
+        """Take events from the executor, on any of its threads."""
         if outbox is not self.outbox:
             return
         messages, sent = [], []
@@ -351,7 +351,7 @@ class HostedRun:
             try:
                 messages.append(from_event(event))
             except (TypeError, ValueError) as error:
-                _log.error("run %s: an event cannot be sent on: %r: %s", self.tag, event, error)
+                _log.error("run %s: cannot send an event: %r: %s", self.tag, event, error)
             else:
                 sent.append(event)
         self._stats.add(self.tag, sent)
@@ -360,15 +360,17 @@ class HostedRun:
                 self._kept.add(outbox.end, sent, messages)
             added = outbox.add(messages)
         if not added:
-            _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
+            _log.error("run %s: too many unsent events; closed until the run is back", self.tag)
             self.outbox, self._broken = Outbox(""), True
             self._room = min(self._room * 2, _MOST_ROOM)
             self._calls.put(self._overflow)
         self._news()
 
     def _overflow(self) -> None:
-        """No more events could be kept: the run must find its jobs again. It is told, if it is
-        there, with an answer to no call."""
+        """End the life because its events overflowed, so that the run must find its jobs again.
+
+        If the run is connected, an answer without a call tells it.
+        """
         if self._broken and not self.outbox.life:
             self._end_life()
             self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._folder.epoch))

@@ -1,9 +1,9 @@
 """Rows and problems that a run has not acknowledged, on disk: they outlive the member agent.
 
-An executor that is asked what became of its jobs repeats their events, but neither rows nor
-problems. So the agent writes these to a file before it sends them, with the life and the number
-that they have there (``event_stream``), and sends them again in its next life under both. The run's
-inbox drops those that it has by then.
+After a restart an executor repeats the events of its jobs, but neither rows nor problems. So the
+agent writes these to a file before it sends them, with the life and the number that they have there
+(``event_stream``), and resends them in its next life under both. The run's inbox drops those it
+already has.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["KEPT", "KeptEvents", "origin_of"]
 
-#: Types of events that no executor tells again after a restart, so they are kept.
+#: Types of events that no executor repeats after a restart, so they are kept.
 KEPT = (Observed, Problem)
-#: At most so many are kept; more are lost if the agent is killed.
+#: At most so many are kept. Beyond that, events are lost if the agent is killed.
 _MOST = 100_000
 #: Above this size (bytes) the file is rewritten without acknowledged events.
 _LARGE = 1_000_000
@@ -58,7 +58,7 @@ class KeptEvents:
                     timestamp, data = json.loads(line)
                     event = pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=data))
                 except (TypeError, ValueError):
-                    continue  # half a line, from the moment of a kill
+                    continue  # a partial line, from a kill while writing
                 events.append(event)
                 self._lines.append((len(events), line + b"\n"))
             return events
@@ -82,17 +82,17 @@ class KeptEvents:
             try:
                 if self._file is None:
                     self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
-                    self._file.write(b"\n")  # the end may be half a line
+                    self._file.write(b"\n")  # the end may be a partial line
                 self._file.write(b"".join(line for _, line in lines))
             except OSError as error:
                 if not self._failed:
-                    _log.warning("%s cannot be written: %s", self._path, error.strerror)
+                    _log.warning("cannot write %s: %s", self._path, error.strerror)
                 self._failed = True
             else:
                 self._lines.extend(lines)
 
     def acknowledge(self, life: str, number: int) -> None:
-        """Drop the events up to this number of a life, which is ignored if it is not this one."""
+        """Drop the events up to this number. Ignored unless ``life`` is the current one."""
         with self._lock:
             lines = self._lines
             if life != self._life or not lines or lines[0][0] > number:
@@ -107,10 +107,10 @@ class KeptEvents:
                     self._close()
                     write_atomically(self._path, b"".join(line for _, line in lines))
             except OSError:
-                pass  # what is sent again once too often is dropped at its destination
+                pass  # a repeated event is dropped at its destination
 
     def clear(self) -> None:
-        """Drop all events: nobody waits for them any more."""
+        """Drop all events, because nobody waits for them any more."""
         with self._lock:
             self._close()
             self._lines.clear()
@@ -133,7 +133,7 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and the number in which an event was first sent; None if in this one."""
+    """Return the life and number under which an event was first sent, or None if in this life."""
     data = message.other.data
     if _ORIGIN not in data:
         return None

@@ -1,9 +1,8 @@
 """Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
 
-They send no credential: only members that were named when the service was started (``--legacy``)
-may be spoken of without one. What they say of the object's group and version is not looked at. A
-request that is wrong is answered with ``ERROR`` and a reason, as those clients expect, and not with
-a status of gRPC.
+These clients send no credential, so only members that were named at the start (``--legacy``) can be
+resized without one. The object's group and version are ignored. A bad request is answered with
+``ERROR`` and a reason, as those clients expect, not with a gRPC status.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ensemble_service.servicer import EnsembleServicer
 
 __all__ = ["LegacyServicer"]
 
-#: Denials that only say that the size is what it may be already.
+#: Denials that only mean that the member may already have this size.
 _AT_BOUND = frozenset({"at-maximum", "at-minimum"})
 _STATES = ("new", "depend", "priority", "sched", "run", "cleanup", "inactive")
 _NODES = {
@@ -37,7 +36,7 @@ _NODES = {
 
 
 class LegacyServicer(api.EnsembleOperatorServicer):
-    """``EnsembleOperator``. ``legacy`` are members in full that need no credential here."""
+    """``EnsembleOperator``. ``legacy`` are full names of members that need no credential here."""
 
     def __init__(
         self, current: EnsembleServicer, resizes: Resizes, legacy: Collection[str]
@@ -47,8 +46,7 @@ class LegacyServicer(api.EnsembleOperatorServicer):
         self._legacy = frozenset(legacy)
 
     def stand_in(self, request: old.StatusRequest | old.ActionRequest) -> Identity | None:
-        """The identity of a caller without a credential: the member itself, if it is one of those
-        named."""
+        """Identify a caller without a credential as the member, if it is a legacy one."""
         try:
             member = member_name(request.name)
         except UsageError:
@@ -57,10 +55,10 @@ class LegacyServicer(api.EnsembleOperatorServicer):
             return None
         return Identity("member", member.partition("/")[0], member)
 
-    # -- the size -------------------------------------------------------------------------------
+    # -- resize ---------------------------------------------------------------------------------
 
     async def RequestAction(self, request: old.ActionRequest, context: Any) -> old.Response:  # noqa: N802
-        """``grow`` or ``shrink`` a member."""
+        """Grow (``grow``) or shrink (``shrink``) a member."""
         who = caller()
         try:
             member = member_name(request.name)
@@ -81,10 +79,10 @@ class LegacyServicer(api.EnsembleOperatorServicer):
         }
         return old.Response(payload=json.dumps(content), status=_result(answer))
 
-    # -- the status -----------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------
 
     async def RequestStatus(self, request: old.StatusRequest, context: Any) -> old.Response:  # noqa: N802
-        """How a member stands."""
+        """Return the status of a member."""
         try:
             member = member_name(request.name)
         except UsageError as error:
@@ -109,9 +107,9 @@ def _result(answer: Resized) -> old.Response.ResultType.ValueType:
 
 
 def _delta(action: str, payload: str) -> int:
-    """The change that is asked for. Raises :class:`UsageError`."""
+    """Return the requested change of size. Raise :class:`UsageError`."""
     if action not in ("grow", "shrink"):
-        raise UsageError(f"unknown action {action[:100]!r}", cause="there are 'grow' and 'shrink'")
+        raise UsageError(f"unknown action {action[:100]!r}", cause="use 'grow' or 'shrink'")
     try:
         content = json.loads(payload) if payload.strip() else {}
     except (ValueError, RecursionError):
@@ -128,12 +126,12 @@ def _delta(action: str, payload: str) -> int:
     if action == "shrink":
         return -abs(count)
     if count <= 0:
-        raise UsageError(f"cannot grow by {str(count)[:30]}", cause="it takes at least 1")
+        raise UsageError(f"cannot grow by {str(count)[:30]}", cause="the smallest change is 1")
     return count
 
 
 def _told(status: pb.MemberStatus) -> Mapping[str, Any]:
-    """A member's status in the words of the first implementation, and what there is beside."""
+    """Return a member's status with the fields of the first implementation, and new ones."""
     gauges = status.gauges
     groups = {
         group.name: {
@@ -164,7 +162,7 @@ def _told(status: pb.MemberStatus) -> Mapping[str, Any]:
 
 
 def _whole(value: float) -> float | int | None:
-    """A count as a whole number, as those clients had it."""
+    """Return a count as a whole number, as those clients expect."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else value

@@ -1,8 +1,8 @@
-"""Owners of listening sockets on this machine: to whom a token would go in plaintext.
+"""Owners of listening sockets on this machine: checks who would receive a token in plaintext.
 
-Any user may listen on a loopback port that is free, and wait for tokens. On Linux the kernel says
-whose a listening socket is (``/proc/net/tcp``, ``tcp6``); ``channel`` asks before each call that
-carries a token in plaintext.
+Any user may listen on a free loopback port and wait for tokens. On Linux the kernel says who owns a
+listening socket (``/proc/net/tcp``, ``tcp6``). ``channel`` checks before each call that carries a
+token in plaintext.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from pathlib import Path
 
 __all__ = ["foreign_owner", "nobody_listens"]
 
-#: The kernel's tables, and its number for a socket that listens.
+#: The kernel's tables, and its state number for a listening socket.
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
 
 def foreign_owner(host: str, port: int) -> str | None:
-    """The other user who takes connections to this loopback address, in words for an error;
-    ``None`` where there is none."""
+    """Return the foreign user who listens on this loopback address, in words for an error.
+
+    Returns ``None`` if there is no such user.
+    """
     for address, owner in _listeners(host, port):
         if owner not in (os.geteuid(), 0):
             return f"user {owner} listens on {address}, port {port}"
@@ -29,12 +31,12 @@ def foreign_owner(host: str, port: int) -> str | None:
 
 
 def nobody_listens(host: str, port: int) -> bool:
-    """True if nobody listens: it may be anybody, soon. ``False`` where the system does not say."""
+    """Return True if nobody listens; somebody may, soon. ``False`` if unknown."""
     return not _listeners(host, port) and any(table.exists() for table in _TABLES)
 
 
 def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, int]]:
-    """The addresses that are listened on, each with whose the socket is."""
+    """Return the listening addresses, each with its socket's owner."""
     wanted = _addresses(host)
     found = []
     for table in _TABLES:
@@ -53,7 +55,7 @@ def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, in
 
 
 def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
-    """The addresses that a connection to this host may go to."""
+    """Return the addresses that a connection to this host may use."""
     bare = host.strip("[]").partition("%")[0]
     found: set[IPv4Address | IPv6Address] = set()
     for kind in (IPv4Address, IPv6Address):
@@ -66,7 +68,7 @@ def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
 
 
 def _parsed(where: str) -> IPv4Address | IPv6Address:
-    """An address as the kernel writes it: words of four bytes in the machine's own order."""
+    """Parse an address in the kernel's format: four-byte words in native byte order."""
     words = [int(where[at : at + 8], 16) for at in range(0, len(where), 8)]
     data = struct.pack(f"={len(words)}I", *words)
     if len(words) == 1:

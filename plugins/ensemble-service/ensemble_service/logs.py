@@ -1,7 +1,7 @@
-"""The service's log: one line for each thing that happened, as JSON or for people.
+"""The service's log: one line per event, as JSON or for people.
 
-Each line is an event (a few words that never vary) and fields. Nothing of what a caller sent as its
-credential is ever a field. Used by every part of the running service.
+Each line has an event (a few constant words) and fields. A credential is never a field. Used by
+every part of the running service.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["configure", "tell"]
 Level = Literal["debug", "info", "warning", "error"]
 
 _LOGGER = logging.getLogger("ensemble_service")
-_LOGGER.addHandler(logging.NullHandler())  # nothing is printed unless that was asked for
+_LOGGER.addHandler(logging.NullHandler())  # no output unless it is configured
 _FIELDS = "ensemble_fields"
 _LONGEST = 2_000
 
 
 def tell(event: str, level: Level = "info", **fields: object) -> None:
-    """Log that ``event`` happened. ``fields`` are plain data."""
+    """Log ``event``. ``fields`` are plain data."""
     number = getattr(logging, level.upper())
     if _LOGGER.isEnabledFor(number):
         _LOGGER.log(number, event, extra={_FIELDS: fields})
@@ -32,7 +32,7 @@ def tell(event: str, level: Level = "info", **fields: object) -> None:
 def configure(
     form: Literal["text", "json"] = "text", level: Level = "info", stream: TextIO | None = None
 ) -> None:
-    """Send the service's log, and what gRPC has to say, to ``stream`` (stderr)."""
+    """Send the service's log, and gRPC's, to ``stream`` (stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     for name in ("ensemble_core", "ensemble_service", "grpc"):

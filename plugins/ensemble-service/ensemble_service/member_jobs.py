@@ -1,7 +1,7 @@
-"""Jobs of one member that are not over, and what is known of each.
+"""Active jobs of one member, and what the run knows of each.
 
-``member_proxy`` has one :class:`MemberJobs` for its member; what a job's end is that nobody tells
-of any more is decided here.
+``member_proxy`` has one :class:`MemberJobs` for its member. It also decides how a job ended if the
+member no longer reports it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ __all__ = ["MemberJob", "MemberJobs"]
 
 @dataclass(slots=True)
 class MemberJob:
-    """A job that is not over. ``data`` is kept until the member is known to have it; ``newest`` is
-    the time of its newest event, and events up to ``since`` were seen in an earlier life: both by
-    the member's own clock. ``events`` counts those that came."""
+    """An active job.
+
+    ``data`` is kept until the member is known to have the job. ``newest`` is the time of its newest
+    event; events up to ``since`` were seen in an earlier life. Both are by the member's clock.
+    ``events`` is the number of events received.
+    """
 
     data: pb.Job | None
     newest: float = 0.0
@@ -29,31 +32,38 @@ class MemberJob:
 
 
 class MemberJobs(dict[str, MemberJob]):
-    """The jobs by their ids."""
+    """The active jobs, by id."""
 
     def unsent(self) -> dict[str, pb.Job]:
-        """Jobs that the member does not have, with what is to be sent."""
+        """Return the jobs that the member does not have, with the data to send."""
         return {name: job.data for name, job in self.items() if not job.sent and job.data}
 
     def to_ask(self, asked: Collection[str]) -> list[str]:
-        """Jobs that another life of the member is to be asked about, but for those that it was.
-        What comes of them from here on is newer than now, or comes again: not to be called again
-        when the question is only sent again, for by then some of what is newer may have come."""
+        """Return the jobs to ask a new life of the member about, except ``but``'s.
+
+        Later events are new, or repeats of the answer. Don't call this again when only the question
+        is resent: by then newer events may have come.
+        """
         names = [name for name, job in self.items() if job.sent and name not in asked]
         for name in names:
             self[name].since = self[name].newest
         return names
 
     def moved(self) -> None:
-        """An agent with another folder has taken over. The earlier one may be stopped only, and
-        still submit what it was sent: what this one does not know is not submitted again."""
+        """Note that an agent with another folder has taken over.
+
+        The previous one may only be paused, and still submit what it was sent. So jobs that this
+        one does not know are not submitted again.
+        """
         for job in self.values():
             if job.sent:
                 job.data = None
 
     def found(self, names: Iterable[str], known: Mapping[str, bool]) -> list[str]:
-        """Take in which of these another life knows; those that are lost. What it never received
-        is unsent again."""
+        """Take in which of these jobs a new life knows. Return the lost ones.
+
+        Jobs that the member never received become unsent again.
+        """
         lost: list[str] = []
         for name in names:
             job = self.get(name)
@@ -68,7 +78,7 @@ class MemberJobs(dict[str, MemberJob]):
         return lost
 
     def is_news(self, event: JobEvent) -> bool:
-        """True if a job's event was not seen before; it is taken in."""
+        """Take in a job's event. Return whether it is new."""
         job = self.get(event.job)
         if job is None or event.timestamp <= job.since:
             return False
@@ -79,8 +89,8 @@ class MemberJobs(dict[str, MemberJob]):
         return True
 
     def take_back(self, jobs: Iterable[str], now: float, member: str) -> list[Event]:
-        """The events of jobs that are cancelled before they were sent."""
-        note = f"before member {member} was asked to run it"
+        """Return the events of jobs that were cancelled before they were sent."""
+        note = f"before it was sent to member {member}"
         context = {"type": "cancel", "severity": 0, "note": note}
         events: list[Event] = []
         for job in jobs:

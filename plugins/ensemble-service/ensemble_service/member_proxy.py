@@ -1,11 +1,12 @@
-"""Member proxy: one member as a run's controller sees it; retries, acknowledgements, its jobs.
+"""Member proxy: one member as a run's controller sees it, with retries, acknowledgements and jobs.
 
-The executor ``remote`` has one :class:`MemberProxy` for each member, and calls it with its lock
-held. Calls are sent in order and sent again until they are answered; the member answers each once
-and carries it out once. Within a *life* of the member's agent nothing is lost and nothing comes
-twice, for events are numbered. Where another life has begun, the member is first asked which jobs
-it knows: what it never received is submitted again, events follow from the newest that was seen,
-and what has vanished is reported as lost. Only then does what waited go on.
+The executor ``remote`` has one :class:`MemberProxy` for each member, and calls it while holding its
+lock. Calls are sent in order and resent until they are answered; the member carries each out once.
+Within a *life* of the member's agent, events are numbered, so nothing is lost or repeated.
+
+When another life begins, the proxy first asks the member which jobs it knows. Jobs that never
+arrived are resubmitted. Events continue from the newest one seen. Jobs that vanished are reported
+as lost. Only then are the waiting calls sent.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ __all__ = ["MemberProxy", "RunContext"]
 
 #: Seconds until a member is asked again to take part.
 _AGAIN = 2.0
-#: Times a second, and at once, that a member's gauges are told of as soon as they change.
+#: Updates of a member's gauges that are passed on immediately: per second and burst.
 _GAUGE_RATE = (20.0, 200.0)
-#: Capabilities that one may have.
+#: Most capabilities of one member.
 _MOST_CAPABILITIES = 100
 
 
 class MemberProxy:
-    """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
+    """One member. ``present``: it is connected. ``open``: calls can be sent to it."""
 
     def __init__(self, name: str, run: RunContext, offsets: tuple[int, int] = (0, 0)) -> None:
         self.name = name
         self._run = run
         self.present = False
         self.state: Literal["away", "opening", "asking", "open"] = "away"
-        #: Why it could not be opened, the last time.
+        #: Why it could not be opened the last time.
         self.refusal: ExecutorError | None = None
         self._told_refusal = ""
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
         self.jobs = MemberJobs()
-        #: What the run asked about and the member answered, until it is fetched.
+        #: The member's answers to the run's questions, until they are fetched.
         self.found: dict[str, bool] = {}
-        #: Whether it cannot say of jobs whether they ever arrived.
+        #: Whether the member cannot say if a job ever arrived.
         self.blind = False
         #: The folder of the run at the member.
         self._home = ""
@@ -71,7 +72,7 @@ class MemberProxy:
         self._absence = Absence(name, run)
         self._opening = 0
         self._calls = PendingCalls(name, run, self.jobs)
-        #: Requests for another size that the run has heard no outcome of.
+        #: Resize requests without an outcome so far.
         self._resizes: dict[str, pb.Resize] = {}
         self._admission = EventAdmission(
             name,
@@ -83,12 +84,12 @@ class MemberProxy:
             offsets=offsets,
             shared=run.shared,
         )
-        #: Gauges that have changed and were not told of yet: see :meth:`tick`.
+        #: Changed gauges that are not passed on yet: see :meth:`tick`.
         self._untold: set[str] = set()
         self._gauge_turns = RateLimiter(*_GAUGE_RATE)
-        #: Whether it says that another controller has the run.
+        #: Whether it reports that another controller has the run.
         self.disowned = False
-        #: When to do again what could not be done.
+        #: When to retry what failed.
         self._again: float | None = None
 
     @property
@@ -97,7 +98,7 @@ class MemberProxy:
 
     @property
     def opened(self) -> bool:
-        """True if it ever took part."""
+        """Return whether the member ever took part."""
         return self._inbox.life is not None
 
     @property
@@ -105,13 +106,13 @@ class MemberProxy:
         return STRANGERS in self.capabilities
 
     def waits(self, kind: Kind) -> bool:
-        """True if a call of this kind has not been answered."""
+        """Return whether a call of this kind is unanswered."""
         return any(each.kind == kind and not each.own for each in self._calls)
 
-    # -- what the run wants --------------------------------------------------------------------
+    # -- requests of the run -------------------------------------------------------------------
 
     def submit(self, messages: Sequence[pb.Job], names: Sequence[str]) -> None:
-        """Hand jobs to the member, or keep them until it is there."""
+        """Hand jobs to the member, or keep them until it is connected."""
         begin = 0
         for part in in_parts(messages):
             ids = list(names[begin : begin + len(part)])
@@ -123,8 +124,9 @@ class MemberProxy:
         self._pump()
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Cancel those of these jobs that are the member's; it is not asked of jobs that were
-        never sent to it."""
+        """Cancel those of these jobs that belong to the member. Jobs that were never sent are
+        dropped.
+        """
         mine = [job for job in jobs if job in self.jobs]
         unsent = {job for job in mine if not self.jobs[job].sent}
         if unsent:
@@ -135,7 +137,7 @@ class MemberProxy:
         self._pump()
 
     def resize(self, request: str, delta: int, when_busy: str) -> None:
-        """Ask for another size; the outcome comes as an event."""
+        """Request another size. The outcome arrives as an event."""
         resize = pb.Resize(request=request, delta=delta, when_busy=when_busy)
         self._resizes[request] = resize
         self._calls.put("resize").resize = resize
@@ -150,13 +152,13 @@ class MemberProxy:
         self._pump()
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """The member need not remember these."""
+        """Let the member forget these jobs."""
         if self.opened:
             self._calls.put("forget", list(jobs))
             self._pump()
 
     def close(self) -> None:
-        """The run leaves."""
+        """Leave the run."""
         if self.present and (self.opened or self.state != "away"):
             self._calls.put("close")
             self._pump()
@@ -164,12 +166,12 @@ class MemberProxy:
     # -- sending -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what may be sent."""
+        """Send the calls that can be sent."""
         if self.state in ("open", "asking"):
             self._calls.send(own=self.state == "asking")
 
     def ask_to_open(self) -> None:
-        """Take part, or say that one is back. What waits goes on with the answer."""
+        """Take part, or announce a reconnection. Waiting calls are sent after the answer."""
         self.state = "opening"
         self._again = time.monotonic() + UNANSWERED
         self._opening = self._run.number()
@@ -177,16 +179,16 @@ class MemberProxy:
         call.open.SetInParent()
         self._run.send(pb.FromRun(call=call))
 
-    # -- coming and going ----------------------------------------------------------------------
+    # -- connection ----------------------------------------------------------------------------
 
     def came(self) -> None:
-        """The member is connected."""
+        """Handle the member's connection."""
         self.present = True
         self._absence.end()
         self.ask_to_open()
 
     def went(self, now: float) -> None:
-        """The member is away, or the service is. ``now`` is monotonic, in seconds."""
+        """Handle the loss of the member or the service at ``now`` (monotonic seconds)."""
         self.present = False
         self._absence.begin(now)
         self._interrupt()
@@ -196,7 +198,7 @@ class MemberProxy:
         self._calls.interrupt()
 
     def tick(self, now: float) -> None:
-        """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
+        """Do what is due at ``now`` (monotonic seconds): acknowledge, retry, report absences."""
         if self._untold:
             paths, self._untold = self._untold, set()
             self._run.gauges(paths, self._run.clock())
@@ -211,14 +213,13 @@ class MemberProxy:
         self._absence.tick(now, self.jobs, self.opened)
 
     def away_with(self, group: str) -> bool:
-        """True if the member is away: the run takes this group, of which it may have jobs, for away
-        until it is back."""
+        """Return whether the run considers this group away because the member is."""
         return self._absence.of_group(group, self.present)
 
     # -- answers -------------------------------------------------------------------------------
 
     def answered(self, answer: pb.Answer, now: float) -> None:
-        """An answer came; ``now`` is monotonic, in seconds."""
+        """Handle an answer received at ``now`` (monotonic seconds)."""
         what = answer.WhichOneof("what")
         if answer.id == self._opening and self.state == "opening":
             if what == "opened":
@@ -247,22 +248,22 @@ class MemberProxy:
         self._pump()
 
     def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
-        """True if a fault only means that the call has to be made again."""
+        """Return True if a fault only means that the call must be repeated."""
         code = fault.code
         if code == "stale":
             self._disown(fault, now)
             return True
         if code == "away":
-            waiting.sent = False  # its presence is told when it is back
+            waiting.sent = False  # its presence is reported when it is back
             return True
         if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
-            # Its queue cannot be asked now: as long as that is so, nothing is known of any job.
+            # Its queue cannot be reached, so no job's state can be known now.
             self._interrupt()
             self._not_opened(fault, now)
             return True
         if code == "not-open":
             waiting.sent = False
-            # Of several that are under way only the first comes here: the others are not any more.
+            # If several calls are in progress, only the first one's answer gets here.
             self._interrupt()
             self.ask_to_open()
             return True
@@ -278,7 +279,7 @@ class MemberProxy:
                 str(error),
             )
         elif waiting.kind == "cancel":
-            message = f"{len(waiting.jobs)} jobs could not be cancelled: {error}"
+            message = f"cannot cancel {len(waiting.jobs)} jobs: {error}"
             self._run.tell([Problem(now, message, "error", tuple(waiting.jobs))])
         elif waiting.kind == "resize":
             assert waiting.resize is not None
@@ -292,7 +293,9 @@ class MemberProxy:
             self._blind(waiting, error)
 
     def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
-        """Nothing can be known of these jobs. None is submitted again: it may have arrived."""
+        """Report that nothing can be known of these jobs. They may have arrived, so none is
+        resubmitted.
+        """
         self._run.warn(str(error))
         if waiting.own:
             self._give_up([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
@@ -302,7 +305,7 @@ class MemberProxy:
             self.jobs.pop(job, None)
 
     def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
-        """These jobs are over, and this is the last that is heard of them."""
+        """Report these jobs as over and ignore their later events."""
         now = self._run.clock()
         context = {"type": kind, "severity": 0, "note": note}
         events: list[Event] = []
@@ -331,7 +334,7 @@ class MemberProxy:
         self._again = now + _AGAIN
 
     def _disown(self, fault: pb.Fault, now: float) -> None:
-        """It obeys another controller, as it says: nothing is asked of it but that again."""
+        """Stop requests to a member that says it obeys another controller; keep asking it."""
         self._interrupt()
         self._again = now + _AGAIN
         if not self.disowned:
@@ -339,12 +342,15 @@ class MemberProxy:
             self._run.stale(self.name, clean(fault.message))
 
     def _queue_lost(self, event: ExecutorLost) -> None:
-        """Its executor's queue is gone. It is asked to begin anew until that is back; then it says
-        what became of its jobs. The run, and what other members do, goes on."""
+        """Handle the loss of the member's queue.
+
+        The member is asked to begin another life until the queue is back; then it reports its jobs.
+        The run and other members continue.
+        """
         hint = f"\n  hint: {event.hint}" if event.hint else ""
         self._run.warn(
             f"executor {clean(event.executor, 100)} of member {self.name} lost its queue: "
-            f"{event.reason}; what it has to do waits until the queue is back{hint}"
+            f"{event.reason}; its requests wait until the queue is back{hint}"
         )
         self._interrupt()
         self._again = time.monotonic() + _AGAIN
@@ -369,18 +375,20 @@ class MemberProxy:
             if earlier is not None:
                 self._ask_for_jobs()
                 self._ask_for_sizes()
-        # Asked again within a life, under the same id: what was replayed once must not come twice.
+        # Within a life the question keeps its id, so that events are replayed only once.
         self.state = "asking" if self._calls.asking else "open"
         self._pump()
 
     def _ask_for_jobs(self) -> None:
-        """In another life than before: ask which of our jobs the member knows."""
+        """In a new life, ask which of our jobs the member knows."""
         asked = {job for each in self._calls if each.kind == "reattach" for job in each.jobs}
         self._calls.put_parts("reattach", self.jobs.to_ask(asked), own=True)
 
     def _ask_for_sizes(self) -> None:
-        """In another life than before: an outcome that was on its way is gone with the earlier one.
-        What was carried out is answered again, and not carried out twice."""
+        """In a new life, repeat unanswered resize requests, since an outcome may have been lost.
+
+        The member answers those it carried out and does not repeat them.
+        """
         asked = {each.resize.request for each in self._calls if each.resize is not None}
         for request, resize in self._resizes.items():
             if request not in asked:
@@ -393,21 +401,21 @@ class MemberProxy:
                 if not found.get(name):
                     self.jobs.pop(name, None)
             return
-        note = f"member {self.name} knows nothing of this job any more: how it ended is not known"
+        note = f"member {self.name} no longer knows this job, so its outcome is unknown"
         self._give_up(self.jobs.found(waiting.jobs, found), "lost", note)
 
     def _all_asked(self) -> None:
-        """Submits again, before all else that waits, the jobs that the member never received."""
+        """Resubmit the jobs that the member never received, before all other waiting calls."""
         self._calls.submit_first(self.jobs.unsent())
         self.state = "open"
 
     # -- events --------------------------------------------------------------------------------
 
     def received(self, batch: pb.Batch) -> None:
-        """Events came."""
+        """Handle a batch of events."""
         new = self._inbox.new(batch.life, batch.first, batch.events)
         if new is None:
-            # Some before them did not arrive. They come again once the member is asked to.
+            # Earlier ones are missing. They come again when the member resends.
             if self.state == "open":
                 self._interrupt()
                 self.ask_to_open()

@@ -1,6 +1,6 @@
-"""Member statistics: gauges, and counts of jobs by group and state, from passing events.
+"""Member statistics: gauges, and job counts by group and state, computed from passing events.
 
-The member agent adds the events of all its runs here and asks for a beat.
+The member agent adds the events of all its runs here and sends the result in heartbeats.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["MemberStats"]
 
-#: Groups that are told of; more are left out, the oldest first.
+#: Most groups in a heartbeat. The oldest of more are left out.
 _MOST_GROUPS = 200
-#: The state that a job is in after an event.
+#: The state of a job after each event.
 _AFTER = {
     "submit": JobState.DEPEND,
     "depend": JobState.PRIORITY,
@@ -27,7 +27,7 @@ _AFTER = {
 
 
 class _Job:
-    """One job that is not over."""
+    """An active job."""
 
     __slots__ = ("cancelled", "failed", "group", "started", "state", "submitted")
 
@@ -40,7 +40,7 @@ class _Job:
 
 
 class _Group:
-    """Counts of one group's jobs, and sums of times in seconds."""
+    """Job counts of one group, and sums of times in seconds."""
 
     def __init__(self) -> None:
         self.waiting = self.running = self.success = self.failed = self.cancelled = 0
@@ -49,9 +49,9 @@ class _Group:
 
 
 class MemberStats:
-    """Counts jobs and remembers gauges. Safe from any thread.
+    """Counts jobs and stores gauges. Thread-safe.
 
-    ``changes`` grows whenever a gauge has changed.
+    ``changes`` increases whenever a gauge changes.
     """
 
     def __init__(self) -> None:
@@ -63,16 +63,18 @@ class MemberStats:
         self.changes = 0
 
     def gauges(self, values: Mapping[str, float]) -> None:
-        """Gauges as they are now; those that are not named stay. Raises ``TypeError`` or
-        ``ValueError``, and changes nothing, where one is no number."""
-        numbers = {path: float(value) for path, value in values.items()}  # or no beat could be made
+        """Update these gauges.
+
+        Raises ``TypeError`` or ``ValueError``, and changes nothing, if a value is not a number.
+        """
+        numbers = {path: float(value) for path, value in values.items()}
         with self._lock:
             if any(self._gauges.get(path) != value for path, value in numbers.items()):
                 self._gauges.update(numbers)
                 self.changes += 1
 
     def add(self, run: str, events: Iterable[Event]) -> None:
-        """Events of a run, in order."""
+        """Count events of a run, in order."""
         for event in events:
             if isinstance(event, Resources):
                 self.gauges(event.values)
@@ -81,7 +83,7 @@ class MemberStats:
                     self._job(run, event)
 
     def leave(self, run: str) -> None:
-        """Nothing more is known of a run's jobs: they are not counted as there any longer."""
+        """Stop counting a run's active jobs."""
         with self._lock:
             for key in [key for key in self._jobs if key[0] == run]:
                 job = self._jobs.pop(key)
@@ -148,7 +150,7 @@ class MemberStats:
         return group
 
     def beat(self) -> pb.Beat:
-        """The heartbeat message now."""
+        """Return the current heartbeat message."""
         beat = pb.Beat()
         with self._lock:
             for state, count in self._states.items():

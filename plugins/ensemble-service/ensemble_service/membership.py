@@ -1,4 +1,4 @@
-"""Membership of a run: members on record between controllers, and errors for absent ones.
+"""Membership of a run: which members it uses, kept between controllers, and errors for absent ones.
 
 For the executor ``remote``. Loads neither gRPC nor protobuf.
 """
@@ -17,19 +17,19 @@ __all__ = [
     "Membership",
     "away",
     "listed",
-    "meant",
     "no_such_member",
+    "similar_name",
     "taken_over",
 ]
 
-#: What is kept to find a run's members again.
+#: Version of the file.
 _FILE = "remote.json"
 
 
 class Membership:
-    """The members of a run that are on record, with what its later controllers must know of them.
+    """The recorded members of a run, with what its later controllers must know of them.
 
-    Raises :class:`ExecutorError` where that cannot be read or written down.
+    Raises :class:`ExecutorError` if the record cannot be read or written.
     """
 
     def __init__(self, run: Run) -> None:
@@ -38,19 +38,19 @@ class Membership:
         #: Whether an earlier controller had the run.
         self.resumed = kept is not None
         self._state: dict[str, Any] = {"groups": {}} if kept is None else kept
-        #: Later controllers have larger ones, whatever became of the clock.
+        #: Increases with each controller, even if the clock was set back.
         self.epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
         self._state["epoch"] = self.epoch
         _write(run, self._state)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members that jobs may have been submitted to."""
+        """Return the members that jobs may have been submitted to."""
         return tuple(self._state.get("members", ()))
 
     @property
     def default(self) -> str | None:
-        """The member for jobs that name none, where one was chosen. Kept with what comes next."""
+        """The member for jobs that name none, if one was chosen. Saved with the next change."""
         found = self._state.get("default")
         return None if found is None else str(found)
 
@@ -59,8 +59,7 @@ class Membership:
         self._state["default"] = name
 
     def know(self, name: str) -> None:
-        """Put a member on record. Where that cannot be written down, it stays unknown, so that the
-        next tries again."""
+        """Record a member. If that fails it stays unknown, so that the next call tries again."""
         known = self._state.setdefault("members", [])
         if name in known:
             return
@@ -72,21 +71,23 @@ class Membership:
             raise
 
     def clock(self, name: str) -> tuple[int, int]:
-        """Seconds that a member's clock is ahead: at least, and when it was last heard of."""
+        """Return by how many seconds a member's clock is ahead: at least, and when last seen."""
         least, offset = self._state.get("clocks", {}).get(name, (0, 0))
         return least, offset
 
     def set_clock(self, name: str, least: int, now: int) -> None:
-        """Put that on record."""
+        """Record both offsets of a member's clock."""
         self._state.setdefault("clocks", {})[name] = (least, now)
         _write(self.run, self._state)
 
     def assign(self, name: str, jobs: Iterable[str]) -> None:
-        """Put on record, before they are submitted, that jobs of these groups are this member's:
-        nothing that another one says of them is believed after a resume."""
+        """Record, before submitting, that jobs of these groups belong to this member.
+
+        After a resume, what another member says of them is not believed.
+        """
         groups = self._state.get("groups")
         if groups is None:
-            return  # a run that began before this was kept: all its members are asked
+            return  # the run is older than this record: ask all its members
         added = {group for group in map(_group, jobs) if name not in groups.get(group, ())}
         if not added:
             return
@@ -101,12 +102,13 @@ class Membership:
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
-        """The members that jobs of each group may have been submitted to; empty where that was not
-        kept."""
+        """Return the members that jobs of each group may have been submitted to, or nothing if
+        unknown.
+        """
         return self._state.get("groups") or {}
 
     def assigned(self, name: str, jobs: Mapping[str, float]) -> dict[str, float]:
-        """The jobs among these that may have been submitted to this member."""
+        """Return those of the jobs that may have been submitted to this member."""
         groups = self._state.get("groups")
         if groups is None:
             return dict(jobs)
@@ -114,12 +116,12 @@ class Membership:
 
 
 def _group(job: str) -> str:
-    """The group of a job, by its id (``GROUP.INDEX``)."""
+    """Return the group in a job's id (``GROUP.INDEX``)."""
     return job.rpartition(".")[0]
 
 
 def _read(run: Run) -> dict[str, Any] | None:
-    """The membership that was kept; ``None`` where there is none. Raises :class:`ExecutorError`."""
+    """Read the record; ``None`` if it does not exist. Raise :class:`ExecutorError`."""
     if run.state is None:
         return None
     try:
@@ -128,7 +130,7 @@ def _read(run: Run) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise ExecutorError(
-            f"what is known of the run's members cannot be read: {run.state / _FILE}",
+            f"cannot read the record of the run's members: {run.state / _FILE}",
             cause=str(error),
             code="no-state",
         ) from None
@@ -136,7 +138,7 @@ def _read(run: Run) -> dict[str, Any] | None:
 
 
 def _write(run: Run, state: Mapping[str, Any]) -> None:
-    """Keep it, beyond a crash of the machine. Raises :class:`ExecutorError`."""
+    """Write the record durably. Raise :class:`ExecutorError`."""
     if run.state is None:
         return
     path = run.state / _FILE
@@ -144,35 +146,35 @@ def _write(run: Run, state: Mapping[str, Any]) -> None:
         write_atomically(path, json.dumps(state).encode("utf-8"))
     except OSError as error:
         raise ExecutorError(
-            f"the run's members cannot be written down: {path}",
+            f"cannot write the record of the run's members: {path}",
             cause=error.strerror or str(error),
             code="no-state",
         ) from None
 
 
 def taken_over(run: Run | None) -> ExecutorError:
-    """Another controller has the run."""
+    """Return the error for a run that another controller has taken over."""
     return ExecutorError(
-        "another controller steers this run",
-        cause=f"the service knows a newer controller of {run.tag if run else 'it'}",
+        "another controller has taken over this run",
+        cause=f"the service has a newer controller of {run.tag if run else 'it'}",
         hint="look for another 'ensemble run' or 'ensemble resume' of it",
         code="taken-over",
     )
 
 
-def meant(name: str, there: Collection[str]) -> str | None:
-    """The member that may be meant by a name that none has."""
+def similar_name(name: str, there: Collection[str]) -> str | None:
+    """Return the existing member with the most similar name, or None."""
     return closest(name, sorted(there), 0.75)
 
 
 def no_such_member(
     absent: Sequence[str], present: Collection[str], target: str, namespace: str
 ) -> ExecutorError:
-    """These members are not there, or none at all is."""
+    """Return the error for members that are not connected."""
     there = sorted(present)
-    cause = f"there are {listed(there)}" if there else "no member is there"
-    hint = "'ensemble member start' starts one beside a queue"
-    near = meant(absent[0], there) if absent else None
+    cause = f"connected: {listed(there)}" if there else "no member is connected"
+    hint = "start one beside a queue with 'ensemble member start'"
+    near = similar_name(absent[0], there) if absent else None
     if near:
         hint = f"did you mean {near!r}? {hint}"
     what = f"member {absent[0]} is" if len(absent) == 1 else f"members {listed(absent)} are"
@@ -187,18 +189,18 @@ def no_such_member(
 
 
 def away(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError:
-    """These members did not come back in so many seconds."""
+    """Return the error for members that did not come back in time."""
     tag = run.tag if run is not None else "RUN"
     return ExecutorError(
         f"{'member' if len(names) == 1 else 'members'} {listed(names)} "
         f"{'is' if len(names) == 1 else 'are'} away",
         cause=f"waited {seconds:g} s",
-        hint=f"nothing is lost: 'ensemble resume {tag}' goes on once they are back",
+        hint=f"nothing is lost: continue with 'ensemble resume {tag}' once they are back",
         code="member-away",
         transient=True,
     )
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as they are said: 'a, b and c'."""
+    """Return names joined as in 'a, b and c'."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,9 +1,9 @@
-"""Message reader: a few messages of callers at once, so that what never ends takes no memory.
+"""Message reader: bounds how many messages of callers are read at once, and so the memory.
 
-``rpc_guard`` reads every message by it that a call begins with, once the caller is known. gRPC
-makes room for a message only while it is being read: of all others it holds no more than a stream's
-window. What an honest caller sends is there at once, so where there are too many without a
-credential, who has been reading longest gives way.
+``rpc_guard`` reads the first message of each call with it, once the caller is known. gRPC allocates
+memory for a message only while it is read; other calls hold at most one stream window. An honest
+caller's message arrives at once. So if too many callers without a credential are being read, the
+one that has taken longest is dropped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ensemble_service.refusal import Refused
 
 __all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
 
-#: Messages that are read at once: of one credential, and of all callers that have none.
+#: Messages read at once: per credential, and for all callers without one.
 _AT_ONCE, _NAMELESS_AT_ONCE = 4, 8
-#: Requests of one credential that are read or wait for their turn: each holds a stream's window.
+#: Requests of one credential that are read or queued; each holds a stream window.
 _IN_LINE = 128
-#: Credentials whose turns are remembered.
+#: Number of credentials whose queues are remembered.
 _MOST_READERS = 1_000
 
 
 class Messages:
-    """The messages of a call, as they come: gRPC's own iterator keeps each until the next."""
+    """The messages of a call as they come. gRPC's own iterator keeps each until the next."""
 
     def __init__(self, context: Any) -> None:
         self._read: Callable[[], Awaitable[Any]] = context.read
@@ -45,14 +45,14 @@ class Messages:
 
 
 class MessageReader:
-    """Reads the message that a call begins with. Raises :class:`Refused`."""
+    """Reads the first message of a call. Raises :class:`Refused`."""
 
     def __init__(self) -> None:
         self._turns: dict[Identity, _Turns] = {}
         self.nameless = _Places(_NAMELESS_AT_ONCE)
 
     async def read(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
-        """A message of a caller that is known."""
+        """Read a message of a known caller."""
         turns = self._turns.get(identity)
         if turns is None:
             if len(self._turns) >= _MOST_READERS:
@@ -61,8 +61,7 @@ class MessageReader:
         if turns.in_line >= _IN_LINE:
             raise Refused(
                 "RESOURCE_EXHAUSTED",
-                f"{_IN_LINE} requests with this credential wait to be read; ask again when some "
-                "were answered",
+                f"{_IN_LINE} requests with this credential are already queued; try again later",
             )
         turns.in_line += 1
         try:
@@ -72,12 +71,12 @@ class MessageReader:
             turns.in_line -= 1
 
     async def read_nameless(self, messages: AsyncIterator[bytes]) -> bytes:
-        """A message of a caller that is not known."""
+        """Read a message of an unknown caller."""
         return await self.nameless.read(messages)
 
 
 class _Turns:
-    """Of one credential: who is read, and how many are in line for that, these included."""
+    """Readers of one credential, with the number of queued and active ones."""
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(_AT_ONCE)
@@ -85,12 +84,11 @@ class _Turns:
 
 
 class _Places:
-    """A bounded set of places for messages in work; a newcomer gets the oldest's when all are
-    taken."""
+    """A bounded set of messages being read. When full, a newcomer replaces the oldest."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Those whose message is being read, the oldest first.
+        #: The messages being read, oldest first.
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     def __len__(self) -> int:
@@ -107,7 +105,7 @@ class _Places:
         try:
             return await next_message(messages)
         except asyncio.CancelledError:
-            if task in self._tasks:  # its time is over, or the caller is gone
+            if task in self._tasks:  # timed out, or the caller is gone
                 raise
             if sys.version_info >= (3, 11):
                 task.uncancel()
@@ -118,14 +116,14 @@ class _Places:
 
 
 class NoMessage(Refused):
-    """The caller has ended its side of the call."""
+    """The caller has closed its side of the call."""
 
     def __init__(self) -> None:
         super().__init__("INVALID_ARGUMENT", "the call ended before its message")
 
 
 async def next_message(messages: AsyncIterator[bytes]) -> bytes:
-    """The next message of a call. Raises :class:`NoMessage` where none follows."""
+    """Return the next message of a call. Raise :class:`NoMessage` after the last."""
     try:
         return await messages.__anext__()
     except StopAsyncIteration:

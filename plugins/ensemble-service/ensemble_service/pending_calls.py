@@ -1,4 +1,4 @@
-"""Pending calls of a run to a member: sent in order, and sent again until they are answered.
+"""Pending calls of a run to a member, sent in order and resent until they are answered.
 
 ``member_proxy`` has one :class:`PendingCalls` for its member.
 """
@@ -17,10 +17,9 @@ from ensemble_service.wire import MOST_IDS, in_parts
 
 __all__ = ["UNANSWERED", "Kind", "PendingCalls", "Waiting"]
 
-#: Calls that may wait for their answers at once.
+#: Calls in flight at once.
 _WINDOW = 16
-#: Seconds after which a call that was not answered is made again: a member that is busy with it
-#: answers it once, and twice.
+#: Seconds until an unanswered call is resent. A member that was only busy answers it twice.
 UNANSWERED = 60.0
 
 Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
@@ -28,7 +27,7 @@ Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 
 @dataclass(slots=True)
 class Waiting:
-    """A call that has not been answered yet."""
+    """An unanswered call."""
 
     id: int
     kind: Kind
@@ -36,12 +35,12 @@ class Waiting:
     resize: pb.Resize | None = None
     sent: bool = False
     when: float = 0.0
-    #: A question of the proxy itself, and not of the run: which jobs another life knows.
+    #: Whether the proxy itself asks (which jobs another life knows), not the run.
     own: bool = False
 
 
 class PendingCalls:
-    """Calls to one member. ``jobs`` are the member's, as its proxy changes them."""
+    """Calls to one member. ``jobs`` are the member's; the proxy updates them."""
 
     def __init__(self, member: str, run: RunContext, jobs: Mapping[str, MemberJob]) -> None:
         self._member = member
@@ -54,22 +53,22 @@ class PendingCalls:
 
     @property
     def asking(self) -> bool:
-        """True if a question of the proxy itself is not answered yet."""
+        """Return whether a question of the proxy itself is unanswered."""
         return any(each.own for each in self)
 
     def put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:
-        """Add a call, to be sent after all others."""
+        """Add a call to the end of the queue."""
         waiting = Waiting(self._run.number(), kind, jobs or [])
         self._waiting[waiting.id] = waiting
         return waiting
 
     def put_parts(self, kind: Kind, jobs: list[str], *, own: bool = False) -> None:
-        """Add calls about so many jobs, as many as that takes."""
+        """Add calls about these jobs, split into parts that fit in a message."""
         for begin in range(0, len(jobs), MOST_IDS):
             self.put(kind, jobs[begin : begin + MOST_IDS]).own = own
 
     def submit_first(self, jobs: Mapping[str, pb.Job]) -> None:
-        """Submit these jobs before all else that waits, instead of what was to be submitted."""
+        """Submit these jobs before everything else, replacing the waiting submissions."""
         later = {each.id: each for each in self if each.kind != "submit"}
         self._waiting = {}
         names, begin = list(jobs), 0
@@ -79,7 +78,7 @@ class PendingCalls:
         self._waiting.update(later)
 
     def withdraw(self, jobs: Collection[str]) -> None:
-        """Do not submit these jobs."""
+        """Drop these jobs from waiting submissions."""
         for waiting in list(self):
             if waiting.kind == "submit":
                 waiting.jobs = [job for job in waiting.jobs if job not in jobs]
@@ -87,7 +86,7 @@ class PendingCalls:
                     self.done(waiting)
 
     def send(self, *, own: bool) -> None:
-        """Send what may be sent: the proxy's own questions, or all others."""
+        """Send what can be sent: the proxy's own questions first, alone."""
         under_way = sum(waiting.sent for waiting in self)
         for waiting in list(self):
             if under_way >= _WINDOW:
@@ -100,33 +99,33 @@ class PendingCalls:
                 self._run.send(pb.FromRun(call=call))
 
     def message(self, number: int) -> pb.Call:
-        """A call of this number that says nothing yet."""
+        """Return a message with this call number and no content."""
         run = self._run
         return pb.Call(run=run.run, member=self._member, epoch=run.epoch, id=number)
 
     def sent(self, number: int) -> Waiting | None:
-        """The call of this number, if it was sent and is not answered."""
+        """Return the sent, unanswered call with this number, if any."""
         waiting = self._waiting.get(number)
         return waiting if waiting is not None and waiting.sent else None
 
     def done(self, waiting: Waiting) -> None:
-        """Forget a call: it was answered, or is not wanted any more."""
+        """Forget a call that was answered or is not wanted any more."""
         del self._waiting[waiting.id]
 
     def interrupt(self) -> None:
-        """Have all of them sent again: what was sent may not have arrived."""
+        """Mark all calls as unsent, because they may not have arrived."""
         for waiting in self:
             waiting.sent = False
 
     def repeat(self, now: float) -> None:
-        """Have those sent again that were not answered for long; ``now`` is monotonic, in s."""
+        """Resend calls that have been unanswered for too long; ``now`` is monotonic seconds."""
         for waiting in self:
             if waiting.sent and now - waiting.when > UNANSWERED:
                 waiting.sent = False
 
 
 def _fill(call: pb.Call, waiting: Waiting, jobs: Mapping[str, MemberJob]) -> None:
-    """Write into a message what is asked. Jobs that are submitted count as sent from here on."""
+    """Fill in a message. Jobs in a submission count as sent from here on."""
     kind = waiting.kind
     if kind == "submit":
         for name in waiting.jobs:

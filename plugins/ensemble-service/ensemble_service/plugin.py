@@ -1,6 +1,6 @@
 """Plugin record of the executor ``remote``, loaded by the entry point of that name.
 
-What it builds is in ``remote_executor``, which is imported when a run uses it: gRPC with it.
+The executor is in ``remote_executor``, which is imported, with gRPC, when a run uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["OPTIONS", "ensemble_executors"]
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
-    """A mark that makes an option a flag of every command that reaches the service."""
+    """Mark an option as a flag of every command that connects to the service."""
     commands = ["run", "resume", "cancel"]
     return {"x-ensemble-flag": {"metavar": metavar, "help": text, "commands": commands, **more}}
 
@@ -25,80 +25,86 @@ OPTIONS: Mapping[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "host": {
-            **_flag("HOST", "Where the ensemble service is."),
+            **_flag("HOST", "Host of the ensemble service."),
             "type": "string",
             "minLength": 1,
-            "description": "Where the ensemble service is; default localhost.",
+            "description": "Host of the ensemble service; default localhost.",
         },
         "port": {
             **_flag("PORT", "Its port."),
             "type": "integer",
             "minimum": 1,
             "maximum": 65535,
-            "description": "Its port; default 50051.",
+            "description": "Port of the ensemble service; default 50051.",
         },
         "name": {
-            "x-ensemble-flag": {"metavar": "NAME", "help": "The members' namespace."},
+            "x-ensemble-flag": {"metavar": "NAME", "help": "Namespace of the members."},
             "type": "string",
             "minLength": 1,
-            "description": "The namespace of the members that job groups name; default 'default'.",
+            "description": "Namespace of the members that job groups name; default 'default'.",
         },
         "default": {
             "type": "string",
             "minLength": 1,
-            "description": "The member for job groups that name none; default: the only one there.",
+            "description": "Member for job groups that name none; default: the only one connected.",
         },
         "members": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Members to wait for, some seconds, at the start; default: the file's.",
+            "description": (
+                "Members to wait for, for some seconds, at the start; default: those in the file."
+            ),
         },
         "token_file": {
             **_flag(
                 "FILE",
-                "A file with the token.  [default: $ENSEMBLE_TOKEN, or the file "
+                "File with the token.  [default: $ENSEMBLE_TOKEN, or the file "
                 "$ENSEMBLE_TOKEN_FILE]",
                 path=True,
             ),
             "type": "string",
             "minLength": 1,
-            "description": "A file with the credential; default: what ENSEMBLE_TOKEN or "
-            "ENSEMBLE_TOKEN_FILE say.",
+            "description": "File with the token; default: ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE.",
         },
         "ca": {
             **_flag(
                 "FILE",
-                "The authority to check the service by.  [default: $ENSEMBLE_CA; of a service on "
-                "this machine, the ca.crt in its own folder]",
+                "Authority that must have signed the service's certificate.  [default: "
+                "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]",
                 path=True,
                 instead_of=["insecure"],
             ),
             "type": "string",
             "minLength": 1,
-            "description": "A file with the certificate of the service's authority; default: what "
-            "ENSEMBLE_CA says; of a service on this machine its own.",
+            "description": (
+                "File with the certificate of the service's authority; default: "
+                "ENSEMBLE_CA, or for a service on this machine its own."
+            ),
         },
         "insecure": {
             "x-ensemble-flag": {
-                "help": "Speak plaintext, also to another machine: everyone on the way can read "
-                "the token.",
+                "help": (
+                    "Use plaintext to other machines too: anyone on the network path can "
+                    "read the token."
+                ),
                 "commands": ["run", "resume", "cancel"],
                 "instead_of": ["ca"],
             },
             "type": "boolean",
-            "description": "Plaintext, also to another machine; default false.",
+            "description": "Use plaintext to other machines too; default false.",
         },
         "patience": {
             "type": "number",
             "minimum": 0,
-            "description": "Seconds to wait, when a run is resumed, for members that are away; "
-            "default 300.",
+            "description": "Seconds to wait for absent members when a run is resumed; default 300.",
         },
         "shared": {
             "type": "array",
             "items": {"type": "string", "minLength": 1},
-            "description": "Folders that members see under the same path: output of jobs that a "
-            "member says is there is read there; default: none.",
+            "description": (
+                "Folders that members see under the same path. Output of members' "
+                "jobs is only read there; default: none."
+            ),
         },
     },
 }
@@ -111,8 +117,8 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
-    # It is used where it is named: what would be steered cannot be guessed.
-    return False, "name it with --executor remote"
+    # Only used by name: there is no way to guess which members to use.
+    return False, "select it with --executor remote"
 
 
 @hookimpl
@@ -121,7 +127,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
     return [
         ExecutorPlugin(
             name="remote",
-            summary="Steers members of the ensemble service, each with a queue of its own",
+            summary="Runs jobs on members of the ensemble service, each with its own queue",
             build=_build,
             capabilities=CAPABILITIES,
             options=OPTIONS,

@@ -1,10 +1,9 @@
 """HTTP endpoints of the service: metrics for Prometheus, and health.
 
-``/metrics`` reads what the service counts when it is asked, so that counting costs next to nothing;
-``/healthz`` answers 200 while the service takes requests and 503 when it is stopping, for probes
-that do not speak TLS. Started by the server, on its event loop, where ``--metrics-port`` is given.
-Each request has a deadline as a whole, and where too many are slow the slowest gives way: health is
-answered whoever else asks.
+``/metrics`` reads the service's counters on each scrape, so counting is cheap. ``/healthz`` answers
+200 while the service takes requests and 503 while it stops, for probes that do not use TLS. The
+server starts this on its event loop if ``--metrics-port`` is given. Each request has a deadline. If
+too many requests are slow, the slowest is dropped, so that health stays available.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from ensemble_service.router import Router
 
 __all__ = ["MetricsServer"]
 
-#: Seconds that a request may take, from the connection to the last byte of its answer.
+#: Seconds for a request, from the connection to the last byte of the answer.
 _DEADLINE = 5.0
-#: Connections at a time; of more, the oldest is ended. Bytes of a request's head.
+#: Most connections; the oldest of more is closed. Most bytes of a request's head.
 _MOST, _HEAD = 256, 8 * 1024
 
 
 class MetricsServer:
-    """Listens on ``host:port`` from :meth:`start` until it is closed. ``port`` 0 takes any: see
-    :attr:`port`."""
+    """Listens on ``host:port`` between :meth:`start` and :meth:`close`. ``port`` 0 means any free
+    one.
+    """
 
     def __init__(
         self, host: str, port: int, router: Router, counters: Counters, healthy: Callable[[], bool]
@@ -48,7 +48,7 @@ class MetricsServer:
         self._registry.register(_Collector(router, counters))
         self._healthy = healthy
         self._host, self.port = host, port
-        #: The connections there are, the oldest first.
+        #: Open connections, oldest first.
         self._asking: dict[asyncio.Task[Any], None] = {}
 
     async def start(self) -> None:
@@ -68,7 +68,7 @@ class MetricsServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.close()
         for task in self._asking:
             task.cancel()
@@ -81,7 +81,7 @@ class MetricsServer:
             del self._asking[oldest]
             oldest.cancel()
         self._asking[task] = None
-        # Who asks may have gone away, or say what is no HTTP: that is no fault of ours.
+        # The client disconnected, or does not speak HTTP: not our fault.
         with contextlib.suppress(OSError, ValueError, asyncio.CancelledError, asyncio.TimeoutError):
             try:
                 await asyncio.wait_for(self._serve(reader, writer), _DEADLINE)
@@ -131,7 +131,7 @@ class MetricsServer:
 
 
 class _Collector:
-    """The service's metrics for Prometheus, collected at each scrape."""
+    """Collects the service's metrics on each scrape."""
 
     def __init__(self, router: Router, counters: Counters) -> None:
         self._router, self._counters = router, counters
@@ -140,14 +140,14 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         requests = CounterMetricFamily(
-            "ensemble_service_requests", "Calls that are over", labels=("method", "code")
+            "ensemble_service_requests", "Finished calls", labels=("method", "code")
         )
-        # Copied: the event loop goes on counting meanwhile.
+        # Copied, because the event loop keeps counting.
         for (method, code), count in self._counters.requests.copy().items():
             requests.add_metric((method, code), count)
         yield requests
         resizes = CounterMetricFamily(
-            "ensemble_service_resizes", "Requests for another size", labels=("outcome",)
+            "ensemble_service_resizes", "Resize requests", labels=("outcome",)
         )
         counted = self._counters.resizes.copy()
         for outcome in ("granted", "partial", "denied"):
@@ -156,24 +156,22 @@ class _Collector:
         states = list(self._router.members.values())
         yield GaugeMetricFamily(
             "ensemble_service_members_alive",
-            "Members that are connected",
+            "Connected members",
             sum(state.alive for state in states),
         )
         yield GaugeMetricFamily(
-            "ensemble_service_members_known", "Members that were ever connected", len(states)
+            "ensemble_service_members_known", "Members that ever connected", len(states)
         )
         gauges = GaugeMetricFamily(
             "ensemble_member_gauge",
-            "What a connected member's queue tells, by its path",
+            "Gauges of a connected member's queue, by path",
             labels=("member", "path"),
         )
         for state in states:
             for path, value in state.gauges.items() if state.alive else ():
                 gauges.add_metric((state.name, path), value)
         yield gauges
-        yield GaugeMetricFamily(
-            "ensemble_service_runs", "Runs that are connected", len(self._router.runs)
-        )
+        yield GaugeMetricFamily("ensemble_service_runs", "Connected runs", len(self._router.runs))
         yield CounterMetricFamily(
             "ensemble_service_events_relayed", "Events handed to runs", self._router.relayed
         )

@@ -1,4 +1,4 @@
-"""Rate limits (token buckets) and deadlines, as ``rpc_guard`` holds them for each request."""
+"""Rate limits (token buckets) and deadlines of single requests, applied by ``rpc_guard``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Deadline", "RateLimiter"]
 
 
 class RateLimiter:
-    """A token bucket for each key: ``rate`` turns a second, ``burst`` at once; bounded memory."""
+    """A token bucket per key: ``rate`` tokens a second, ``burst`` at once. Bounded memory."""
 
     def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:
         self._rate, self._burst, self._most = rate, max(1.0, burst), most
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, now: float) -> bool:
-        """Take a turn, if there is one."""
+        """Take a token. Return whether there was one."""
         level, since = self._levels.get(key, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._rate)
         allowed = level >= 1.0
@@ -30,9 +30,9 @@ class RateLimiter:
 
 
 class Deadline:
-    """Cancels the current task after so many seconds (``asyncio.timeout``, which 3.10 has not).
+    """Cancels the current task after a time (``asyncio.timeout``, which Python 3.10 lacks).
 
-    An earlier deadline of the caller's own is gRPC's to hold: it cancels the request itself.
+    gRPC itself cancels the request at an earlier deadline of the caller.
     """
 
     __slots__ = ("_timer", "exceeded", "seconds", "task")
@@ -45,7 +45,7 @@ class Deadline:
         self.renew(seconds)
 
     def renew(self, seconds: float) -> None:
-        """Start again with so many seconds; infinity for no deadline."""
+        """Restart with this many seconds; infinity for no deadline."""
         self.seconds = seconds
         if self._timer is not None:
             self._timer.cancel()
@@ -57,7 +57,7 @@ class Deadline:
         self.task.cancel()
 
     def end(self) -> bool:
-        """The request is over; whether it was cancelled for its time."""
+        """End the request. Return whether the deadline cancelled it."""
         if self._timer is not None:
             self._timer.cancel()
         if self.exceeded and sys.version_info >= (3, 11):

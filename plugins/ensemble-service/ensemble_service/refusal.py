@@ -1,4 +1,4 @@
-"""The error that ends one RPC or one stream with a status of gRPC, and nothing else."""
+"""The error that ends one RPC or stream with a gRPC status."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ __all__ = ["Refused"]
 
 
 class Refused(Exception):
-    """The connection or the request is not allowed; ``code`` is a name of ``grpc.StatusCode``."""
+    """The connection or request is rejected. ``code`` is a name of ``grpc.StatusCode``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
 
-    def anew(self) -> Refused:
-        """The same without the frames that this one was raised through. What one of those keeps it
-        by is kept by them in turn, with all that they have of the call."""
+    def without_traceback(self) -> Refused:
+        """Return a copy without traceback.
+
+        A traceback's frames would keep the call, and all its data, in memory.
+        """
         return Refused(self.code, self.message)

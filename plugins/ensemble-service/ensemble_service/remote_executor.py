@@ -1,11 +1,11 @@
-"""The executor ``remote``: steers members of the ensemble service, each with a queue of its own.
+"""The executor ``remote``: runs jobs on members of the ensemble service, each with its own queue.
 
 A job goes to the member that its group's ``executor`` names, or to the default one. Each member has
-a :class:`~ensemble_service.member_proxy.MemberProxy`, which knows its jobs and what it was asked;
-here is what they share: the connection, the epoch, the lock, and what the run is told.
+a :class:`~ensemble_service.member_proxy.MemberProxy`, which knows its jobs and pending calls. This
+module has what they share: the connection, the epoch, the lock and the event callback.
 
-One lock is held wherever a member's state is touched. What comes is handled on the connection's
-thread, and a second one looks at the time.
+One lock guards all members' state. Incoming messages are handled on the connection's thread; a
+second thread handles timeouts.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteExecutor"]
 
-#: Seconds between looks at the time.
+#: Seconds between checks for timeouts.
 _TICK = 0.1
-#: Seconds that a member's executor has to be opened in, and that members have to let the run go.
+#: Seconds for a member's executor to open, and for members to close the run.
 _OPENING, _LEAVING = 120.0, 5.0
 
 _log = logging.getLogger("ensemble.remote")
 
 
 class RemoteExecutor(Executor):
-    """Steers members of the ensemble service.
+    """Runs jobs on members of the ensemble service.
 
-    ``name`` is their namespace, ``default`` the member for jobs that name none, ``members`` those
-    that are waited for at the start (an empty name: a default one must). ``patience`` is how long
-    members that are away are waited for when a run is resumed, in seconds. ``channel`` opens
-    another channel than :func:`open_channel` does, for tests.
+    ``name`` is their namespace. ``default`` is the member for jobs that name none. ``members`` are
+    waited for at the start (an empty name means the default one). ``patience`` is how long, in
+    seconds, absent members are waited for when a run is resumed. ``channel`` replaces
+    :func:`open_channel` in tests.
     """
 
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its members add
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of its members
     )
 
     def __init__(
@@ -121,7 +121,7 @@ class RemoteExecutor(Executor):
         self._clockwork: threading.Thread
 
     def _is_member(self, name: str | None) -> bool:
-        """True if a group's ``executor`` is a member's name; this executor's own is none."""
+        """Return whether a group's ``executor`` names a member, not this executor."""
         return bool(name) and name != "remote"
 
     def _full(self, name: str) -> str:
@@ -135,7 +135,7 @@ class RemoteExecutor(Executor):
         from ensemble_service.proto import ensemble_pb2 as pb
 
         if self._run is not None:
-            raise ExecutorError("the executor is open already", code="already-open")
+            raise ExecutorError("the executor is already open", code="already-open")
         self._membership = Membership(run)
         epoch = self._membership.epoch
         self._run, self._emit = run, emit
@@ -173,7 +173,7 @@ class RemoteExecutor(Executor):
             raise
 
     def _open(self) -> None:
-        """Wait for the service and for the members that are named."""
+        """Wait for the service and the named members."""
         roll_call = RollCall(self._service, self._membership, self._namespace, self._news)
         self._default = roll_call.take(self._wanted, self._default, self._need_default)
         names = {*self._wanted, *self._membership.names}
@@ -181,11 +181,11 @@ class RemoteExecutor(Executor):
             names.add(self._default)
         proxies = [self._proxy(name) for name in sorted(names)]
         if self._membership.resumed:
-            return  # they are waited for when their jobs are asked for
+            return  # reattach waits for them
         self._wait_open([each for each in proxies if each.present], _OPENING)
 
     def _wait_open(self, proxies: Sequence[MemberProxy], seconds: float) -> None:
-        """Wait until all are open, unless one cannot be."""
+        """Wait until all are open, or one cannot be opened."""
 
         def settled() -> bool:
             if self._over.is_set():
@@ -204,12 +204,12 @@ class RemoteExecutor(Executor):
             raise away(self._run, [each.name], seconds)
 
     def _proxy(self, name: str) -> MemberProxy:
-        """The member of this name, from now on one of the run's."""
+        """Return the member's proxy; add the member to the run if it is new."""
         from ensemble_service.member_proxy import MemberProxy
 
         proxy = self._members.get(name)
         if proxy is None:
-            # Before anything is submitted there: a later controller must ask it.
+            # Before the first submission there, so that a later controller asks it.
             self._membership.know(name)
             clock = self._membership.clock(name)
             proxy = self._members[name] = MemberProxy(name, self._context, clock)
@@ -219,7 +219,7 @@ class RemoteExecutor(Executor):
                 proxy.went(time.monotonic())
         return proxy
 
-    # -- what the run wants --------------------------------------------------------------------
+    # -- requests of the run -------------------------------------------------------------------
 
     def _opened(self) -> None:
         if self._run is None:
@@ -240,8 +240,8 @@ class RemoteExecutor(Executor):
                 name in proxy.jobs for name in names for proxy in self._members.values()
             ):
                 raise ExecutorError(
-                    "a job was submitted already",
-                    hint="give each job an id of its own",
+                    "job submitted twice",
+                    hint="give each job its own id",
                     code="duplicate-job",
                 )
             for name, some in by_member.items():
@@ -249,8 +249,8 @@ class RemoteExecutor(Executor):
                 for job, message in zip(some, messages, strict=True):
                     if len(message.data) > MOST_BYTES:
                         raise ExecutorError(
-                            f"job {job.id} is too large to be sent: {len(message.data)} bytes",
-                            hint="put long arguments and environments into files",
+                            f"job {job.id} is too large: {len(message.data)} bytes",
+                            hint="move long arguments and environments to files",
                             code="too-large",
                         )
                 proxy = self._proxy(name)
@@ -271,8 +271,8 @@ class RemoteExecutor(Executor):
             return self._full(str(job.executor))
         if self._default is None:
             raise ExecutorError(
-                f"job {job.id} names no member, and there is no default",
-                hint="give its group an 'executor', or --option default=MEMBER",
+                f"job {job.id} has no member, and no default is set",
+                hint="set 'executor' in its group, or pass --option default=MEMBER",
                 code="no-default",
             )
         return self._default
@@ -291,15 +291,17 @@ class RemoteExecutor(Executor):
                 name = next(iter(self._members))
             if name is None:
                 raise ExecutorError(
-                    "it is not known which member is to be resized",
-                    hint="choose one: --option default=MEMBER",
+                    "unclear which member to resize",
+                    hint="choose one with --option default=MEMBER",
                     code="no-default",
                 )
             proxy = self._proxy(name)
             if not proxy.open:
                 raise ExecutorError(f"member {name} is away", code="away", transient=True)
             if "resize" not in proxy.capabilities:
-                raise ExecutorError(f"member {name} cannot resize", code="cannot-resize")
+                raise ExecutorError(
+                    (f"member {name} does not support resizing"), code="cannot-resize"
+                )
             proxy.resize(request, delta, when_busy)
 
     def forget(self, jobs: Sequence[str]) -> None:
@@ -314,8 +316,11 @@ class RemoteExecutor(Executor):
             return {**self._sums(sorted(paths)), **self._away()}
 
     def _away(self) -> dict[str, float]:
-        """The gauges ``away.GROUP`` of the groups on record: an earlier controller may have told of
-        a member that has come back since, or not of one that has gone."""
+        """Return the current gauges ``away.GROUP``.
+
+        An earlier controller may have set them for a member that has since come back, or missed one
+        that has gone.
+        """
         if self._run is None:
             return {}
         return {
@@ -336,8 +341,10 @@ class RemoteExecutor(Executor):
             return len(members) == 1 and members[0].sees_strangers
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask each member of the run. One that is away is waited for: as long as it has not spoken,
-        nothing can be known of jobs that nobody else knows."""
+        """Ask each member of the run about these jobs.
+
+        Waits for absent members, because nobody else knows their jobs.
+        """
         with self._lock:
             self._opened()
             members = list(self._members.values())
@@ -366,11 +373,11 @@ class RemoteExecutor(Executor):
             return found
 
     def close(self) -> None:
-        """Leave the members; jobs go on there."""
+        """Leave the members. Their jobs continue."""
         with self._lock:
             if self._run is None:
                 return
-            self._emit = None  # from here on nothing is told
+            self._emit = None  # report nothing from here on
             if not self._over.is_set():
                 members = list(self._members.values())
                 for proxy in members:
@@ -383,7 +390,7 @@ class RemoteExecutor(Executor):
         self._connection.close()
         self._clockwork.join()
 
-    # -- what comes ----------------------------------------------------------------------------
+    # -- incoming messages ---------------------------------------------------------------------
 
     def _heard(self, message: pb.ToRun) -> None:
         what = message.WhichOneof("what")
@@ -430,8 +437,8 @@ class RemoteExecutor(Executor):
             try:
                 with self._lock:
                     self._look(time.monotonic())
-            except Exception:  # nobody else would acknowledge, or ask again
-                _log.exception("what is due could not be done")
+            except Exception:  # must survive: nothing else acknowledges or retries
+                _log.exception("cannot do what is due")
 
     def _look(self, now: float) -> None:
         if self._service.there:
@@ -442,20 +449,20 @@ class RemoteExecutor(Executor):
             if away:
                 self._warn(away)
 
-    # -- what the run is told ------------------------------------------------------------------
+    # -- events for the run --------------------------------------------------------------------
 
     def _tell(self, events: Sequence[Event]) -> None:
         if self._emit is None:
             return
         if len(self._members) > 1:
-            # Who uses one of several queues is nobody to the others.
+            # Foreign jobs of one of several queues concern no one.
             events = [e for e in events if not isinstance(e, JobEvent) or e.ours]
         if events:
             self._emit(events)
 
     def _tell_gauges(self, paths: Iterable[str], when: float) -> None:
         if not self._started:
-            return  # a run asks for its first gauges itself
+            return  # the run reads the first gauges itself
         self._tell([Resources(when, self._sums(paths))])
 
     def _warn(self, message: str) -> None:
@@ -463,23 +470,26 @@ class RemoteExecutor(Executor):
         self._tell([Problem(self._run.clock(), message)])
 
     def _disowned(self, member: str, reason: str) -> None:
-        """A member obeys another controller, as it says. One alone cannot end the run: it must not
-        go on where all say so that are there, or the service does."""
+        """Handle a member that says it obeys another controller.
+
+        One member alone cannot end the run. The run ends if all connected members, or the service,
+        say so.
+        """
         there = [proxy for proxy in self._members.values() if proxy.present]
         if all(proxy.disowned for proxy in there):
             self._stale(reason)
         else:
             self._warn(
-                f"member {member} says that another controller steers this run, and others do not: "
-                "nothing is asked of it for now"
+                f"member {member} says that another controller has this run, but others do not; "
+                "it gets no requests for now"
             )
 
     def _stale(self, reason: str) -> None:
-        """Another controller has the run: this one must not go on."""
+        """End this run: another controller has taken over."""
         if self._over.is_set():
             return
         assert self._run is not None
-        self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it goes on there")])
+        self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it continues there")])
         self._over.set()
         self._news.notify_all()
 
@@ -488,11 +498,9 @@ def _shared_folder(path: str) -> str:
     whole = os.path.normpath(os.path.expanduser(path))
     if not whole.startswith("/") or not whole.strip("/"):
         raise UsageError(
-            f"{path!r} is no folder to share with members",
-            cause="all files are below it"
-            if whole.startswith("/")
-            else "it is relative to some folder",
-            hint="name the folder on the common file system that jobs write to, from / on",
+            f"invalid folder for 'shared': {path!r}",
+            cause="all files are below it" if whole.startswith("/") else "it is a relative path",
+            hint="give the absolute path of the shared folder that jobs write to",
             code="bad-option",
         )
     return whole

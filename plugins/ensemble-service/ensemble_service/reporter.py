@@ -1,7 +1,7 @@
-"""Reporter: tells the service how a member stands whose run is beside its queue.
+"""Reporter: reports the status of a member that a run controls directly, beside its queue.
 
-A run with the executor ``minicluster`` has one. It is a member like the agent's (``agent``), with
-its gauges and job groups in beats; but it hosts no runs of others, and says so when it is asked.
+A run with the executor ``minicluster`` has one. To the service it is a member like an ``agent``,
+with gauges and job counts in heartbeats. But it does not host other runs, and says so when asked.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["Reporter"]
 
-#: Seconds between beats, and the least between two.
+#: Seconds between heartbeats: usual, and shortest.
 _BEAT, _SOONEST = 2.0, 0.2
-#: Codes of errors that are told: waiting alone mends none of them, but a token may be renewed.
+#: Error codes that are reported. Waiting fixes none of them, but a token may be renewed.
 _LASTING = MISMATCHED | {"permission-denied", "unauthenticated", "unimplemented"}
 
 _log = logging.getLogger("ensemble.member")
 
 
 class Reporter:
-    """Beats of the member ``name`` to the service at ``host:port``, from :meth:`start` to
-    :meth:`stop`.
+    """Sends heartbeats of the member ``name`` to the service at ``host:port``.
 
-    ``token_file`` is a file with the credential (it is read for each connection), ``ca`` and
-    ``insecure`` are as for :class:`ServiceClient`. ``executor``, ``version`` and ``capabilities``
-    are what is told of it. ``refused`` is called, on a thread of this, where the service refuses
-    the credential: once, and again only after it was connected. It is tried again, with what the
-    file has by then, and so is a service that is away, without a word.
+    ``token_file`` has the credential and is read for each connection. ``ca`` and ``insecure`` are
+    as for :class:`ServiceClient`. ``executor``, ``version`` and ``capabilities`` describe the
+    member. ``refused`` is called, on one of this object's threads, if the service rejects the
+    credential: once, and again only after a connection succeeded. The reporter keeps trying, with
+    the file's current content. It retries silently if the service is away.
     """
 
     def __init__(
@@ -86,20 +85,20 @@ class Reporter:
         self._beats = threading.Thread(target=self._beat, name="ensemble-beats", daemon=True)
 
     def start(self) -> None:
-        """Connect, and tell until :meth:`stop`."""
+        """Connect, and report until :meth:`stop`."""
         self._connection.start()
         self._beats.start()
 
     def gauges(self, values: Mapping[str, float]) -> None:
-        """Take gauges as they are now."""
+        """Update these gauges."""
         self._stats.gauges(values)
 
     def add(self, run: str, events: Iterable[Event]) -> None:
-        """Take events of a run, in order."""
+        """Count events of a run, in order."""
         self._stats.add(run, events)
 
     def stop(self) -> None:
-        """Tell how it stands once more, and leave the service."""
+        """Send a last heartbeat and leave the service."""
         if not self._ended.is_set():
             self._connection.send(pb.FromMember(beat=self._stats.beat()))
         self._ended.set()
@@ -113,7 +112,7 @@ class Reporter:
             return
         call = message.call
         answer = pb.Answer(run=call.run, member=call.member, epoch=call.epoch, id=call.id)
-        why = f"{self._hello.member} is steered by a run of its own, beside its queue"
+        why = f"{self._hello.member} is controlled by its own run, beside its queue"
         answer.fault.CopyFrom(pb.Fault(message=why, code="steered-here"))
         self._connection.send(pb.FromMember(answer=answer))
 

@@ -1,8 +1,8 @@
-"""Idempotency log of resize requests, in SQLite: what was begun under which name, and the answer.
+"""Idempotency log of resize requests, in SQLite: request names and answers.
 
-A request that is asked again gets the answer of the first time, also after a restart of the
-service. Of one that was begun and has no answer the service was killed over it: what became of it
-is not known, and it is not carried out a second time. Called by ``resizes``, from its threads.
+A repeated request gets the first answer, also after a restart of the service. If a request has no
+answer, the service was killed while carrying it out. Its outcome is unknown, and it is not
+repeated. ``resizes`` calls this from its threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core import EnsembleError, Resized
 
 __all__ = ["Entry", "ResizeLog"]
 
-#: Requests that are remembered; of more, the oldest are forgotten, so many at once.
+#: Requests that are remembered, and how many of the oldest are dropped at once beyond that.
 MOST = 10_000
 _FORGOTTEN_AT_ONCE = 100
 
@@ -41,25 +41,25 @@ _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that was begun, and its answer once there is one."""
+    """A request that was begun, and its answer if there is one."""
 
     delta: int
     answer: Resized | None = None
-    #: What the resizer put on record before it took effect.
+    #: What the resizer recorded before the change.
     kept: Mapping[str, Any] | None = None
 
 
 class ResizeLog:
-    """The log of resize requests, by name, with their answers. ``path`` None keeps no file.
+    """The log of resize requests by name, with their answers. ``path`` None keeps no file.
 
-    May be called from several threads; of one member, from one at a time. Raises
-    :class:`EnsembleError` where the file cannot be used.
+    May be called from several threads, but from one at a time for one member. Raises
+    :class:`EnsembleError` if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, most: int = MOST) -> None:
         self._path, self._most = path, most
         self._lock = threading.Lock()
-        #: Answers that could not be written, until they are.
+        #: Answers that could not be written yet.
         self._unwritten: dict[tuple[str, str], Resized] = {}
         try:
             self._db = _open(path)
@@ -69,10 +69,9 @@ class ResizeLog:
             ) from None
 
     def begin(self, member: str, request: str, delta: int) -> Entry | None:
-        """It is about to be carried out; or what is known of it, where it was begun before.
+        """Record a request before it is carried out, or return its entry if it was begun before.
 
-        Raises :class:`EnsembleError` where it cannot be put on record: then it must not be carried
-        out.
+        Raises :class:`EnsembleError` if it cannot be recorded. Then it must not be carried out.
         """
         with self._lock:
             try:
@@ -88,14 +87,14 @@ class ResizeLog:
 
     def _no_record(self, error: sqlite3.Error) -> EnsembleError:
         return EnsembleError(
-            "the request cannot be put on record",
+            "cannot record the request",
             cause=f"{self._path}: {error}",
             code="no-record",
             transient=True,
         )
 
     def end(self, member: str, request: str, answer: Resized) -> None:
-        """It was answered. Where that cannot be written, it is remembered until it can be."""
+        """Record the answer. If that fails, keep it in memory and retry later."""
         with self._lock:
             try:
                 self._db.execute(_END, (*_values(answer), member, request))
@@ -117,7 +116,7 @@ class ResizeLog:
                 raise self._no_record(error) from None
 
     def get(self, member: str, request: str) -> Entry | None:
-        """The record of a request; ``None`` where there is none."""
+        """Return the entry of a request, or ``None``."""
         with self._lock:
             return self._entry(member, request)
 
@@ -140,24 +139,23 @@ class ResizeLog:
         return Entry(delta, answer, json.loads(kept) if kept else None)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
-    if path is not None:  # readable for nobody else, and so are the files that SQLite adds to it
+    if path is not None:  # private, and so are the files that SQLite adds
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
     try:
         # Rows are short, and each change writes whole pages.
         db.execute("PRAGMA page_size = 1024")
-        # The folder is this process's alone (``folder_lock``): no memory need be shared with
-        # others, which many network file systems cannot.
+        # Only this process uses the folder (``folder_lock``), so no shared memory is needed. Many
+        # network file systems lack it.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
-        # Each commit is synced: a request that a power cut removed from the log would be carried
-        # out again.
+        # Sync each commit: a request lost in a power cut would be carried out again.
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         db.execute(_TABLE)

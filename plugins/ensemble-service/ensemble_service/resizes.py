@@ -1,12 +1,11 @@
-"""Resize requests: calls the resizer, of each member one request at a time and each request once.
+"""Resize requests: calls the resizer for one request per member at a time, and for each only once.
 
-The single requests of both protocols come here, on the event loop. This is the one layer that
-answers a request that is asked again under its name: it waits for its member's turn like any other,
-and finds the answer in the log (``resize_log``). Nothing above or below it remembers answers, and
-the resizer is never called again for one request. ``docs/service.md``, "Who asks again, and who
-answers", says what the other layers do.
+The resize requests of both protocols arrive here, on the event loop. This is the one layer that
+makes them idempotent: a repeated request waits for its member's turn and finds its answer in the
+log (``resize_log``). No other layer remembers answers, and the resizer never sees a request twice.
+``docs/service.md``, "Who asks again, and who answers", describes the other layers.
 
-The resizer is called in threads, or on the event loop where it says that it never waits.
+The resizer is called in threads, or on the event loop if it declares that it never blocks.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ __all__ = ["Resizes", "check_delta"]
 
 _T = TypeVar("_T")
 
-#: Threads that call the resizer: so many members can be resized at a time.
+#: Resizer threads: so many members can be resized at a time.
 _THREADS = 16
 #: Requests that may wait for one member.
 _MOST_WAITING = 16
-#: The largest change that is taken for one.
+#: Largest change of one request.
 _LARGEST = 1_000_000
-#: Seconds for which a size that was looked up is told again, and that looking it up may take.
+#: Seconds for which a size stays cached, and for which a lookup may take.
 _FRESH = 5.0
 _LOOK = 2.0
 _MOST_SIZES = 20_000
-#: Seconds for the log to be closed in.
+#: Seconds to wait for the log to close.
 _CLOSING = 1.0
 
 
 class Resizes:
-    """The resizer, or none, behind a line for each member. Belongs to the event loop's thread."""
+    """The resizer, if any, with a queue of requests for each member. Use on the event loop only."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class Resizes:
         self._looks: dict[str, asyncio.Future[int | None]] = {}
         self._sizes: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
         self._closed = False
-        #: Why the last request of a member was denied, of those whose was.
+        #: Why the last request of a member was denied, if it was.
         self.denied: OrderedDict[str, str] = OrderedDict()
-        #: The request that is carried out for each member.
+        #: The request in progress for each member.
         self._current: dict[str, str] = {}
         if resizer is not None:
             resizer.keep = self._keep
@@ -75,23 +74,24 @@ class Resizes:
             self._log.keep(member, request, kept)
 
     async def ask(self, who: Identity, member: str, request: str, delta: int) -> Resized:
-        """Have a member resized; ``request`` empty is one that will not be asked again.
+        """Resize a member. ``request`` is empty if the request will not be repeated.
 
-        Cancelled while it waits for its turn, it is not carried out; once begun, it is, and its
-        answer is kept for who asks again. Raises :class:`Refused`.
+        A request that is cancelled before its turn is not carried out. Later it is, and its answer
+        is kept for a repetition. Raises :class:`Refused`.
         """
         if self.resizer is None:
             self._counters.resizes["denied"] += 1
             denied = Resized(
                 outcome="denied",
-                reason="this service can resize nothing: start it with --resizer or --kubernetes",
+                reason="this service cannot resize: start it with --resizer or --kubernetes",
                 code="no-resizer",
             )
             self._remember(member, denied)
             return denied
         if self._threads.count(member) > _MOST_WAITING:
             raise Refused(
-                "RESOURCE_EXHAUSTED", f"{_MOST_WAITING} requests for another size of {member} wait"
+                "RESOURCE_EXHAUSTED",
+                (f"{_MOST_WAITING} resize requests for {member} are already waiting"),
             )
         call = partial(self._carry_out, member, request, delta)
         ended = partial(self._ended, who, member, request, delta)
@@ -99,7 +99,7 @@ class Resizes:
         return answer
 
     async def _call(self, member: str, call: Callable[[], _T], then: Callable[[_T], object]) -> _T:
-        """In the member's turn; at once where the resizer never waits."""
+        """Call the resizer in the member's turn, or directly if it never blocks."""
         assert self.resizer is not None
         if self.resizer.waits:
             return await self._threads.call(member, call, then)
@@ -110,7 +110,7 @@ class Resizes:
     # -- in a thread, or on the event loop -----------------------------------------------------
 
     def _carry_out(self, member: str, request: str, delta: int) -> tuple[Resized, float | None]:
-        """The answer, and how long the resizer took; ``None`` where it was not called."""
+        """Return the answer and the resizer's duration, ``None`` if it was not called."""
         if self._closed:
             raise Refused("UNAVAILABLE", "the service stops")
         if request:
@@ -128,7 +128,7 @@ class Resizes:
             answer = self.resizer.resize(member, delta)
             if not _sound(answer):
                 raise TypeError(f"it answered {answer!r}")
-        except (Exception, SystemExit) as error:  # a plugin's fault is an answer too
+        except (Exception, SystemExit) as error:  # any fault of a plugin must become an answer
             answer = Resized(
                 outcome="denied",
                 reason=_plain(f"the resizer failed: {type(error).__name__}: {error}"[:500]),
@@ -139,7 +139,7 @@ class Resizes:
         return answer, time.monotonic() - began
 
     def _known(self, member: str, request: str, delta: int, known: Entry) -> Resized:
-        """The answer to a request that was begun before."""
+        """Return the answer to a request that was begun before."""
         if known.delta != delta:
             before = f"request {request!r} was for {known.delta:+d} nodes"
             raise Refused("INVALID_ARGUMENT", f"{before}, not {delta:+d}")
@@ -152,21 +152,23 @@ class Resizes:
             before=size,
             asked=size,
             granted=size,
-            reason="the service was stopped while it carried this out, and does not know whether "
-            "it took effect; look at the size, and ask for what is missing under another name",
+            reason=(
+                "the service was stopped during this request, and cannot tell whether it "
+                "took effect; check the size, and request what is missing under another name"
+            ),
             code="interrupted",
         )
 
     def _decide(
         self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
     ) -> Resized | None:
-        """The outcome of a request that a service was killed over, if that can be known."""
+        """Return the outcome of a request during which a service was killed, if it can be known."""
         assert self.resizer is not None
         self._current[member] = request
         try:
             answer = self.resizer.decide(member, delta, kept or {})
-        except (Exception, SystemExit) as error:  # a plugin's fault: it stays unknown
-            tell("resize not decided", "warning", member=member, why=f"{type(error).__name__}")
+        except (Exception, SystemExit) as error:  # a plugin's fault: the outcome stays unknown
+            tell("resize outcome unknown", "warning", member=member, why=f"{type(error).__name__}")
             return None
         if answer is None or not _sound(answer):
             return None
@@ -177,7 +179,7 @@ class Resizes:
         assert self.resizer is not None
         try:
             return self.resizer.size(member)
-        except (Exception, SystemExit) as error:  # a plugin's fault: the size is not known
+        except (Exception, SystemExit) as error:  # a plugin's fault: the size is unknown
             tell("size unknown", "warning", member=member, why=f"{type(error).__name__}: {error}")
             return None
 
@@ -214,7 +216,7 @@ class Resizes:
         )
 
     def _remember(self, member: str, answer: Resized) -> None:
-        """Keep why a request was denied, until one of that member's is not."""
+        """Remember why a request was denied, until the member's next success."""
         self.denied.pop(member, None)
         if answer.outcome == "denied":
             self.denied[member] = ": ".join(filter(None, (answer.code, answer.reason)))[:500]
@@ -224,14 +226,16 @@ class Resizes:
     # -- sizes ----------------------------------------------------------------------------------
 
     def size(self, member: str) -> int | None:
-        """The size as last seen."""
+        """Return the size as last seen."""
         seen = self._sizes.get(member)
         return seen[0] if seen else None
 
     async def look(self, member: str, *, doubt: bool = False) -> int | None:
-        """The size now, looked up if it was not just seen; as last seen where that takes long, or
-        the member is just being resized. With ``doubt``, that it could not be known just now is
-        not believed: it is looked up again."""
+        """Look up the size, unless it is cached.
+
+        Returns the last known size if the lookup is slow or the member is being resized. With
+        ``doubt``, a cached failure is not trusted.
+        """
         if self.resizer is None:
             return None
         seen = self._sizes.get(member)
@@ -248,23 +252,26 @@ class Resizes:
         return self.size(member)
 
     def _saw(self, member: str, size: int | None) -> None:
-        # That it cannot be known is remembered too: it is not asked again at once.
+        # Failures are cached too.
         self._sizes[member] = (self.size(member) if size is None else size, self._clock())
         self._sizes.move_to_end(member)
         if len(self._sizes) > _MOST_SIZES:
             self._sizes.popitem(last=False)
 
     async def close(self, seconds: float) -> None:
-        """Begin nothing more, wait for what is under way, for so long, and give all back."""
+        """Accept nothing more, wait this long for requests in progress, and release everything."""
         self._closed = True
         if not await self._threads.idle(max(0.05, seconds)):
-            tell("resizes were cut short", "warning", members=",".join(self._threads.busy))
+            tell("resizes interrupted", "warning", members=",".join(self._threads.busy))
         if self.resizer is not None:
             try:
                 self.resizer.close()
-            except (Exception, SystemExit) as error:  # a plugin's fault: the service ends anyway
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # a plugin's fault
                 tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
-        # In a thread: the disk may not answer.
+        # In a thread: the disk may hang.
         closing = asyncio.ensure_future(self._threads.call("", self._log.close))
         await asyncio.wait({closing}, timeout=_CLOSING)
         closing.cancel()
@@ -273,7 +280,7 @@ class Resizes:
 
 
 def _sound(answer: object) -> bool:
-    """True if an answer can be kept and told: a resizer may be anybody's."""
+    """Return whether an answer can be stored and sent. Third-party resizers may return anything."""
     if not isinstance(answer, Resized):
         return False
     counts = (answer.before, answer.asked, answer.granted)
@@ -287,13 +294,13 @@ def _sound(answer: object) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Text that can be sent: what the system names may have bytes of no encoding in it."""
+    """Make text encodable: system messages may contain undecodable bytes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def check_delta(delta: int) -> None:
-    """Refuse what is no change of a size."""
+    """Reject an invalid change of size."""
     if not delta:
-        raise Refused("INVALID_ARGUMENT", "a change of 0 nodes is none")
+        raise Refused("INVALID_ARGUMENT", "a change of 0 nodes has no effect")
     if abs(delta) > _LARGEST:
         raise Refused("INVALID_ARGUMENT", f"a change of {delta} nodes is more than {_LARGEST}")

@@ -1,5 +1,6 @@
-"""Roll call at the start of a run: waits for the service and for the members that the file names,
-and chooses the one for jobs that name none.
+"""Roll call at the start of a run: waits for the service and the members in the file.
+
+It also chooses the default member, for jobs that name none.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from collections.abc import Collection
 from functools import partial
 
 from ensemble_core import ExecutorError
-from ensemble_service.membership import Membership, listed, meant, no_such_member
+from ensemble_service.membership import Membership, listed, no_such_member, similar_name
 from ensemble_service.service_presence import ServicePresence
 
 __all__ = ["RollCall"]
 
-#: Seconds that the service has to answer at the start.
+#: Seconds to wait for the service at the start.
 _WELCOME = 5.0
-#: Seconds for members to come that are named: a little more than they take, at most, to connect
-#: again once the service is back.
+#: Seconds to wait for named members: slightly more than they need to reconnect to a restarted
+#: service.
 _COMING = 8.0
 
 _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """One roll call. ``news`` is notified of whatever comes, and its lock is held."""
+    """One roll call. ``news`` is notified of every change; its lock is held."""
 
     def __init__(
         self,
@@ -40,10 +41,12 @@ class RollCall:
         self._news = news
 
     def take(self, wanted: Collection[str], default: str | None, need: bool) -> str | None:
-        """Wait for the members ``wanted`` and for the default one, if any is named or ``need`` says
-        that there must be one; its name. Those that are away hold up their own jobs alone.
+        """Wait for the members ``wanted`` and for a default member, and return that one's name.
 
-        Raises :class:`EnsembleError` where all are missing, or one that seems to be spelt wrong."""
+        A default one is only needed if it is named or ``need`` is set. Absent members hold up only
+        their own jobs. Raises :class:`EnsembleError` if all are missing, or if one looks
+        misspelled.
+        """
         service, resumed = self._service, self._membership.resumed
         self._news.wait_for(lambda: service.answered, _WELCOME)
         if not service.welcome:
@@ -56,14 +59,14 @@ class RollCall:
         names = {*wanted} if default is None else {*wanted, default}
         absent = sorted(names - service.members)
         if absent and not resumed:
-            if not service.welcome:  # it has gone while they were waited for
+            if not service.welcome:  # left while others were waited for
                 raise service.unreachable(self._membership.run)
             there = service.members - names
-            if not names & service.members or any(map(partial(meant, there=there), absent)):
+            if not names & service.members or any(map(partial(similar_name, there=there), absent)):
                 raise no_such_member(absent, service.members, service.target, self._namespace)
             _log.warning(
-                "not connected to the service at %s: %s; their jobs wait until they come, "
-                "the others go on (there: %s)",
+                "not connected to the service at %s: %s; their jobs wait for them, other jobs "
+                "start (connected: %s)",
                 service.target,
                 listed(absent),
                 listed(sorted(service.members)),
@@ -75,7 +78,7 @@ class RollCall:
         return sorted(name for name in self._service.members if name.startswith(prefix))
 
     def _wait(self, wanted: Collection[str], default: str | None, need: bool) -> None:
-        """After a restart of the service its members come back one by one, within seconds."""
+        """Wait; after a restart of the service, members reconnect within seconds."""
         names = {*wanted} if default is None else {*wanted, default}
 
         def awaited() -> list[str]:
@@ -95,7 +98,7 @@ class RollCall:
             self._news.wait_for(lambda: not awaited(), _COMING)
 
     def _choose_default(self, need: bool) -> str | None:
-        """The member for jobs that name none, where that was not said."""
+        """Choose the member for jobs that name none, if no option did."""
         if self._membership.default is not None:
             return self._membership.default
         if not need:
@@ -109,8 +112,8 @@ class RollCall:
                 raise self._service.unreachable(self._membership.run)
             raise no_such_member([], self._service.members, self._service.target, self._namespace)
         raise ExecutorError(
-            "some job groups name no member, and there is more than one",
-            cause=f"in {self._namespace} there are {listed(there)}",
-            hint=f"choose one for them: --option default={there[0].partition('/')[2]}",
+            "some job groups name no member, and more than one is connected",
+            cause=f"connected in {self._namespace}: {listed(there)}",
+            hint=f"choose a default: --option default={there[0].partition('/')[2]}",
             code="no-default",
         )

@@ -1,9 +1,9 @@
-"""Router: the members and runs that are connected to the service, and the messages between them.
+"""Router: the connected members and runs, and the messages between them.
 
-The handlers of the two streams (``streams``) and of the requests call it, all on one thread of one
-event loop: nothing here waits, looks at a clock or knows gRPC. Nothing is kept for who is away: a
-call to a member that is not there is answered at once with a fault of code ``away``, and events for
-a run that is not there are dropped, for the member keeps them until the run has acknowledged them.
+The handlers of streams (``streams``) and requests call it on the event loop's thread. Nothing here
+blocks, reads a clock or knows gRPC. Nothing is stored for absent peers. A call to an absent member
+is answered at once with the fault ``away``. Events for an absent run are dropped; the member keeps
+them until the run acknowledges them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ensemble_service.wire import clean
 
 __all__ = ["SILENCE", "Link", "MemberLink", "MemberState", "Router", "RunLink", "RunState", "Who"]
 
-#: Seconds without a word after which a member counts as gone.
+#: Seconds without a message after which a member counts as gone.
 SILENCE = 10.0
-#: What is kept of a beat: gauges and metrics, groups, characters of a name.
+#: Limits of a heartbeat: gauges and metrics, groups, characters of a name.
 _MOST_VALUES, _MOST_GROUPS, _LONGEST_NAME = 1_000, 200, 200
-#: Runs whose newest epoch is remembered after they have left.
+#: Runs whose newest epoch is remembered after they left.
 _REMEMBERED = 10_000
 
 _O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
 class Who(Protocol):
-    """The identity of a caller, as the router needs it (``access.Identity``)."""
+    """A caller's identity, as the router needs it (``access.Identity``)."""
 
     @property
     def namespace(self) -> str: ...
@@ -47,21 +47,21 @@ class Who(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Link(Generic[_O]):
-    """One connection: ``name`` is the member's, or the run's tag."""
+    """One connection. ``name`` is the member's name or the run's tag."""
 
     name: str
     who: Who
     send_queue: _O
 
 
-#: A member's connection, and a run's.
+#: Connections of members and of runs.
 MemberLink = Link[SendQueue[pb.ToMember]]
 RunLink = Link[RunSendQueue]
 
 
 @dataclass(eq=False, slots=True)
 class MemberState:
-    """The state of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
+    """State of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
 
     name: str
     executor: str = ""
@@ -71,21 +71,21 @@ class MemberState:
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[pb.Group] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    #: How much its last beat had in it that is not kept.
+    #: How many entries of the last heartbeat exceeded the limits.
     left_out: int = 0
-    #: Tags of the runs that steer it, as far as they are connected.
+    #: Tags of the connected runs that use it.
     runs: set[str] = field(default_factory=set)
     link: MemberLink | None = None
 
     @property
     def alive(self) -> bool:
-        """True if it is connected, and was heard of lately."""
+        """Return whether it is connected and sent something recently."""
         return self.link is not None
 
 
 @dataclass(eq=False, slots=True)
 class RunState:
-    """A run that is connected. ``members`` are those that it steers."""
+    """A connected run. ``members`` are those that it uses."""
 
     tag: str
     owner: str
@@ -96,10 +96,10 @@ class RunState:
 
 
 class Router:
-    """Members and runs, and what goes between them.
+    """Routes messages between members and runs.
 
-    ``version`` is what the service says of itself. ``relayed`` counts events that were handed to
-    runs, ``dropped`` those whose run was not there.
+    ``version`` is the service's version. ``relayed`` counts events passed to runs, ``dropped``
+    those whose run was not connected.
     """
 
     def __init__(self, version: str = "") -> None:
@@ -110,20 +110,20 @@ class Router:
         self.dropped = 0
         self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._watchers: set[_Watch] = set()
-        #: Of each credential the queues of its connections, while there are any.
+        #: The send queues of each credential with connections.
         self._queues: WeakValueDictionary[Who, WeakSet[SendQueue[Any]]] = WeakValueDictionary()
-        #: When it was last looked who is silent, and before when that says nothing of them.
+        #: When silence was last checked, and since when silence can be judged.
         self._swept: float | None = None
         self._deaf_until = 0.0
 
     # -- members -------------------------------------------------------------------------------
 
     def join(self, who: Who, hello: pb.Hello, now: float) -> MemberLink:
-        """A member connects. Raises :class:`Refused`."""
+        """Connect a member. Raise :class:`Refused`."""
         name = hello.member
         if not name or not who.may_be(name):
             raise Refused(
-                "PERMISSION_DENIED", f"this credential is not for a member named {name[:100]!r}"
+                "PERMISSION_DENIED", f"this credential does not belong to member {name[:100]!r}"
             )
         state = self.members.get(name)
         if state is None:
@@ -131,7 +131,7 @@ class Router:
         if state.link is not None:
             if now - state.last_beat < SILENCE:
                 raise Refused(
-                    "ALREADY_EXISTS", f"member {name} is connected already, from {state.host}"
+                    "ALREADY_EXISTS", f"member {name} is already connected, from {state.host}"
                 )
             self.leave(state.link)
         link: MemberLink = Link(name, who, SendQueue(self._queues_of(who)))
@@ -146,7 +146,7 @@ class Router:
         return link
 
     def leave(self, link: MemberLink, end: Refused | None = None) -> None:
-        """A member's connection is over. Called again, it does nothing."""
+        """Disconnect a member. Idempotent."""
         link.send_queue.close(end)
         state = self.members.get(link.name)
         if state is not None and state.link is link:
@@ -155,7 +155,7 @@ class Router:
             self._changed(link.name)
 
     def from_member(self, link: MemberLink, message: pb.FromMember, now: float) -> None:
-        """A member says something. Raises :class:`Refused` where it speaks for another."""
+        """Handle a member's message. Raise :class:`Refused` if it speaks for another."""
         state = self.members[link.name]
         if state.link is not link:
             return
@@ -177,7 +177,7 @@ class Router:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             beat = message.beat
-            # Copies: a part of a message keeps all of it in memory.
+            # Copies, because a part of a message keeps all of it in memory.
             named = (group for group in beat.groups if _is_name(group.name))
             groups = [_copied(group) for group in islice(named, _MOST_GROUPS)]
             state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
@@ -185,24 +185,27 @@ class Router:
             left = len(beat.gauges) - len(state.gauges) + len(beat.metrics) - len(state.metrics)
             left += len(beat.groups) - len(groups)
             if left and not state.left_out:
-                tell("beat is too large", "warning", member=link.name, left_out=left)
+                tell("heartbeat is too large", "warning", member=link.name, left_out=left)
             state.left_out = left
             self._changed(link.name)
         elif what == "hello":
-            raise Refused("INVALID_ARGUMENT", "hello comes first, and once")
+            raise Refused("INVALID_ARGUMENT", "'hello' must come first, and once")
 
     def _run_for(self, link: MemberLink, member: str, tag: str) -> RunState | None:
         if member != link.name:
             raise Refused(
                 "PERMISSION_DENIED",
-                f"member {link.name} sent what is of {member[:100]!r}: a member speaks for itself",
+                (
+                    f"member {link.name} sent data of {member[:100]!r}; a member may only speak for "
+                    "itself"
+                ),
             )
         run = self.runs.get(tag)
-        # A run hears only of members that it steers.
+        # A run only hears from members that it uses.
         return run if run is not None and link.name in run.members else None
 
     def send(self, member: str, message: pb.ToMember) -> bool:
-        """Hand a message to a member; whether it is connected. That it arrives is not known."""
+        """Queue a message for a member; it may be lost. Return whether it is connected."""
         state = self.members.get(member)
         if state is None or state.link is None or state.link.send_queue.closed:
             return False
@@ -210,38 +213,40 @@ class Router:
         return True
 
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> bool:
-        """Ask a member to cancel jobs of a run, all of it where none are named; whether the member
-        is connected. What becomes of the jobs is told to the run. Epoch 0: the service asks."""
+        """Ask a member to cancel jobs of a run, or all if none is named.
+
+        Returns whether the member is connected. The run hears what becomes of the jobs. Epoch 0
+        means that the service asks.
+        """
         call = pb.Call(run=run, member=member, cancel=pb.Cancel(jobs=jobs))
         return self.send(member, pb.ToMember(call=call))
 
     # -- runs ----------------------------------------------------------------------------------
 
     def begin(self, who: Who, begin: pb.Begin) -> RunLink:
-        """A run's controller connects. Raises :class:`Refused`; with ``FAILED_PRECONDITION`` where
-        a newer controller of the run is known.
+        """Connect a run's controller.
 
-        The presence of each member that it may steer is told first, then it is welcomed: by then
-        it knows all that are there.
+        First sends the presence of each member that the run may use, then the welcome. Raises
+        :class:`Refused`, with ``FAILED_PRECONDITION`` if a newer controller is known.
         """
         tag = begin.run
         if not is_tag(tag):
-            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not the tag of a run")
+            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not a valid run tag")
         if not who.may_run(tag):
-            raise Refused("PERMISSION_DENIED", "this credential is not for controllers of runs")
+            raise Refused("PERMISSION_DENIED", "this credential does not belong to a controller")
         if not begin.epoch:
-            raise Refused("INVALID_ARGUMENT", f"run {tag} has no epoch: they count from 1")
+            raise Refused("INVALID_ARGUMENT", f"run {tag} has no epoch; epochs start at 1")
         owner, epoch = self._epochs.get(tag, (who.namespace, 0))
         if owner != who.namespace:
             raise Refused("PERMISSION_DENIED", f"run {tag} belongs to another namespace")
         if epoch > begin.epoch:
-            raise Refused("FAILED_PRECONDITION", f"a newer controller steers run {tag}")
+            raise Refused("FAILED_PRECONDITION", f"run {tag} has a newer controller")
         self._epochs[tag] = (owner, begin.epoch)
         self._epochs.move_to_end(tag)
         self._forget_epochs()
         earlier = self.runs.get(tag)
         if earlier is not None and earlier.link is not None:
-            why = f"another controller steers run {tag} now"
+            why = f"another controller has taken over run {tag}"
             same = earlier.epoch == begin.epoch
             self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
         link: RunLink = Link(tag, who, RunSendQueue(self._queues_of(who)))
@@ -262,7 +267,7 @@ class Router:
                 del self._epochs[tag]
 
     def end(self, link: RunLink, end: Refused | None = None) -> None:
-        """A run's connection is over. Called again, it does nothing."""
+        """Disconnect a run. Idempotent."""
         link.send_queue.close(end)
         run = self.runs.get(link.name)
         if run is None or run.link is not link:
@@ -275,7 +280,7 @@ class Router:
                 self._changed(name)
 
     def from_run(self, link: RunLink, message: pb.FromRun) -> None:
-        """A run says something. Raises :class:`Refused` where it speaks for another."""
+        """Handle a run's message. Raise :class:`Refused` if it speaks for another."""
         run = self.runs.get(link.name)
         if run is None or run.link is not link:
             return
@@ -296,7 +301,7 @@ class Router:
         if call.run != run.tag or call.epoch != run.epoch:
             raise _for_another(run, call.run)
         if not link.who.may_steer(name):
-            message = f"this credential may not steer member {name[:100]!r}"
+            message = f"this credential may not use member {name[:100]!r}"
             self._answer(link, call, pb.Fault(message=message, code="forbidden"))
             return
         state = self.members.get(name)
@@ -322,26 +327,29 @@ class Router:
             if run.link is not None and run.link.who.may_steer(member):
                 run.link.send_queue.put_about(member, message)
 
-    # -- who watches ---------------------------------------------------------------------------
+    # -- watchers ------------------------------------------------------------------------------
 
     def statuses(self, visible: Callable[[str], bool]) -> list[MemberState]:
-        """The members that may be seen, by name."""
+        """Return the visible members, by name."""
         return [self.members[name] for name in sorted(self.members) if visible(name)]
 
     def sweep(self, now: float) -> None:
-        """End the connections of members that were not heard of for :data:`SILENCE` seconds.
-        Those in which nobody looked do not count: the machine was halted, or its clock was set."""
+        """Disconnect members that were silent for :data:`SILENCE` seconds.
+
+        Time in which this was not called does not count: the machine may have been suspended, or
+        its clock set.
+        """
         if self._swept is not None and abs(now - self._swept) > SILENCE / 2:
             self._deaf_until = now
         self._swept = now
         for state in list(self.members.values()):
             heard = max(state.last_beat, self._deaf_until)
             if state.link is not None and now - heard > SILENCE:
-                reason = f"nothing was heard of {state.name} for {SILENCE:g} s"
+                reason = f"{state.name} was silent for {SILENCE:g} s"
                 self.leave(state.link, Refused("DEADLINE_EXCEEDED", reason))
 
     def close(self) -> None:
-        """End all connections: the service stops."""
+        """Close all connections because the service stops."""
         end = Refused("UNAVAILABLE", "the service stops")
         for run in list(self.runs.values()):
             if run.link is not None:
@@ -353,8 +361,10 @@ class Router:
             watch.close()
 
     async def changes(self) -> AsyncIterator[str]:
-        """Names of members whose state has changed, as it changes; a name once, however often its
-        member changed since it was last given. Ends when the router is closed."""
+        """Yield the name of each member whose state changes, until the router is closed.
+
+        Several changes of a member between two iterations are reported once.
+        """
         watch = _Watch()
         self._watchers.add(watch)
         try:
@@ -365,7 +375,7 @@ class Router:
             self._watchers.discard(watch)
 
     def changed(self, member: str) -> None:
-        """Something else that is told of a member has changed: its size, for instance."""
+        """Report another change of a member, such as its size."""
         self._changed(member)
 
     def _changed(self, name: str) -> None:
@@ -376,8 +386,8 @@ class Router:
 def _for_another(run: RunState, other: str) -> Refused:
     return Refused(
         "PERMISSION_DENIED",
-        f"run {run.tag} (epoch {run.epoch}) sent what is of {other[:100]!r}, or of another epoch: "
-        "a stream is of one run and one controller",
+        f"run {run.tag} (epoch {run.epoch}) sent data of {other[:100]!r} or of another epoch; a "
+        "stream belongs to one run and one controller",
     )
 
 
@@ -392,13 +402,13 @@ def _copied(group: pb.Group) -> pb.Group:
 
 
 def _some(values: Mapping[str, float]) -> dict[str, float]:
-    """As many of these as are kept of one member."""
+    """Return as many of these as are kept for one member."""
     named = ((path, value) for path, value in values.items() if _is_name(path))
     return dict(islice(named, _MOST_VALUES))
 
 
 class _Watch:
-    """A listener for changes, with those that it has not heard of yet."""
+    """A watcher, with the changes that it has not read yet."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}

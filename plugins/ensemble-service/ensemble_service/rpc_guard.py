@@ -1,11 +1,10 @@
-"""Authentication, rate limits, deadlines and error mapping for every RPC: a gRPC interceptor.
+"""gRPC interceptor for every RPC: authentication, rate limits, deadlines and error mapping.
 
-Messages are read only after their sender is known, within a time and a few at once; whom the call
-comes from is then :func:`caller` for the servicer. So every method is asked with a stream, as gRPC
-sees it: of any other it reads the message before anybody is asked. Health needs no token, and in
-the first implementation's protocol the message says who asks: these share a few places
-(``message_reader``). A refusal, or a fault, ends one call with a status and a reason; nothing else
-notices.
+Messages are read only after the sender is authenticated, with limits on time and number. Servicers
+get the sender from :func:`caller`. To gRPC every method is a stream, since for any other it reads
+the message before the interceptor runs. Health needs no token, and in the first implementation's
+protocol the message names the caller; these calls share a few places (``message_reader``). An error
+ends one call with a status and a reason, and affects no other call.
 """
 
 from __future__ import annotations
@@ -37,31 +36,32 @@ from ensemble_service.wire import clean
 
 __all__ = ["RpcGuard", "StandIn", "caller"]
 
-#: Says who asks where there is no credential, by the request; ``None`` for nobody.
+#: Identifies a caller without a credential by its request; ``None`` for nobody.
 StandIn = Callable[[Any], Identity | None]
 
-#: Streams that one credential may have open at a time: each may hold a message that does not end.
+#: Streams per credential; each may hold a message that never ends.
 _STREAMS = 32
-#: Refusals that are logged in a second; of more, only how many there were. Characters of one.
+#: Refusals logged per second (beyond that, only their number), and the length of one.
 _LOGGED = 20
 _LONGEST = 1_000
-#: Seconds that a caller has to send a message in, once it is being read.
+#: Seconds in which a caller must send its message, once it is being read.
 _READING = 10.0
-#: Streams of callers without a credential, and seconds that each may last.
+#: Streams of callers without a credential, and the seconds that each may last.
 _PROBES, _PROBE_AGE = 64, 600.0
 
 _CALLER: ContextVar[Identity] = ContextVar("ensemble_service_caller")
 
 
 def caller() -> Identity:
-    """Whom the RPC comes from that is under way."""
+    """Return the caller of the current RPC."""
     return _CALLER.get()
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """A stream that is open. ``end`` says why it was ended by us; ``since`` when, by a clock of its
-    own, it was first answered, 0 for not yet."""
+    """An open stream. ``end`` is why we ended it. ``since`` is its first answer's time, 0 if none
+    yet.
+    """
 
     identity: Identity
     task: asyncio.Task[Any]
@@ -71,12 +71,11 @@ class _Stream:
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
-    """Stands before every method of the server.
+    """Guards every method of the server.
 
-    ``rate`` is how many requests a second a credential may make (twice that at once), 0 for any
-    number; ``deadline`` how many seconds a single request may take. ``open_services`` need no
-    credential; ``stand_ins`` are for methods whose callers may have none, ``None`` where that is
-    not so now.
+    ``rate`` is the number of requests a second per credential (twice that at once), 0 for no limit.
+    ``deadline``, in seconds, is for single requests. ``open_services`` need no credential.
+    ``stand_ins`` identify callers of methods that may have none; ``None`` if that is off.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """The method's handler behind the guard; gRPC calls this for every RPC."""
+        """Wrap a method's handler; gRPC calls this for every RPC."""
         path: str = handler_call_details.method
         guarded = self._handlers.get(path)
         if guarded is None:
@@ -123,7 +122,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         return guarded
 
     def _guarded(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
-        """Return the handler of one method behind the guard, for single replies and for streams."""
+        """Return the guarded handler of one method, for single replies and for streams."""
         decode, streaming = handler.request_deserializer, handler.response_streaming
         asked_with_stream: bool = handler.request_streaming
         behaviour = _behaviour(handler)
@@ -137,7 +136,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             stream: _Stream | None = None
             asked: Any
             seconds = _READING if streaming else min(_READING, self._deadline)
-            # The servicer decides how long the first message of a stream may take.
+            # The servicer sets the deadline of a stream's first message.
             deadline = Deadline(inf if asked_with_stream else seconds)
             try:
                 identity = _PROBE if is_open else self._authenticate(context)
@@ -181,7 +180,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 elif sys.version_info >= (3, 11):
                     deadline.task.uncancel()
                 refused = self._refuse(method, identity, context, end)
-            except Exception as error:  # whatever it is, it ends this call and no other
+            except Exception as error:  # any fault ends this call only
                 deadline.end()
                 refused = self._refuse(method, identity, context, error)
             else:
@@ -208,7 +207,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         try:
             async for reply in replies:
                 await context.write(reply)
-                if not stream.since:  # what was said at first was taken: it takes part
+                if not stream.since:  # the first message was accepted, so it takes part
                     stream.since = self._monotonic()
                     if stream.identity is not _PROBE:
                         who, peer = stream.identity, _host(context)
@@ -219,8 +218,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     async def _decoded(
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[Any]:
-        """The messages of a stream. How long the first may take is the servicer's to say."""
-        # No message has a name here: a large one would be kept until the next comes.
+        """Yield the messages of a stream. The servicer sets the deadline of the first."""
+        # No variable holds a message here, so that a large one is not kept until the next.
         try:
             yield _decode(decode, await self._reader.read(identity, messages))
             while True:
@@ -235,13 +234,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         if self._streams[identity] >= most:
             raise Refused(
                 "RESOURCE_EXHAUSTED",
-                f"{most} streams with this credential are open already; end some, or have another "
-                "made for others: ensemble-server token add",
+                f"{most} streams with this credential are already open; end some, or create "
+                "another token: ensemble-server token add",
             )
         self._streams[identity] += 1
         stream = self._live[task] = _Stream(identity, task)
         if identity is _PROBE:
-            end = Refused("UNAVAILABLE", f"without a credential {_PROBE_AGE:g} s are the most")
+            end = Refused("UNAVAILABLE", f"{_PROBE_AGE:g} s is the limit without a credential")
             stream.age = task.get_loop().call_later(_PROBE_AGE, self._end_stream, stream, end)
         return stream
 
@@ -261,13 +260,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             tell("disconnected", method=method, who=stream.identity, seconds=seconds)
 
     def end_streams_of_removed(self) -> int:
-        """End the streams whose token was removed or has expired; how many they were."""
+        """End the streams whose token was removed or has expired. Return their number."""
         ended = 0
         for stream in list(self._live.values()):
             if stream.identity is _PROBE:
                 continue
             if stream.end is None and not self._tokens.stands(stream.identity):
-                end = Refused("UNAUTHENTICATED", "the token was removed, or has expired")
+                end = Refused("UNAUTHENTICATED", "the token was removed or has expired")
                 self._end_stream(stream, end)
                 ended += 1
         return ended
@@ -275,14 +274,15 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     # -- authentication and rate limits ---------------------------------------------------------
 
     def _authenticate(self, context: Any) -> Identity | None:
-        """Whom the call comes from; ``None`` without a credential. Raises
-        :class:`Unauthenticated`."""
+        """Return the caller's identity, ``None`` without a credential. Raise
+        :class:`Unauthenticated`.
+        """
         for key, value in context.invocation_metadata():
             if key == "authorization":
                 scheme, _, token = str(value).partition(" ")
                 if scheme.lower() != "bearer":
                     raise Unauthenticated(
-                        "the credential is not of the form 'Bearer TOKEN'", code="bad-token"
+                        "expected 'Bearer TOKEN' as the credential", code="bad-token"
                     )
                 identity = self._tokens.identify(token.strip())
                 if self._tokens.trouble != self._trouble:
@@ -293,15 +293,15 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     def _told_trouble(self) -> None:
         self._trouble = self._tokens.trouble
         if self._trouble:
-            tell("tokens cannot be read; those known before are used", "error", why=self._trouble)
+            tell("cannot read the tokens; using those read before", "error", why=self._trouble)
 
     def _take_turn(self, identity: Identity) -> None:
         key = identity.id or str(identity)
         if self._rates is not None and not self._rates.take(key, self._monotonic()):
             raise Refused(
                 "RESOURCE_EXHAUSTED",
-                f"more than {self._rate:g} requests a second with this credential; wait, or start "
-                "the service with a larger --rate",
+                f"more than {self._rate:g} requests a second with this credential; wait, or "
+                "start the service with a larger --rate",
             )
 
     # -- error mapping --------------------------------------------------------------------------
@@ -309,13 +309,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     def _refuse(
         self, method: str, identity: Identity | None, context: Any, error: Exception
     ) -> Refused:
-        """The status that the caller gets for an error; counted and logged."""
+        """Return the gRPC status for an error, after counting and logging it."""
         peer = _host(context)
         if isinstance(error, Refused):
-            refused = error.anew()
+            refused = error.without_traceback()
         elif isinstance(error, Unauthenticated):
             refused = Refused("UNAUTHENTICATED", _sentence(error))
-            # Who guesses gets ever less of our time.
+            # Repeated guesses get less and less of our time.
             if not self._failures.take(peer, self._monotonic()):
                 reason = f"too many wrong credentials from {peer}; wait a second"
                 refused = Refused("RESOURCE_EXHAUSTED", reason)
@@ -324,7 +324,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         elif isinstance(error, grpc.aio.AbortError):
             raise error
         else:
-            refused = Refused("INTERNAL", "a fault in the service; its log says more")
+            refused = Refused("INTERNAL", "internal error of the service; see its log")
             words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             tell("fault", "error", method=method, who=str(identity or ""), trace=words)
         refused.message = clean(refused.message, _LONGEST)
@@ -344,7 +344,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             identity = None
         tell(
             "refused",
-            # That the service stops, or a member is away, is nobody's doing who asks.
+            # A stopping service or an absent member is not the caller's fault.
             "debug" if refused.code == "UNAVAILABLE" else "warning",
             method=method,
             code=refused.code,
@@ -356,31 +356,37 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         )
 
 
-#: Stands for all callers of what needs no credential.
+#: Stands for all callers of methods that need no credential.
 _PROBE = Identity("viewer", "")
 
 
 def _no_credential(named_by_message: bool = False) -> Unauthenticated:
-    """The refusal of a call without a credential; ``named_by_message`` where that may be. One for
-    each call: what is raised keeps the frames that it went through, and so the calls, in memory."""
+    """Return the error for a call without a credential.
+
+    ``named_by_message`` if the message may identify the caller. A new object for each call, because
+    a raised error keeps its frames, and so the call, in memory.
+    """
     cause = "the call has no 'authorization: Bearer TOKEN'"
     if named_by_message:
         return Unauthenticated(
-            "there is no credential",
-            cause=f"{cause}, and the member is none of those that need none",
-            hint="'ensemble-server start --legacy NS/NAME' names them",
+            "missing credential",
+            cause=f"{cause}, and the member is not in --legacy",
+            hint="add it with 'ensemble-server start --legacy NS/NAME'",
             code="no-token",
         )
     return Unauthenticated(
-        "there is no credential",
+        "missing credential",
         cause=cause,
-        hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
+        hint=(
+            "set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; create a token with 'ensemble-server "
+            "token add'"
+        ),
         code="no-token",
     )
 
 
 def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
-    """The servicer's method behind one of gRPC's handlers."""
+    """Return the servicer's method from a gRPC handler."""
     if not handler.response_streaming:
         return handler.unary_unary  # type: ignore[no-any-return]  # gRPC has no types
     both = handler.request_streaming
@@ -393,8 +399,11 @@ def _sentence(error: EnsembleError) -> str:
 
 
 async def _abort(context: Any, refused: Refused) -> None:
-    """End the call. gRPC raises its error again by itself; without our frames, by which a call
-    would keep itself, and what was sent with it, in memory until Python looks for such circles."""
+    """End the call.
+
+    gRPC raises its own error again. Our frames are removed from it, because they would keep the
+    call's data in memory until the garbage collector finds the cycle.
+    """
     try:
         await context.abort(getattr(grpc.StatusCode, refused.code), refused.message)
     except grpc.aio.AbortError as error:
@@ -402,7 +411,7 @@ async def _abort(context: Any, refused: Refused) -> None:
 
 
 def _host(context: Any) -> str:
-    """Where a call comes from, without the port."""
+    """Return a caller's address without the port."""
     peer: str = context.peer() or ""
     kind, _, rest = peer.partition(":")
     return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
@@ -412,5 +421,5 @@ def _decode(deserializer: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return deserializer(data)
     except DecodeError:
-        message = f"the message of {len(data)} bytes is none of this method's: it cannot be decoded"
+        message = f"cannot decode a message of {len(data)} bytes as this method's request"
         raise Refused("INVALID_ARGUMENT", message) from None

@@ -1,4 +1,4 @@
-"""Run context: the parts of the executor ``remote`` and of its run that a member's proxy needs."""
+"""Run context: what a member's proxy needs from the executor ``remote`` and its run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RunContext"]
 
 @dataclass(slots=True)
 class RunContext:
-    """Callbacks of the executor, and what one run is called at all of its members."""
+    """Callbacks of the executor, and a run's name at all its members."""
 
     run: str
     epoch: int
@@ -21,13 +21,13 @@ class RunContext:
     send: Callable[[pb.FromRun], None]
     tell: Callable[[Sequence[Event]], None]
     clock: Callable[[], float]
-    #: Gauges of these paths have changed, at this time.
+    #: Called with the paths of changed gauges and the time.
     gauges: Callable[[Iterable[str], float], None]
-    #: A member says that another controller has the run.
+    #: Called if a member says that another controller has the run.
     stale: Callable[[str, str], None]
-    #: Whether a job is a member's, but not of this name.
+    #: Returns whether a job belongs to another member than the named one.
     elsewhere: Callable[[str, str], bool]
-    #: A member's clock is ahead: by so many seconds at least, and now. Kept for later controllers.
+    #: Records how far a member's clock is ahead (at least, and now), for later controllers.
     ahead: Callable[[str, int, int], None]
     #: Absolute folders in which members' files may be read.
     shared: Sequence[str] = ()

@@ -1,7 +1,7 @@
-"""Run folder at a member agent: the newest epoch of a run, and the folder's own name, on disk.
+"""Run folder at a member agent: keeps a run's newest epoch and the folder's own name on disk.
 
-A hosted run (``hosted_run``) reads both when it begins, so that an agent that was restarted refuses
-earlier controllers too, and a run notices an agent that has another folder.
+A hosted run (``hosted_run``) reads both when it begins. So a restarted agent still rejects earlier
+controllers, and a run notices if an agent has another folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RunFolder:
             self.epoch = 0
 
     def name(self) -> str:
-        """The folder's name, which it is given once; empty where none can be written."""
+        """Return the folder's permanent name; empty if it cannot be written."""
         path = self.path / "home"
         with contextlib.suppress(OSError, ValueError):
             if name := path.read_text("ascii").strip():
@@ -40,8 +40,10 @@ class RunFolder:
         return name
 
     def begin_epoch(self, epoch: int) -> None:
-        """On the disk before anything is done for it: a call of an earlier controller must not be
-        carried out by an agent that was restarted either."""
+        """Record an epoch durably before acting on it.
+
+        Otherwise a restarted agent could carry out a call of an earlier controller.
+        """
         path = self.path / "epoch"
         try:
             write_atomically(path, str(epoch).encode("ascii"))

@@ -1,7 +1,7 @@
-"""Send queue of one connection: the router puts, the stream's handler takes.
+"""Send queue of one connection, filled by the router and emptied by the stream's handler.
 
-What waits for all connections of one credential together is bounded in bytes: where it is too much,
-the connection for which most waits is ended.
+The bytes waiting for all connections of one credential are bounded. Above the bound, the connection
+with the largest backlog is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sized(Protocol):
 
 
 class _Waiting(Generic[_M]):
-    """A message and its bytes; ``member`` whose batch it is, to which more may be added."""
+    """A message and its size. ``member`` is set for a batch of events that can be extended."""
 
     __slots__ = ("member", "message", "size")
 
@@ -39,8 +39,7 @@ class _Waiting(Generic[_M]):
 
 
 class SendQueue(Generic[_M]):
-    """Messages that wait to be sent to one connection, in order; ``of_one`` are the queues of its
-    credential."""
+    """Messages for one connection, in order. ``of_one`` are all queues of its credential."""
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         self._of_one = WeakSet() if of_one is None else of_one
@@ -55,18 +54,20 @@ class SendQueue(Generic[_M]):
         return len(self._waiting)
 
     def put(self, message: _M) -> None:
-        """Add a message. A connection that takes nothing is ended: it comes again, and whoever
-        speaks to it sends again what was not acknowledged."""
+        """Add a message. Closes a connection that does not read.
+
+        The peer reconnects, and senders repeat what was not acknowledged.
+        """
         if self._room(size := message.ByteSize()):
             self._waiting.append(_Waiting(message, size))
             self._news.set()
 
     def _room(self, size: int) -> bool:
-        """True if so many bytes more may wait; they count from now on."""
+        """Reserve so many bytes. Return whether there was room."""
         if self.closed:
             return False
         self.bytes += size
-        # Where little waits for each of the few that there may be, all is not much either.
+        # If every connection's backlog is small, so is the total.
         if self.bytes > _MOST_WAITING // 64:
             sizes = {each: each.bytes for each in self._of_one}
             if sum(sizes.values()) > _MOST_WAITING:
@@ -74,27 +75,27 @@ class SendQueue(Generic[_M]):
         return not self.closed
 
     def drop(self) -> None:
-        """End the connection, and send nothing of what waits."""
+        """Close the connection and discard its backlog."""
         self._waiting.clear()
         self.bytes = 0
         reason = (
-            f"more than {_MOST_WAITING:,} bytes wait for the connections of this credential, most "
-            "of them for this one: read what is sent, or connect again"
+            f"more than {_MOST_WAITING:,} bytes wait for the connections of this credential, "
+            "most of them for this one: read faster, or reconnect"
         )
         self.close(Refused("RESOURCE_EXHAUSTED", reason))
 
     def close(self, end: Refused | None = None) -> None:
-        """No more messages; ``end`` is raised for who takes them, after those that wait."""
+        """Accept no more messages. The reader gets ``end`` after those that wait."""
         if not self.closed:
             self.closed, self._end = True, end
             self._news.set()
 
     def take(self) -> _M | None:
-        """The next message; ``None`` where none waits. Raises how it was closed, once empty."""
+        """Return the next message, or ``None``. When empty and closed, raise the reason."""
         if self._waiting:
             return self._next().message
         if self._end is not None:
-            raise self._end.anew()
+            raise self._end.without_traceback()
         if not self.closed:
             self._news.clear()
         return None
@@ -105,21 +106,23 @@ class SendQueue(Generic[_M]):
         return waiting
 
     async def wait(self) -> None:
-        """Until there is something to take, or it was closed."""
+        """Wait until there is a message or the queue is closed."""
         await self._news.wait()
 
 
 class RunSendQueue(SendQueue[pb.ToRun]):
-    """The queue of messages for a run: waiting batches of a member that follow one another are
-    joined. A slow reader catches up the faster for it, and nothing waits for others to come."""
+    """Send queue for a run, which joins consecutive batches of a member.
+
+    That lets a slow reader catch up. It never delays a message.
+    """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         super().__init__(of_one)
-        #: Of each member what waits, if nothing else that concerns it was put since.
+        #: The waiting batch of each member, if nothing else about the member follows it.
         self._newest: dict[str, _Waiting[pb.ToRun]] = {}
 
     def put_about(self, member: str, message: pb.ToRun) -> None:
-        """Add what concerns a member: its batches do not overtake it."""
+        """Add a message about a member. The member's later batches stay behind it."""
         self._newest.pop(member, None)
         self.put(message)
 
@@ -145,7 +148,7 @@ class RunSendQueue(SendQueue[pb.ToRun]):
 
 
 def _follows(waiting: _Waiting[pb.ToRun], batch: pb.Batch) -> bool:
-    """True if a batch goes on where the one that waits ends, and both fit into one message."""
+    """Return whether a batch continues the waiting one and both fit in one message."""
     held = waiting.message.batch
     count = len(held.events)
     return (

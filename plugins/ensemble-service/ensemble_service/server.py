@@ -1,7 +1,7 @@
-"""Server: listens on one event loop, wires the parts together, and shuts down gracefully.
+"""The server: listens on an event loop, connects the parts, and shuts down gracefully.
 
-The command line calls :func:`run`; tests and benchmarks use :func:`serving`, which runs it in a
-thread. What it may be told is a :class:`Settings`.
+The command line calls :func:`run`. Tests and benchmarks use :func:`serving`, which runs it in a
+thread. :class:`Settings` has its configuration.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ __all__ = ["Service", "Settings", "run", "serving"]
 
 _V1 = "ensemble.v1.Ensemble"
 _LEGACY = "convergedcomputing.org.grpc.v1.EnsembleOperator"
-#: Seconds between looks at tokens that were removed and members that say nothing.
+#: Seconds between checks for removed tokens and silent members.
 _SWEEP = 1.0
 _SOON = 30.0  # days
 
 
 class Service:
-    """The service on the event loop that calls it: :meth:`start`, then :meth:`stop`."""
+    """The service on the current event loop: :meth:`start`, then :meth:`stop`."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Service:
         self._closing: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Listen. Raises :class:`EnsembleError` where that cannot be, before anybody connects."""
+        """Listen. Raise :class:`EnsembleError` if that is impossible, before anybody connects."""
         settings = self.settings
         self._legacy = [member_name(name) for name in settings.legacy]
         credentials = self._credentials()
         taken = UsageError(
             f"another service uses the state folder {settings.state}",
-            hint="stop it, or give this one a folder of its own with --state",
+            hint="stop it, or use another folder with --state",
             code="state-in-use",
         )
         lock = claim(settings.state, taken)
         self._closing.append(lambda: os.close(lock))
         try:
-            self.tokens.tokens()  # a file that cannot be used is told now
+            self.tokens.tokens()  # reject an unusable file now
             log = ResizeLog(settings.state / "resizes.sqlite")
             self._resizes = Resizes(self._resizer, log, self.counters, self._clock)
             self._make_server()
@@ -123,20 +123,20 @@ class Service:
         )
 
     def _credentials(self) -> Any:
-        """The credentials to listen with; ``None`` for plaintext, where that may be."""
+        """Return the server credentials; ``None`` for plaintext, if that is allowed."""
         settings = self.settings
         for name, host in (("host", settings.host), ("metrics-host", settings.metrics_host)):
             if not host.strip("[] "):
                 raise UsageError(
-                    f"the address to listen on is empty: --{name}",
-                    hint="127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
+                    f"--{name} is empty",
+                    hint="use 127.0.0.1 for this machine only, or 0.0.0.0 for all interfaces",
                     code="bad-address",
                 )
         if has_certificates(settings.tls_folder):
             if settings.insecure:
                 raise UsageError(
-                    f"--insecure, and there are certificates in {settings.tls_folder}",
-                    hint="leave out --insecure, or name another --tls-dir",
+                    f"--insecure given, but {settings.tls_folder} has certificates",
+                    hint="leave out --insecure, or choose another --tls-dir",
                     code="bad-option",
                 )
             credentials, days = server_credentials(settings.tls_folder)
@@ -151,20 +151,23 @@ class Service:
             return credentials
         if settings.tls is not None:
             raise UsageError(
-                f"there is no certificate in {settings.tls}",
+                f"no certificate in {settings.tls}",
                 hint=f"ensemble-server init-tls --tls-dir {settings.tls}",
                 code="no-certificate",
             )
         if not is_loopback(settings.host) and not settings.insecure:
             raise UsageError(
-                f"without TLS the service listens on this machine only, not on {settings.host}",
-                cause=f"there is no certificate in {settings.tls_folder}",
-                hint=f"'ensemble-server init-tls --tls-dir {settings.tls_folder}' makes one; "
-                "--insecure lets everyone on the way read the tokens",
+                f"without TLS the service may only listen on this machine, not on {settings.host}",
+                cause=f"no certificate in {settings.tls_folder}",
+                hint=(
+                    "create one with 'ensemble-server init-tls --tls-dir "
+                    f"{settings.tls_folder}'; with --insecure everyone on the network path can "
+                    "read the tokens"
+                ),
                 code="no-certificate",
             )
         if not is_loopback(settings.host):
-            tell("plaintext: everyone on the way can read the tokens", "warning")
+            tell("plaintext: everyone on the network path can read the tokens", "warning")
         return None
 
     def _make_server(self) -> None:
@@ -176,7 +179,7 @@ class Service:
             rate=settings.rate,
             deadline=settings.deadline,
             counters=self.counters,
-            # Whether it serves may be asked without a credential: probes have none.
+            # Health needs no credential, because probes have no token.
             open_services=frozenset((SERVICE_NAME,)),
             stand_ins={
                 f"/{_LEGACY}/{method}": legacy.stand_in if self._legacy else None
@@ -204,23 +207,23 @@ class Service:
             raise EnsembleError(
                 f"cannot listen on {target}",
                 cause=_why_not(self.settings.host, self.settings.port) or str(error)[:300],
-                hint="is another service there? --port and --host choose where",
+                hint="check for another service there, or choose --port and --host",
                 code="cannot-listen",
             ) from None
 
     async def _sweep(self) -> None:
-        """Look after connections that last."""
+        """Check long-lived connections regularly."""
         while True:
             await asyncio.sleep(_SWEEP)
             try:
                 self.router.sweep(self._clock())
                 self._guard.end_streams_of_removed()
                 trim_memory()
-            except Exception as error:  # a fault here must not end the looking
+            except Exception as error:  # a fault must not stop the checks
                 tell("fault", "error", why=f"{type(error).__name__}: {error}")
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no more requests, tell the streams, wait for what is under way, and end."""
+        """Reject new requests, close the streams, wait for requests in progress, and end."""
         grace = self.settings.grace if grace is None else grace
         tell("stopping", grace=grace)
         self._serving = False
@@ -242,7 +245,7 @@ def run(
     resizer: Resizer | None = None,
     ready: Callable[[Service], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; a second one does not wait for what is under way.
+    """Serve until SIGTERM or SIGINT. A second signal ends it without waiting.
 
     ``ready`` is called once it listens.
     """
@@ -274,9 +277,9 @@ def run(
 
 @contextlib.contextmanager
 def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Service]:
-    """A service in a thread of its own, while the block lasts; ``service.port`` says where.
+    """Run a service in its own thread while the block lasts; ``service.port`` is its port.
 
-    Of the service only what the event loop does not change may be looked at from outside.
+    Other threads may only read attributes that the event loop does not change.
     """
     started: list[Service] = []
     failed: list[BaseException] = []
@@ -297,7 +300,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
     def work() -> None:
         try:
             loop.run_until_complete(main())
-        except BaseException as error:  # handed to who waits
+        except BaseException as error:  # passed to the waiting thread
             failed.append(error)
         finally:
             loop.close()
@@ -309,7 +312,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
         if started:
             yield started[0]
     finally:
-        with contextlib.suppress(RuntimeError):  # it ended by itself
+        with contextlib.suppress(RuntimeError):  # it ended early
             loop.call_soon_threadsafe(over.set)
         thread.join(settings.grace + 10)
     if failed:
@@ -317,7 +320,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why one cannot listen there, in the system's words: gRPC has none of its own."""
+    """Return the system's reason for a failed bind, since gRPC gives none."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, where in found:

@@ -1,6 +1,6 @@
-"""Presence of the service, as a run sees it: whether it is there, and which members it has.
+"""Presence of the service as a run sees it: whether it is connected, and its members.
 
-The executor ``remote`` has one :class:`ServicePresence`, and tells it of what comes.
+The executor ``remote`` has one :class:`ServicePresence` and updates it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from ensemble_service.membership import taken_over
 
 __all__ = ["ServicePresence"]
 
-#: Seconds without the service before that is told.
+#: Seconds without the service until the run is warned.
 _AWAY = 5.0
 
 
 class ServicePresence:
-    """The service at ``target``. ``members`` are connected to it, and ``welcome`` says whether the
-    run is."""
+    """The service at ``target``. ``members`` are connected to it; ``welcome``: so is the run."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -29,49 +28,49 @@ class ServicePresence:
 
     @property
     def there(self) -> bool:
-        """True unless the connection is lost."""
+        """Return True unless the connection is lost."""
         return self._away_since is None
 
     @property
     def answered(self) -> bool:
-        """True if it is there, or cannot be reached for a reason that lasts."""
+        """Return True if it is connected, or unreachable for a lasting reason."""
         trouble = self._trouble
         lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
         return self.welcome or lasting
 
     def came(self) -> str | None:
-        """The run is connected; what to tell of that."""
+        """Handle a connection. Return what to report."""
         self.welcome, self._trouble, self._away_since = True, None, None
         told, self._told_away = self._told_away, False
         return f"the service at {self.target} is back" if told else None
 
     def went(self, error: EnsembleError, now: float) -> None:
-        """The connection is lost; ``now`` is monotonic, in seconds."""
+        """Handle the loss of the connection at ``now`` (monotonic seconds)."""
         self.welcome, self._trouble = False, error
         if self._away_since is None:
             self._away_since = now
         self.members.clear()
 
     def lasting_absence(self, now: float) -> str | None:
-        """Warning, once, of a service that is away for long."""
+        """Return a warning, once, if the service has been away for long."""
         if self._away_since is None or now - self._away_since <= _AWAY or self._told_away:
             return None
         self._told_away = True
         cause = self._trouble.cause or self._trouble.what if self._trouble else ""
         return (
-            f"the service at {self.target} is away: jobs go on, and the run goes on when it "
+            f"the service at {self.target} is away: jobs go on, and the run continues when it "
             f"is back{f' ({cause})' if cause else ''}"
         )
 
     def unreachable(self, run: Run) -> EnsembleError:
-        """The error that ends a run which cannot begin without the service."""
+        """Return the error that ends a run if the service cannot be reached at the start."""
         trouble = self._trouble
         if isinstance(trouble, UsageError):
             return trouble
         if trouble is None:
             return ExecutorError(
                 f"the service at {self.target} does not answer",
-                hint="is it running there? 'ensemble-server start' starts one",
+                hint="check that it is running; start one with 'ensemble-server start'",
                 code="unavailable",
                 transient=True,
             )

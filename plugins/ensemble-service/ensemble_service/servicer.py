@@ -1,7 +1,7 @@
-"""The gRPC servicer of ``ensemble.v1``: another size, cancel, status, watch, and the two streams.
+"""The gRPC servicer of ``ensemble.v1``: resize, cancel, status, watch, and the two streams.
 
-``rpc_guard`` stands before each method and has found who calls. What changes sizes is in
-``resizes`` and the streams are in ``streams``; everything else is answered at once.
+``rpc_guard`` runs before each method and has authenticated the caller. Resizes are in ``resizes``,
+streams in ``streams``; all other calls are answered at once.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ensemble_service.rpc_guard import caller
 __all__ = ["EnsembleServicer"]
 
 _LONGEST_NAME = 200
-#: Bytes of a reply that tells of many members.
+#: Largest reply about several members, in bytes.
 _PAGE = 1_000_000
 
-#: The same few members are asked for again and again.
+#: Cached, because the same few members are requested repeatedly.
 member_name = lru_cache(4096)(_spelt)
 
 _OUTCOMES = {"granted": 1, "partial": 2, "denied": 3}
 
 
 class EnsembleServicer(api.EnsembleServicer):
-    """The methods of the service. Each is a coroutine, or an asynchronous generator."""
+    """The methods of the service, as coroutines or asynchronous generators."""
 
     def __init__(
         self, router: Router, resizes: Resizes, clock: Callable[[], float] = time.time
@@ -54,14 +54,14 @@ class EnsembleServicer(api.EnsembleServicer):
         return streams.steer_stream(self._router, caller(), requests, self._clock)
 
     async def Resize(self, request: pb.ResizeRequest, context: Any) -> pb.ResizeReply:  # noqa: N802
-        """Another size for a member."""
+        """Resize a member."""
         who = caller()
         member = member_name(request.member)
         if not who.may_resize(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not resize {member}")
         if not request.request or len(request.request) > _LONGEST_NAME:
             raise Refused(
-                "INVALID_ARGUMENT", f"a request has a name, of at most {_LONGEST_NAME} characters"
+                "INVALID_ARGUMENT", f"a request needs a name of at most {_LONGEST_NAME} characters"
             )
         check_delta(request.delta)
         answer = await self._resizes.ask(who, member, request.request, request.delta)
@@ -81,7 +81,7 @@ class EnsembleServicer(api.EnsembleServicer):
         who = caller()
         member = member_name(request.member)
         if not is_tag(request.run):
-            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not the tag of a run")
+            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not a valid run tag")
         if not who.may_steer(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
         run = self._router.runs.get(request.run)
@@ -93,14 +93,14 @@ class EnsembleServicer(api.EnsembleServicer):
         return pb.CancelReply()
 
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
-        """How one member stands, or all that may be seen."""
+        """Return the status of one member, or of all visible ones."""
         who = caller()
         if not request.member:
             return self._page(self._router.statuses(who.may_see), request.after)
         return pb.StatusReply(members=[await self.one(who, member_name(request.member))])
 
     def _page(self, states: Sequence[MemberState], after: str) -> pb.StatusReply:
-        """As many of these members, by name, as fit into a message."""
+        """Return as many of these members, by name, as fit in a message."""
         reply, size = pb.StatusReply(), 0
         for state in states:
             if state.name <= after:
@@ -114,20 +114,22 @@ class EnsembleServicer(api.EnsembleServicer):
         return reply
 
     async def one(self, who: Identity, member: str) -> pb.MemberStatus:
-        """How a member stands. Raises :class:`Refused` where nothing is known of it."""
+        """Return a member's status. Raise :class:`Refused` if nothing is known of it."""
         if not who.may_see(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
         state = self._router.members.get(member)
-        # Nothing is known of it but by its size: that has to be up to date.
+        # Only its size can be known, so that must be current.
         size = await self._resizes.look(member, doubt=state is None)
         if state is None and size is None:
-            raise Refused("NOT_FOUND", f"nothing is known of member {member}: it never connected")
+            raise Refused(
+                "NOT_FOUND", (f"nothing is known of member {member}: it has never connected")
+            )
         return self._status(state or MemberState(member))
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Any
     ) -> AsyncIterator[pb.MemberStatus]:
-        """The status of each member, then again whenever it changes."""
+        """Send the status of each member, then again on each change."""
         who = caller()
         only = member_name(request.member) if request.member else None
         if only is not None and not who.may_see(only):
@@ -136,7 +138,7 @@ class EnsembleServicer(api.EnsembleServicer):
         def visible(member: str) -> bool:
             return who.may_see(member) if only is None else member == only
 
-        # Listened to before the first look, so that no change falls in between.
+        # Subscribe before the first look, so that no change is missed.
         changes = self._router.changes()
         following = asyncio.ensure_future(changes.__anext__())
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """The two long-lived streams of the service, a member's and a run's, as asynchronous generators.
 
-Called by the server, which gives each a credential that it has checked and turns :class:`Refused`
-into a status. The router decides; here messages are taken from one side and handed to the other.
+The server calls them with an authenticated credential, and turns :class:`Refused` into a status.
+They pass messages to and from the router, which decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ensemble_service.send_queue import SendQueue, Sized
 
 __all__ = ["member_stream", "steer_stream"]
 
-#: Seconds that who connects has to say who it is.
+#: Seconds in which a new stream must send its first message.
 _HELLO = 10.0
 
 _M = TypeVar("_M", bound=Sized)
@@ -27,7 +27,7 @@ _R = TypeVar("_R")
 async def member_stream(
     router: Router, who: Who, requests: AsyncIterator[pb.FromMember], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToMember]:
-    """A member's connection. Raises :class:`Refused`."""
+    """Serve a member's connection. Raise :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "hello":
         raise Refused("INVALID_ARGUMENT", _not_first(first, "hello"))
@@ -42,16 +42,16 @@ async def member_stream(
         async for message in requests:
             last = clock()
             router.from_member(link, message, last)
-            del message  # a large one would be kept until the next comes
+            del message  # don't keep a large one until the next comes
 
     def look() -> None:
         nonlocal watch, last, looked
         now = clock()
-        if abs(now - looked) > SILENCE * 3 / 4:  # the service itself did nothing for so long
+        if abs(now - looked) > SILENCE * 3 / 4:  # the service itself was blocked for that long
             last = now
         looked = now
         if now - last > SILENCE:
-            reason = f"nothing was heard of {link.name} for {SILENCE:g} s"
+            reason = f"{link.name} was silent for {SILENCE:g} s"
             link.send_queue.close(Refused("DEADLINE_EXCEEDED", reason))
         watch = loop.call_later(SILENCE / 4, look)
 
@@ -69,7 +69,7 @@ async def member_stream(
 async def steer_stream(
     router: Router, who: Who, requests: AsyncIterator[pb.FromRun], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToRun]:
-    """A run's connection. Raises :class:`Refused`."""
+    """Serve a run's connection. Raise :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "begin":
         raise Refused("INVALID_ARGUMENT", _not_first(first, "begin"))
@@ -96,19 +96,19 @@ async def _first(requests: AsyncIterator[_R]) -> _R | None:
     except StopAsyncIteration:
         return None
     except asyncio.TimeoutError:
-        message = f"nothing was said in the first {_HELLO:g} s of the stream"
+        message = f"no message in the first {_HELLO:g} s of the stream"
         raise Refused("DEADLINE_EXCEEDED", message) from None
 
 
 def _not_first(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
     came = "nothing" if first is None else first.WhichOneof("what") or "an empty message"
-    return f"the stream began with {came}: {wanted} comes first"
+    return f"the stream began with {came}, expected {wanted}"
 
 
 async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
-    """The messages to send, as they come, to the end. Raises how it was ended."""
+    """Yield the messages to send, to the end. Raise the reason for the end."""
     while True:
-        # One at a time: to what still waits more may be added.
+        # One at a time, because waiting batches can still grow.
         message = send_queue.take()
         if message is not None:
             yield message
@@ -119,10 +119,10 @@ async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
 
 
 async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> None:
-    """Read to the end, or to what is refused, and end the connection with it."""
+    """Read to the end or the first error, and close the connection with it."""
     try:
         await reading
     except Refused as refused:
-        send_queue.close(refused.anew())
+        send_queue.close(refused.without_traceback())
     finally:
         send_queue.close()

@@ -1,8 +1,8 @@
-"""TLS of the running service: its certificate, checked, and taken anew when it was renewed.
+"""TLS of the running service: checks its certificate and reloads it after a renewal.
 
 The server calls :func:`server_credentials`. The folder has ``ca.crt`` and ``server.crt``, which
-everyone may read, and ``ca.key`` and ``server.key``, which only the owner may; they are made in
-``certificate_authority``. ``cryptography`` is loaded when a function needs it.
+everyone may read, and ``ca.key`` and ``server.key``, which only the owner may read.
+``certificate_authority`` creates them. Imports ``cryptography`` on first use.
 """
 
 from __future__ import annotations
@@ -33,26 +33,28 @@ __all__ = [
 
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"
-#: Seconds for which a certificate is believed not to have been renewed.
+#: Seconds between checks for a renewed certificate.
 _GLANCE = 1.0
 
 
 def has_certificates(folder: Path) -> bool:
-    """True if there is a certificate for the service. One without its key counts too: that is a
-    mistake to be told, and no reason to speak plaintext."""
+    """Return whether the service has a certificate.
+
+    A certificate without its key counts too: report that error rather than use plaintext.
+    """
     return (folder / CERTIFICATE).exists() or (folder / KEY).exists()
 
 
 def days_left(folder: Path) -> float:
-    """For how many days the service's certificate is good. Raises :class:`UsageError`."""
+    """Return for how many days the certificate is still valid. Raise :class:`UsageError`."""
     return _pair(folder, dt.datetime.now(dt.timezone.utc))[2]
 
 
 def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[Any, float]:
-    """The service's credentials for gRPC, and for how many days they are good.
+    """Return the service's gRPC credentials, and for how many days they are valid.
 
-    A certificate that is renewed later is taken by itself, for connections from then on. Raises
-    :class:`UsageError` where they cannot be used, before anybody connects.
+    A renewed certificate is used for new connections automatically. Raises :class:`UsageError` if
+    the files cannot be used.
     """
     grpc = load_grpc()
     mark = _mark(folder)
@@ -63,24 +65,26 @@ def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[An
 
 
 class _Renewed:
-    """The certificate in a folder, for gRPC to ask after with each connection, on threads of its
-    own. One that cannot be used changes nothing."""
+    """The certificate in a folder, which gRPC fetches for each connection, on its threads.
+
+    An unusable new certificate is ignored.
+    """
 
     def __init__(self, folder: Path, mark: object) -> None:
         self._folder = folder
         self._used = mark
         self._next = 0.0
-        #: The newest that could not be used, and the one of which that was told.
+        #: The newest unusable certificate, and the one that was reported.
         self._refused: object = None
         self._told: object = None
         self._lock = threading.Lock()
 
     def fetch(self) -> Any:
-        """The credentials to use from now on; ``None`` for those in use."""
+        """Return the new credentials, or ``None`` to keep the current ones."""
         try:
             with self._lock:
                 return self._fetch()
-        except Exception as error:  # gRPC would refuse who connects
+        except Exception as error:  # an exception would make gRPC refuse the connection
             tell("fault", "error", why=f"{type(error).__name__}: {error}")
             return None
 
@@ -95,11 +99,11 @@ class _Renewed:
         try:
             key, chain, left = _pair(self._folder, dt.datetime.now(dt.timezone.utc))
         except EnsembleError as error:
-            # Not at first: the key is written before its certificate.
+            # Not at once, because the key is written before its certificate.
             if mark == self._refused and mark != self._told:
                 self._told = mark
                 why = f"{error.what}: {error.cause}" if error.cause else error.what
-                tell("the new certificate cannot be used; the one before is", "error", why=why)
+                tell("cannot use the new certificate; keeping the previous one", "error", why=why)
             self._refused = mark
             return None
         self._used = mark
@@ -108,8 +112,10 @@ class _Renewed:
 
 
 def _mark(folder: Path) -> tuple[tuple[int, ...], ...]:
-    """A fingerprint that changes when the certificate or its key does; also behind the links of a
-    mounted secret."""
+    """Return a fingerprint that changes with the certificate or key, also behind symbolic links.
+
+    Secrets are mounted that way.
+    """
     found: list[tuple[int, ...]] = []
     for name in (KEY, CERTIFICATE):
         try:
@@ -122,7 +128,7 @@ def _mark(folder: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
-    """The key, the certificate with its chain, and for how many days it is good: checked."""
+    """Return the checked key, certificate chain, and days of validity."""
     x509, _, serialization, _ = cryptography()
     hint = f"ensemble-server init-tls --tls-dir {folder} --renew"
     key_data, data = (
@@ -134,14 +140,14 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
         key = serialization.load_pem_private_key(key_data, None)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"the certificate in {folder} cannot be used",
+            f"cannot use the certificate in {folder}",
             cause=str(error).splitlines()[0][:300],
             hint=hint,
             code="bad-certificate",
         ) from None
     if key.public_key() != chain[0].public_key():
         raise UsageError(
-            f"{folder / KEY} is not the key of {folder / CERTIFICATE}",
+            f"{folder / KEY} does not belong to {folder / CERTIFICATE}",
             hint=hint,
             code="bad-certificate",
         )
@@ -149,7 +155,7 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
     if left <= 0:
         raise UsageError(
             f"the certificate {folder / CERTIFICATE} has expired",
-            cause=f"it was good until {chain[0].not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
+            cause=f"it was valid until {chain[0].not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
             hint=hint,
             code="expired-certificate",
         )
@@ -157,8 +163,10 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
 
 
 def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
-    """The content of a file of a certificate or, ``private``, of a key that nobody else may change.
-    Raises :class:`UsageError`."""
+    """Read a certificate or, with ``private``, a key that nobody else may change.
+
+    Raises :class:`UsageError`.
+    """
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -175,13 +183,13 @@ def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
         raise UsageError(
             f"cannot read {path}",
             cause=error.strerror or str(error),
-            hint="'ensemble-server init-tls' makes certificates",
+            hint="create certificates with 'ensemble-server init-tls'",
             code="bad-certificate",
         ) from None
 
 
 def cryptography() -> tuple[Any, Any, Any, Any]:
-    """The modules ``x509``, ``hashes``, ``serialization`` and ``ec`` of the package."""
+    """Return the package's modules ``x509``, ``hashes``, ``serialization`` and ``ec``."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

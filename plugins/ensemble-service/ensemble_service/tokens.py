@@ -1,7 +1,7 @@
-"""Tokens and their file: authentication of calls to the service.
+"""Tokens and their file: authenticates calls to the service.
 
-A token is shown once, when it is made; the file keeps its SHA-256. The command line writes the file
-and a running service reads it again when it changes. Loads neither gRPC nor protobuf.
+A token is shown once, when it is created; the file keeps its SHA-256. The command line writes the
+file. A running service reads it again when it changes. Loads neither gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ensemble_service.atomic_file import write_atomically
 
 __all__ = ["Token", "TokenFile", "write_private"]
 
-#: A token says which line of the file is meant, so that only one secret is compared.
+#: A token contains its id in the file, so that only one secret is compared.
 _TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 _VERSION = 1
-#: Seconds for which the file is believed not to have changed.
+#: Seconds between checks for changes of the file.
 _GLANCE = 0.2
 _LARGEST = 16_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One line of the file. Times are seconds since the epoch; ``expires`` 0 is never."""
+    """One entry of the file. Times are seconds since the epoch; ``expires`` 0 is never."""
 
     id: str
     role: Role
@@ -59,17 +59,17 @@ class Token:
         return Identity(self.role, self.namespace, self.member, self.id)
 
     def expired(self, now: float) -> bool:
-        """True if it counts no more."""
+        """Return whether it has expired."""
         return bool(self.expires) and now >= self.expires
 
 
 class TokenFile:
-    """The tokens of a service, in ``path`` (mode 0600, replaced as a whole).
+    """The tokens of a service, in ``path`` (mode 0600, replaced atomically).
 
-    ``identify`` is called for each call that a running service takes, and looks at the file again
-    when it has changed: for a token that is not known at once, else within :data:`_GLANCE` seconds.
-    ``add`` and ``remove`` may be called by another process meanwhile. A file that cannot be read
-    any more changes nothing: ``trouble`` says so.
+    A running service calls ``identify`` for each call. That rereads a changed file: at once for an
+    unknown token, otherwise within :data:`_GLANCE` seconds. ``add`` and ``remove`` may be called in
+    another process meanwhile. If the file becomes unreadable, the known tokens stay valid and
+    ``trouble`` says why.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -80,53 +80,55 @@ class TokenFile:
         self._seen: tuple[int, ...] | None = None
         self._next_glance = 0.0
 
-    # -- asked by the service -------------------------------------------------------------------
+    # -- used by the service --------------------------------------------------------------------
 
     def identify(self, text: str) -> Identity:
-        """Whom the token stands for. Raises :class:`Unauthenticated`, without the token."""
+        """Return the identity for a token. Raise :class:`Unauthenticated`, which never quotes the
+        token.
+        """
         now = self._clock()
         self._glance()
         match = _TOKEN.fullmatch(text)
         token, right = self._compare(text, match)
         if not right and match is not None and not self.trouble:
-            self._next_glance = 0.0  # it may have been made a moment ago
+            self._next_glance = 0.0  # it may have just been created
             self._glance()
             token, right = self._compare(text, match)
         if match is None:
             raise Unauthenticated(
-                "this is not a token of the ensemble service",
+                "not a token of the ensemble service",
                 cause="tokens begin with 'ensemble-'",
-                hint="'ensemble-server token add' makes one",
+                hint="create one with 'ensemble-server token add'",
                 code="bad-token",
             )
         if token is None or not right:
             raise Unauthenticated(
-                "the token is wrong, or was removed",
-                hint="'ensemble-server token list' shows which there are",
+                "the token is wrong or was removed",
+                hint="list the tokens with 'ensemble-server token list'",
                 code="wrong-token",
             )
         if token.expired(now):
             raise Unauthenticated(
                 f"the token {token.id} has expired",
-                cause=f"it was good until {_when(token.expires)}",
-                hint="'ensemble-server token add' makes a new one",
+                cause=f"it was valid until {_when(token.expires)}",
+                hint="create a new one with 'ensemble-server token add'",
                 code="expired-token",
             )
         return token.identity
 
     def _compare(self, text: str, match: re.Match[str] | None) -> tuple[Token | None, bool]:
         token = self._tokens.get(match[1]) if match else None
-        # Compared in any case: the time taken does not tell which tokens there are.
+        # Always compared, so that the time taken does not reveal which ids exist.
         return token, hmac.compare_digest(_digest(text), token.sha256 if token else "0" * 64)
 
     def stands(self, identity: Identity) -> bool:
-        """True if the token of this identity still counts; asked of connections that last."""
+        """Return whether this identity's token is still valid. For long-lived connections."""
         self._glance()
         token = self._tokens.get(identity.id)
         return token is not None and not token.expired(self._clock()) and token.identity == identity
 
     def _glance(self) -> None:
-        """Read the file if it has changed; not more often than is of use."""
+        """Reread the file if it has changed, at most once in a while."""
         now = time.monotonic()
         if now < self._next_glance:
             return
@@ -144,29 +146,29 @@ class TokenFile:
         try:
             self._tokens = self._read()
         except EnsembleError as error:
-            # Read again at the next glance: that no file could be opened, say, leaves the file as
-            # it is, and a token that was removed must not go on counting for that.
+            # Retry at the next check: the file may be unchanged (too many open files, say), and a
+            # removed token must not stay valid because of that.
             self.trouble = f"{error.what}: {error.cause}"
             self._seen = None
         else:
             self.trouble = ""
             self._seen = seen
 
-    # -- asked by the command line --------------------------------------------------------------
+    # -- used by the command line ---------------------------------------------------------------
 
     def tokens(self) -> list[Token]:
-        """All tokens, oldest first. Raises :class:`EnsembleError` where they cannot be read."""
+        """Return all tokens, oldest first. Raise :class:`EnsembleError` if they cannot be read."""
         return sorted(self._read().values(), key=lambda token: (token.created, token.id))
 
     def add(
         self, role: Role, name: str = "", *, expires: float = 0.0, text: str | None = None
     ) -> tuple[str, Token]:
-        """A new token, in clear and as it is kept.
+        """Create a token. Return it in clear text and as stored.
 
         ``name`` is the member for ``member``, the namespace for ``controller`` and ``viewer``, and
         nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never. ``text`` is
-        one that somebody has already, in clear, to be known (again) by; one that is no token of
-        this service's making is replaced by a new one.
+        an existing token in clear text, to accept (again); if it does not have this service's
+        format, a new one replaces it.
         """
         member = member_name(name) if role == "member" else None
         namespace = (
@@ -193,13 +195,13 @@ class TokenFile:
         return text, token
 
     def remove(self, ident: str) -> Token:
-        """Take a token away; calls that come with it are refused from then on."""
+        """Remove a token. Later calls with it are rejected."""
         with self._locked():
             tokens = self._read()
             if ident not in tokens:
                 raise UsageError(
-                    f"there is no token {shown(ident)}",
-                    hint="'ensemble-server token list' shows their IDs",
+                    f"no token with the ID {shown(ident)}",
+                    hint="see the IDs with 'ensemble-server token list'",
                     code="no-such-token",
                 )
             token = tokens.pop(ident)
@@ -232,7 +234,7 @@ class TokenFile:
 
     def _broken(self, cause: str, hint: str | None = None) -> EnsembleError:
         return UsageError(
-            f"the file of tokens {self.path} cannot be used",
+            f"cannot use the file of tokens {self.path}",
             cause=cause,
             hint=hint,
             code="bad-token-file",
@@ -245,7 +247,7 @@ class TokenFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One writer at a time. The lock is a file beside: the file itself is replaced."""
+        """Hold the writers' lock, a separate file because the file of tokens is replaced."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -259,7 +261,7 @@ class TokenFile:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Put ``data`` into a file that only its owner reads, as a whole or not at all."""
+    """Write ``data`` atomically to a file that only its owner can read."""
     try:
         write_atomically(path, data)
     except OSError as error:
@@ -269,18 +271,18 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _token(data: Any) -> Token:
-    """One line of the file, checked: what it grants follows from it."""
+    """Return a checked entry of the file; its rights follow from it."""
     token = Token(**data)
     if token.role not in get_args(Role):
-        raise ValueError(f"a token has the unknown role {token.role!r}")
+        raise ValueError(f"unknown role {token.role!r} of a token")
     if not re.fullmatch(r"[0-9a-f]{8}", token.id) or not re.fullmatch(
         r"[0-9a-f]{64}", token.sha256
     ):
-        raise ValueError("a token's id or sha256 is malformed")
+        raise ValueError("invalid id or sha256 of a token")
     if not all(type(each) in (int, float) for each in (token.created, token.expires)):
         raise ValueError("a token's times are not numbers")
     if (token.role == "member") != (token.member is not None):
-        raise ValueError("a token has a member and is not a member's, or is one's and has none")
+        raise ValueError("a member's token needs a member, and other tokens must not have one")
     if token.member is not None and member_name(token.member) != token.member:
         raise ValueError(f"a token's member {token.member!r} has no namespace")
     if token.member is not None and token.member.partition("/")[0] != token.namespace:

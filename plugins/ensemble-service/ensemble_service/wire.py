@@ -1,8 +1,8 @@
-"""Serialization for the wire: events, jobs and errors as messages of ``ensemble.v1``, and back.
+"""Serialization of events, jobs and errors as messages of ``ensemble.v1``, and back.
 
-Events and jobs are JSON inside the messages, encoded by the core: what is added to one arrives. The
-messages of single kinds of events are read as members of version 1.0 send them. Called by the
-member agent and by the executor ``remote``; the service in the middle looks into none of this.
+Events and jobs are JSON inside the messages, encoded by the core, so new fields need no change
+here. Separate messages for some kinds of events are decoded as members of version 1.0 send them.
+Called by the member agent and the executor ``remote``; the service passes messages on undecoded.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ __all__ = [
     "to_jobs",
 ]
 
-#: Jobs or events in one message, job ids in one, and bytes in one: well below what a service takes.
+#: Jobs or events, job ids, and bytes in one message: well below what a service accepts.
 MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 2_000, 1_000_000
-#: The longest text that an event may carry where the event as a whole is too long.
+#: Longest text in an event that is too long as a whole.
 _LONGEST = 10_000
-#: What an event may have in it: characters of a name, entries of a mapping, levels of nesting.
+#: Limits of an event: characters of a name, entries of a mapping, nesting levels.
 _MOST_NAME, _MOST_ENTRIES, _DEEPEST = 300, 1_000, 20
-#: Characters of JSON that are read without a look at their nesting.
+#: Longest JSON that is read without checking its nesting first.
 _SHORT = 200
 
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
-#: What is known of these in a job event's context.
+#: The fields of a job event's context.
 _TEXTS = ("type", "note", "cause", "workdir", "stdout", "stderr")
 
 
 def clean(text: str, most: int = 2_000) -> str:
-    """Text of somebody else's in one line, without control characters, and not too long."""
+    """Return foreign text in one line, without control characters, and shortened."""
     text = text[: most + 1]
     if not text.isprintable():
         text = "".join(each if each.isprintable() else " " for each in text)
@@ -67,14 +67,16 @@ def clean(text: str, most: int = 2_000) -> str:
 
 
 def from_event(event: Event) -> pb.Event:
-    """An event as a message, with less of the longest in it where it is too long for one. Raises
-    ``ValueError`` or ``TypeError`` for one that :func:`to_event` would not take."""
+    """Encode an event, shortening its longest texts if it does not fit in a message.
+
+    Raises ``ValueError`` or ``TypeError`` if :func:`to_event` would reject it.
+    """
     _check(event)
     text = event.to_json()
     if len(text) > MOST_BYTES:
         text = json.dumps(_shortened(json.loads(text)))
     if len(text) > MOST_BYTES:
-        raise ValueError(f"too long to be sent: {len(text)} bytes")
+        raise ValueError(f"event too long: {len(text)} bytes")
     return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
 
 
@@ -86,8 +88,7 @@ def _shortened(value: object) -> object:
 
 
 def to_event(message: pb.Event) -> Event:
-    """The event of a message. Raises ``ValueError``, ``TypeError`` or ``RecursionError`` for one
-    that is none."""
+    """Decode an event. Raise ``ValueError``, ``TypeError`` or ``RecursionError`` if invalid."""
     kind = message.WhichOneof("what")
     data: dict[str, Any]
     if kind == "other":
@@ -98,7 +99,7 @@ def to_event(message: pb.Event) -> Event:
         job = message.job
         context = _loads(job.context) if job.context else {}
         event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)
-    elif kind is not None:  # the message's fields have the names of the event's
+    elif kind is not None:  # the message's fields are named as the event's
         data = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
         part = getattr(message, kind)
         for field in part.DESCRIPTOR.fields:
@@ -107,21 +108,21 @@ def to_event(message: pb.Event) -> Event:
                 data[field.name] = dict(value) if isinstance(value, Mapping) else value
         event = Event.from_dict(data)
     else:
-        raise ValueError("an event of a kind that is not known here")
+        raise ValueError("unknown kind of event")
     _check(event)
     return event
 
 
 def _loads(data: str) -> Any:
-    """JSON of a member, with no more in it than an event has."""
+    """Parse a member's JSON, within the limits of an event."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"too long: {len(data)} bytes")
     value = json.loads(data)
     if "\\u" in data and "\\ud" in data.lower():
-        # Half of a character can be kept as JSON, but nowhere else.
+        # A lone surrogate is valid in JSON, but nowhere else.
         text = json.dumps(value, ensure_ascii=False)
         value = json.loads(text.encode("utf-8", "replace"))
-    # What is short cannot be too deep for anybody.
+    # Short text cannot be nested too deeply.
     if len(data) > _SHORT and data.count("{") + data.count("[") > _DEEPEST:
         _check_depth(value, _DEEPEST)
     return value
@@ -136,10 +137,10 @@ def _check_depth(value: object, left: int) -> None:
 
 
 def _check(event: Event) -> None:
-    """Raise ``ValueError`` or ``TypeError`` for an event that would do harm where it arrives."""
+    """Raise ``ValueError`` or ``TypeError`` for an event that would do harm at its receiver."""
     if type(event) is JobEvent and _is_usual(event):
         return
-    given: Any = event  # what its fields are declared as is what is to be found out
+    given: Any = event  # the fields' types are what is being checked
     when = given.timestamp
     good = _is_number(when) and isfinite(when) and 0 <= when < 1e11
     if isinstance(event, JobEvent):
@@ -191,11 +192,11 @@ def _check(event: Event) -> None:
             and (given.job is None or _is_name(given.job))
         )
     if not good:
-        raise ValueError(f"no event that can be sent on: {event!r:.200}")
+        raise ValueError(f"not a valid event: {event!r:.200}")
 
 
 def _is_usual(event: JobEvent) -> bool:
-    """True for a job's event with nothing in it that has to be looked at: most are."""
+    """Return True for a job event that needs no closer check, as most do."""
     context = event.context
     return (
         type(event.timestamp) is float
@@ -249,18 +250,20 @@ def _is_context(context: Mapping[str, Any]) -> bool:
 
 
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
-    """Jobs as messages, without what only their controller needs: which member each goes to is
-    settled, and its output is read where the run is."""
+    """Encode jobs, without what only their controller needs.
+
+    The member is already chosen, and the output is read at the run.
+    """
     return [pb.Job(data=replace(job, executor=None, observe={}).to_json()) for job in jobs]
 
 
 def to_jobs(messages: Iterable[pb.Job]) -> list[Job]:
-    """The jobs of messages. Raises ``ValueError`` or ``TypeError`` for what is no job."""
+    """Decode jobs. Raise ``ValueError`` or ``TypeError`` for invalid ones."""
     return [Job.from_dict(json.loads(message.data)) for message in messages]
 
 
 def in_parts(jobs: Sequence[pb.Job]) -> Iterator[list[pb.Job]]:
-    """Jobs in parts of which each fits into one message."""
+    """Split jobs into parts that each fit in one message."""
     part: list[pb.Job] = []
     size = 0
     for job in jobs:
@@ -275,7 +278,7 @@ def in_parts(jobs: Sequence[pb.Job]) -> Iterator[list[pb.Job]]:
 
 
 def from_error(error: BaseException) -> pb.Fault:
-    """An executor's error, as a message."""
+    """Encode an executor's error."""
     if isinstance(error, EnsembleError):
         return pb.Fault(
             message=error.what[:_LONGEST],
@@ -288,7 +291,7 @@ def from_error(error: BaseException) -> pb.Fault:
 
 
 def to_error(fault: pb.Fault, member: str = "") -> ExecutorError:
-    """A member's error, as one that says where."""
+    """Decode a member's error, with the member's name in it."""
     message = clean(fault.message)
     return ExecutorError(
         f"member {member}: {message}" if member else message,

@@ -171,7 +171,7 @@ def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "state").write_text("in the way")
     for _ in range(2):
-        with pytest.raises(ExecutorError, match="cannot be written down"):
+        with pytest.raises(ExecutorError, match="cannot write the record"):
             executor._proxy("default/a")
     (tmp_path / "state").unlink()
     executor._proxy("default/a")

@@ -85,5 +85,5 @@ def test_a_full_disk_of_the_service_is_told_to_who_asks(
         pytest.raises(EnsembleError) as refused,
     ):
         client.resize("left", "r-1", 1)
-    assert "cannot be put on record" in str(refused.value)
+    assert "cannot record the request" in str(refused.value)
     assert refused.value.transient

@@ -221,7 +221,7 @@ def test_a_call_id_that_is_guessed_right_answers_no_call() -> None:
     steered = Steered("strangers")
     passed = [event for answer in answers for event in steered.say(of(answer))]
     assert not [event for event in passed if not isinstance(event, Problem)]
-    assert "which no member may send" in steered.warnings()[0].message
+    assert "which members may not send" in steered.warnings()[0].message
     assert told.submitted(told.tell(answers[0])) == ["t.2", "t.3"]  # the id was the right one
 
 
@@ -308,7 +308,7 @@ def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
 def test_types_and_sizes_are_checked_on_the_way_in(message: pb.Event) -> None:
     steered = Steered()
     assert not steered.say(message)
-    assert "what is no event" in steered.warnings()[0].message
+    assert "something that is not an event" in steered.warnings()[0].message
     good = JobEvent(NOW, MINE, "start")
     assert steered.say(of(good)) == [good]  # what comes after it arrives
 
@@ -357,7 +357,7 @@ def test_what_lies_in_a_shared_folder_is_read_there() -> None:
 
 @pytest.mark.parametrize("folder", ["/", "//", "/x/..", "relative"])
 def test_a_shared_folder_is_one_by_its_whole_path_and_not_everything(folder: str) -> None:
-    with pytest.raises(UsageError, match="no folder to share"):
+    with pytest.raises(UsageError, match="invalid folder for 'shared'"):
         RemoteExecutor(shared=[folder])
 
 

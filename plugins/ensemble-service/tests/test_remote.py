@@ -724,7 +724,7 @@ def test_a_member_that_is_away_at_the_start_holds_up_its_own_jobs_alone(
     (told,) = [each.getMessage() for each in caplog.records if "their jobs" in each.getMessage()]
     assert told.startswith("not connected to the service at")
     assert told.endswith(
-        "default/b; their jobs wait until they come, the others go on (there: default/a)"
+        "default/b; their jobs wait for them, other jobs start (connected: default/a)"
     )
 
 
@@ -956,12 +956,12 @@ def test_no_service_is_an_error_that_says_where_it_was_looked_for(
     with pytest.raises(ExecutorError) as caught:
         executor.open(Run("run-0", Path("nowhere"), time.time), lambda events: None)
     assert "the service at 127.0.0.1:1 cannot be reached" in str(caught.value)
-    assert "is it running there?" in str(caught.value)
+    assert "check that it is running" in str(caught.value)
 
 
 def test_two_agents_of_one_member_do_not_share_its_folder(world: World) -> None:
     world.agent("a")
-    with pytest.raises(UsageError, match="member default/a runs already"):
+    with pytest.raises(UsageError, match="member default/a is already running"):
         world.agent("a")
 
 
@@ -1038,7 +1038,7 @@ def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -
                 ca=authority,
                 token_file=str(files["member"]),
             )
-            with pytest.raises(ExecutorError, match="credential does not allow"):
+            with pytest.raises(ExecutorError, match="not allow this with your credential"):
                 wrong.open(Run("run-wrong", tmp_path, time.time), events.extend)
         finally:
             executor.close()

@@ -382,7 +382,7 @@ def test_what_is_recorded_after_the_disk_was_full_is_whole(
     log.begin("lab/one", "a", 1)
     with full_disk():
         for _ in range(2):
-            with pytest.raises(EnsembleError, match="on record"):
+            with pytest.raises(EnsembleError, match="cannot record"):
                 log.begin("lab/one", "b", 1)
     log.begin("lab/one", "c", 1)
     # It was begun, and must not be carried out a second time.

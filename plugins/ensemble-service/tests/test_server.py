@@ -182,7 +182,7 @@ def test_who_has_no_credential_is_refused_and_the_others_go_on(world: World) -> 
     wrong = world.token("viewer", "lab")[:-4] + "AAAA"
     old = world.token("viewer", "lab", expires=time.time() - 1)
     for token, words in (
-        (None, "no credential"),
+        (None, "missing credential"),
         ("nonsense", "not a token"),
         (wrong, "wrong"),
         (old, "expired"),
@@ -331,7 +331,7 @@ def test_what_cannot_be_decoded_is_refused(world: World) -> None:
         for method in ("GetStatus", "Resize", "Cancel"):
             raw: Any = channel.unary_unary(f"/ensemble.v1.Ensemble/{method}")
             code, reason = refusal(partial(raw, b"\xff" * 50, timeout=150))
-            assert (code, "decoded" in reason) == ("INVALID_ARGUMENT", True)
+            assert (code, "cannot decode" in reason) == ("INVALID_ARGUMENT", True)
         stream: Any = channel.stream_stream("/ensemble.v1.Ensemble/Member")
         assert (
             refusal(lambda: list(stream(iter([b"\xff" * 50]), timeout=150)))[0]
@@ -361,7 +361,7 @@ def test_a_request_that_is_asked_again_gets_the_same_answer(world: World) -> Non
 def test_the_same_name_for_another_change_is_refused(world: World) -> None:
     client = world.client("member", "lab/one")
     client.resize("lab/one", "a", 2)
-    with pytest.raises(ExecutorError, match="refused") as caught:
+    with pytest.raises(ExecutorError, match="rejected the request") as caught:
         client.resize("lab/one", "a", 3)
     assert "+2" in (caught.value.cause or "")
 
@@ -592,7 +592,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")
         assert caught.value.code == "permission-denied"
-    with pytest.raises(ExecutorError, match="'' is not the tag of a run") as caught:
+    with pytest.raises(ExecutorError, match="'' is not a valid run tag") as caught:
         controller.cancel("lab/one", "")
     assert caught.value.code == "invalid-argument"
 

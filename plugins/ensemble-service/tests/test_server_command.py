@@ -126,7 +126,7 @@ def started(*arguments: object) -> Iterator[Started]:
 
 def test_the_workers_of_upstreams_operator_are_taken_and_said_to_mean_nothing(state: Path) -> None:
     with started("--state", state, "--workers", "10") as service:
-        said = service.wait("--workers means nothing here: there are no worker threads to count")
+        said = service.wait("--workers has no effect: the service has no worker threads")
         assert said["level"] == "warning"
     assert "--workers" in refused("start", "--workers", "0")
 
@@ -165,22 +165,22 @@ def test_a_token_is_printed_once_and_alone(state: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["token", "add"], "give one of"),
-        (["token", "add", "one", "--admin"], "give one of"),
-        (["token", "add", "--controller", "a/b"], "not the name of a namespace"),
-        (["token", "add", "A/B"], "not the name of a member"),
+        (["token", "add"], "give exactly one of"),
+        (["token", "add", "one", "--admin"], "give exactly one of"),
+        (["token", "add", "--controller", "a/b"], "invalid namespace name"),
+        (["token", "add", "A/B"], "invalid member name"),
         (["token", "add", "one", "--expires", "0"], "expires"),
         (["token", "remove", "x"], "no token"),
-        (["init-tls", "--host", "a b"], "neither the name"),
+        (["init-tls", "--host", "a b"], "not a valid host name"),
         (["init-tls", "--renew"], "cannot read"),
         (["init-tls", "--days", "0"], "days"),
         (["start", "--host", "0.0.0.0"], "init-tls"),
-        (["start", "--host", ""], "the address to listen on is empty: --host"),
-        (["start", "--metrics-host", ""], "the address to listen on is empty: --metrics-host"),
+        (["start", "--host", ""], "--host is empty"),
+        (["start", "--metrics-host", ""], "--metrics-host is empty"),
         (["start", "--resizer", "nonesuch"], "no resizer"),
-        (["start", "--option", "a=b"], "there is no --resizer"),
-        (["start", "--kubernetes", "--resizer", "other"], "exclude each other"),
-        (["start", "--legacy", "a/b/c"], "not the name of a member"),
+        (["start", "--option", "a=b"], "--option needs --resizer"),
+        (["start", "--kubernetes", "--resizer", "other"], "cannot be combined"),
+        (["start", "--legacy", "a/b/c"], "invalid member name"),
         (["start", "--tls-dir", "/nonexistent"], "no certificate"),
         (["start", "--max-message-bytes", "1"], "max-message-bytes"),
         (["stat"], "Did you mean"),
@@ -198,7 +198,7 @@ def test_a_wrong_command_is_refused_with_what_to_do(
 
 def test_a_refused_start_exits_with_2_and_a_hint(state: Path) -> None:
     told = refused("start", "--host", "0.0.0.0", "--state", state)
-    assert "this machine only" in told
+    assert "may only listen on this machine" in told
     assert "init-tls" in told
 
 

@@ -164,7 +164,7 @@ def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_on
         certificate_authority.init(tmp_path / "other")
         key.write_bytes((tmp_path / "other" / "server.key").read_bytes())
         assert [shown(service) for _ in range(4)] == [before] * 4
-        assert [each for each in told if "cannot be used" in each] == told[:1] == told
+        assert [each for each in told if "cannot use the new" in each] == told[:1] == told
         key.unlink()
         assert shown(service) == before
         key.write_bytes(data)
@@ -200,7 +200,7 @@ def test_a_key_of_another_certificate_is_noticed(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls")
     certificate_authority.init(tmp_path / "other")
     (tmp_path / "tls" / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
-    assert "is not the key" in start(settings(tmp_path)).what
+    assert "does not belong to" in start(settings(tmp_path)).what
 
 
 def test_a_key_that_others_may_change_is_not_used(tmp_path: Path) -> None:
@@ -290,10 +290,10 @@ def test_an_expired_certificate_is_refused_by_clients(
     [
         ({"ca": "/nonexistent/ca.crt"}, "cannot read the certificate"),
         ({"ca": __file__ + "/x"}, "cannot read the certificate"),
-        ({"token": "a\nb"}, "characters that no token has"),
-        ({"token": "ü"}, "characters that no token has"),
-        ({"port": 0}, "no address"),
-        ({"host": ""}, "no address"),
+        ({"token": "a\nb"}, "invalid characters in the token"),
+        ({"token": "ü"}, "invalid characters in the token"),
+        ({"port": 0}, "invalid service address"),
+        ({"host": ""}, "invalid service address"),
     ],
 )
 def test_a_channel_that_cannot_work_is_refused_at_once(

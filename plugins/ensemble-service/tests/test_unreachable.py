@@ -264,7 +264,7 @@ def test_a_file_without_a_certificate_is_wrong_usage_at_a_run_too(
     file.write_text(text)
     error = told_to_a_run(tmp_path / "run", 50051, "ensemble-1", ca=str(file))
     assert isinstance(error, UsageError)
-    assert "no certificate" in error.what
+    assert "no usable certificate" in error.what
     assert "ca.crt" in str(error.hint)
 
 
@@ -332,4 +332,4 @@ def test_a_file_with_an_empty_name_is_wrong_usage_and_nothing_else_is_taken_for_
         check=False,
     )
     assert ended.returncode == 2
-    assert f"'{option}': it names no file" in ended.stderr
+    assert f"'{option}': the file name is empty" in ended.stderr

@@ -1,8 +1,8 @@
-"""Options that say how the ensemble service is reached, of the commands that connect themselves:
-``ensemble member start`` and ``ensemble server status``.
+"""Options for reaching the ensemble service, for commands that connect to it themselves.
 
-``ensemble run``, ``resume`` and ``cancel`` hand the same to the executor: flags that its option
-schema marks. Where the authority is looked for by itself, ``channel`` knows.
+These are ``ensemble member start`` and ``ensemble server status``. ``ensemble run``, ``resume`` and
+``cancel`` pass the same options to the executor, as flags that its schema defines. ``channel``
+finds the authority if no option names one.
 """
 
 from __future__ import annotations
@@ -19,38 +19,43 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A path that means the same in another folder."""
+    """Return a path that is still valid in another folder."""
     if value is None:
         return None
-    if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
-        raise click.BadParameter("it names no file.", ctx, param)
+    if not value.strip():  # from an unset variable: must not fall back to a default
+        raise click.BadParameter("the file name is empty.", ctx, param)
     return os.path.abspath(os.path.expanduser(value))
 
 
 def service_options(function: _F) -> _F:
-    """``--host``, ``--port``, ``--token-file``, ``--ca`` and ``--insecure``, for who connects."""
+    """Add ``--host``, ``--port``, ``--token-file``, ``--ca`` and ``--insecure`` to a command."""
     for option in (
         click.option(
             "--insecure",
             is_flag=True,
-            help="Speak plaintext, also to another machine: everyone on the way can read the "
-            "token.",
+            help=(
+                "Use plaintext to other machines too: anyone on the network path can read the "
+                "token."
+            ),
         ),
         click.option(
             "--ca",
             metavar="FILE",
             type=click.Path(),
             callback=_whole,
-            help="The authority to check the service by.  [default: $ENSEMBLE_CA; of a service on "
-            "this machine, the ca.crt in its own folder]",
+            help=(
+                "Authority that must have signed the service's certificate.  [default: "
+                "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]"
+            ),
         ),
         click.option(
             "--token-file",
             metavar="FILE",
             type=click.Path(),
             callback=_whole,
-            help="A file with the token.  [default: $ENSEMBLE_TOKEN, or the file "
-            "$ENSEMBLE_TOKEN_FILE]",
+            help=(
+                "File with the token.  [default: $ENSEMBLE_TOKEN, or the file $ENSEMBLE_TOKEN_FILE]"
+            ),
         ),
         click.option(
             "--port",
@@ -65,7 +70,7 @@ def service_options(function: _F) -> _F:
             metavar="HOST",
             default="localhost",
             show_default=True,
-            help="Where the ensemble service is.",
+            help="Host of the ensemble service.",
         ),
     ):
         function = option(function)

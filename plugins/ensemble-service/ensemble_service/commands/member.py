@@ -1,6 +1,6 @@
-"""Let a queue take part in ensembles that are steered elsewhere.
+"""``ensemble member``: make a queue available to runs elsewhere.
 
-``ensemble member start`` is an agent that runs executors beside a queue, for the service.
+``ensemble member start`` runs an agent with executors beside a queue, for the service.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ __all__ = ["member"]
 
 @click.group()
 def member() -> None:
-    """Let a queue take part in ensembles that are steered elsewhere."""
+    """Make a queue available to runs elsewhere."""
 
 
 @member.command()
 @executor_option
-@key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
+@key_value_option("Option of the executor; see 'ensemble plugins show NAME'.")
 @service_options
 @click.option(
     "--name",
     metavar="NAMESPACE/NAME",
     required=True,
-    help="What this member is called; NAME alone is in 'default'.",
+    help="Name of this member; a bare NAME is in 'default'.",
 )
 @click.option(
     "--state",
     metavar="DIR",
     type=click.Path(),
-    help="Where the member keeps what it needs to find its jobs again."
-    "  [default: ENSEMBLE_STATE, or the user's state folder]",
+    help=(
+        "Folder for what the member needs to find its jobs again.  [default: ENSEMBLE_STATE, "
+        "or the user's state folder]"
+    ),
 )
 @plugin_option
 def start(
@@ -68,13 +70,13 @@ def start(
     state: str | None,
     plugins: tuple[str, ...],
 ) -> int:
-    """Run a member agent until it is told to end (SIGTERM, Ctrl-C).
+    """Run a member agent until SIGTERM or Ctrl-C.
 
     It connects to the ensemble service and runs the jobs that 'ensemble run --executor remote'
-    sends, on the queue that is here. While the service is away, jobs go on and what happens to them
-    is kept. An agent that the service refuses at the start ends with an error. When an agent ends,
-    jobs stay in the queue where it can keep them: they are found again by the next one with the
-    same --name and --state.
+    sends, on the local queue. While the service is away, jobs go on and their events are kept. If
+    the service rejects the agent at the start, the agent exits with an error. When an agent stops,
+    its jobs stay in the queue if that is possible. The next agent with the same --name and --state
+    finds them.
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
@@ -87,12 +89,12 @@ def start(
     choice = choose_executor(registry, executor)
     if choice.record.members:
         raise UsageError(
-            f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
+            f"executor {choice.name!r} controls members and cannot be one itself", code="bad-option"
         )
     folder = state_folder(state) / "members" / full
     chosen = read_options(choice.record, options, {})
     for option, schema in choice.record.options.get("properties", {}).items():
-        # Runs of this member share what they would each have for themselves.
+        # All runs of this member share these.
         if schema.get("x-ensemble-member") == "file" and chosen.get(option) is None:
             chosen = {**chosen, option: str(folder / option)}
 

@@ -1,8 +1,7 @@
-"""The ensemble service: members and the runs that steer them meet here.
+"""``ensemble server`` (also ``ensemble-server``): the service, its credentials and its members.
 
-The group ``ensemble server`` (also ``ensemble-server``): the service itself, its certificates and
-tokens, and how its members stand. The installed script calls :data:`main`. Errors and exit codes
-are those of ``ensemble``. gRPC and cryptography are loaded by the commands that need them.
+The installed script calls :data:`main`. Errors and exit codes are those of ``ensemble``. Commands
+import gRPC and cryptography when they need them.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ensemble_core.cli.toolkit import (
     load_plugins,
     plugin_option,
 )
-from ensemble_service.commands.keys import init_tls, token
-from ensemble_service.commands.places import (
+from ensemble_service.commands.credentials import init_tls, token
+from ensemble_service.commands.path_options import (
     Finite,
     service_folder,
     state_option,
@@ -48,8 +47,10 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with 'ensemble-server init-tls', 'token add' and 'start'. Each command has its "
-    "own --help.",
+    epilog=(
+        "Start with 'ensemble-server init-tls', 'token add' and 'start'. Each command has "
+        "its own --help."
+    ),
 )
 @click.option(
     "--version",
@@ -60,17 +61,17 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="Print the version and exit.",
 )
 def main() -> None:
-    """The ensemble service: members and the runs that steer them meet here."""
+    """Connect queues (members) with the runs that use them."""
 
 
 @main.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     default=50051,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="The port to listen on; 0 takes any that is free.",
+    help="Port to listen on; 0 chooses a free one.",
 )
 @state_option
 @tls_option
@@ -78,67 +79,65 @@ def main() -> None:
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Speak plaintext also to other machines: everyone on the way can read the tokens.",
+    help="Use plaintext to other machines too: anyone on the network path can read the tokens.",
 )
 @click.option(
-    "--resizer", metavar="NAME", help="What gives members more or fewer nodes when they ask."
+    "--resizer", metavar="NAME", help="Plugin that adds and removes nodes of members on request."
 )
-@click.option("--kubernetes", is_flag=True, help="The same as --resizer kubernetes.")
-@key_value_option("An option of the resizer. May be repeated.")
+@click.option("--kubernetes", is_flag=True, help="Short for --resizer kubernetes.")
+@key_value_option("Option of the resizer. Can be repeated.")
 @click.option(
     "--legacy",
     metavar="NS/NAME",
     multiple=True,
-    help="A member for which clients of ensemble-python 0.0.16 need no token. May be repeated.",
+    help="Let ensemble-python 0.0.16 clients resize this member without a token. Can be repeated.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve Prometheus metrics at /metrics, and /healthz, over HTTP.",
 )
-@click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="The address for metrics."
-)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for metrics.")
 @click.option(
     "--max-message-bytes",
     default=MAX_REQUEST,
     show_default=True,
     type=click.IntRange(1024, 1 << 30),
-    help="Refuse larger messages, unread.",
+    help="Reject larger messages without reading them.",
 )
 @click.option(
     "--rate",
     default=100.0,
     show_default=True,
     type=Finite(0),
-    help="Requests a second that one token may make; 0 for any number.",
+    help="Requests a second allowed for one token; 0 for no limit.",
 )
 @click.option(
     "--grace",
     default=5.0,
     show_default=True,
     type=Finite(0, 3600),
-    help="Seconds to wait for requests that are under way when the service stops.",
+    help="Seconds to wait for requests in progress when the service stops.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How log lines on stderr look.",
+    help="Format of log lines on stderr.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What is logged.",
+    help="Lowest level to log.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Accepted and ignored, with a warning: upstream's ensemble operator says it.",
+    help="Accepted and ignored, with a warning: upstream's ensemble operator passes it.",
 )
 @plugin_option
 def start(
@@ -162,10 +161,10 @@ def start(
     workers: int | None,
     plugins: tuple[str, ...],
 ) -> int:
-    """Start the service; SIGTERM or Ctrl-C stops it.
+    """Start the service. SIGTERM or Ctrl-C stops it.
 
-    It speaks TLS where 'ensemble-server init-tls' has made certificates. Without any, it listens on
-    this machine only. Everyone who asks needs a token: see 'ensemble-server token add'.
+    It uses TLS if 'ensemble-server init-tls' has created certificates. Otherwise it listens on this
+    machine only. Every caller needs a token: see 'ensemble-server token add'.
     """
     from ensemble_service.channel import load_grpc
 
@@ -174,7 +173,7 @@ def start(
     from ensemble_service.server import Service, Settings, run
 
     if kubernetes and resizer not in (None, "kubernetes"):
-        raise click.UsageError(f"--kubernetes and --resizer {resizer} exclude each other")
+        raise click.UsageError(f"--kubernetes cannot be combined with --resizer {resizer}")
     settings = Settings(
         state=service_folder(state),
         host=host,
@@ -196,22 +195,22 @@ def start(
     )
 
     if workers is not None:
-        tell("--workers means nothing here: there are no worker threads to count", "warning")
+        tell("--workers has no effect: the service has no worker threads", "warning")
 
     def ready(service: Service) -> None:
         if not service.tokens.tokens() and not legacy:
-            hint = "'ensemble-server token add NS/NAME' makes one"
-            tell("there are no tokens: nobody can connect", "warning", hint=hint)
+            hint = "create one with 'ensemble-server token add NS/NAME'"
+            tell("no tokens defined: all connections will be refused", "warning", hint=hint)
 
     run(settings, chosen, ready)
     return 0
 
 
 def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -> Resizer | None:
-    """The resizer of this name with these options."""
+    """Return the resizer of this name with these options."""
     if name is None:
         if options:
-            raise click.UsageError("--option is for a resizer, and there is no --resizer")
+            raise click.UsageError("--option needs --resizer")
         return None
     return build_resizer(load_plugins(plugins), name, options)
 

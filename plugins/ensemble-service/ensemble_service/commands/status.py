@@ -1,4 +1,4 @@
-"""``ensemble-server status``: how the members of a service stand, asked of the service."""
+"""``ensemble-server status``: asks a service for the status of its members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ensemble_core.cli.toolkit import (
     to_json,
 )
 from ensemble_service.commands.connection_options import service_options
-from ensemble_service.commands.places import Finite, state_option, tls_folder, tls_option
+from ensemble_service.commands.path_options import Finite, state_option, tls_folder, tls_option
 
 if TYPE_CHECKING:
     from ensemble_service.client import MemberStatus
@@ -55,7 +55,7 @@ def status(
     tls_dir: str | None,
     as_json: bool,
 ) -> int:
-    """Show how a member stands, or every member that the token may see."""
+    """Show the status of a member, or of all members that the token may see."""
     from ensemble_service.access import member_name
     from ensemble_service.channel import own_authority, read_token
     from ensemble_service.client import ServiceClient

@@ -1,1 +1,1 @@
-"""Generated code of the wire: what `make proto` makes of ``protos/``, and nothing else."""
+"""Generated code of the protocol: the output of `make proto` for ``protos/``."""

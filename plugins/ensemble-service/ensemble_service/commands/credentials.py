@@ -1,4 +1,4 @@
-"""``ensemble-server init-tls`` and ``token``: by what callers and the service know each other."""
+"""``ensemble-server init-tls`` and ``token``: create certificates and tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ensemble_core.cli.toolkit import (
     style_of,
     to_json,
 )
-from ensemble_service.commands.places import (
+from ensemble_service.commands.path_options import (
     Finite,
     state_option,
     tls_folder,
@@ -40,21 +40,22 @@ __all__ = ["init_tls", "token"]
     "hosts",
     metavar="NAME",
     multiple=True,
-    help="A name or address by which the service is called, beside this machine's own. May be "
-    "repeated.",
+    help="Another name or address of the service, beside this machine's. Can be repeated.",
 )
 @click.option(
     "--days",
     default=365,
     show_default=True,
     type=click.IntRange(1, 36500),
-    help="How long the service's certificate is good.",
+    help="Days for which the service's certificate is valid.",
 )
 @click.option(
     "--renew",
     is_flag=True,
-    help="Make a new certificate for the service from the authority that there is, for the names "
-    "of the one before too. A running service takes it by itself.",
+    help=(
+        "Issue a new service certificate from the existing authority, for the same names. A "
+        "running service picks it up."
+    ),
 )
 @click.option("--force", is_flag=True, help="Replace everything; clients then need the new ca.crt.")
 def init_tls(
@@ -65,39 +66,39 @@ def init_tls(
     renew: bool,
     force: bool,
 ) -> int:
-    """Make an authority of its own and a certificate for the service.
+    """Create a certificate authority and a certificate for the service.
 
-    Clients check the service by ca.crt: copy that file, and no other, to where they are, and name
+    Clients need ca.crt to check the service. Copy that file, and no other, to each client, and pass
     it with --ca or ENSEMBLE_CA.
     """
     from ensemble_service.certificate_authority import init
     from ensemble_service.tls import CA, days_left
 
     if renew and force:
-        raise click.UsageError("--renew and --force exclude each other")
+        raise click.UsageError("--renew cannot be combined with --force")
     folder = tls_folder(tls_dir, state)
     names = init(folder, hosts, days=days, force=force, renew=renew)
-    good = round(days_left(folder))  # not beyond the authority's own
-    click.echo(f"certificate for {', '.join(names)}, good for {good} days, in {folder}")
-    click.echo(f"clients trust it with ENSEMBLE_CA={folder / CA}")
+    good = round(days_left(folder))  # limited by the authority's lifetime
+    click.echo(f"certificate for {', '.join(names)}, valid for {good} days, in {folder}")
+    click.echo(f"clients trust it if ENSEMBLE_CA={folder / CA}")
     return 0
 
 
 @click.group()
 def token() -> None:
-    """Make, list and remove the tokens by which callers are known."""
+    """Create, list and remove access tokens."""
 
 
 @token.command()
 @click.argument("member", metavar="NS/NAME", required=False)
 @click.option("--controller", metavar="NS", help="For controllers of runs in a namespace.")
-@click.option("--viewer", metavar="NS", help="For who only looks at a namespace.")
-@click.option("--admin", is_flag=True, help="For everything but being a member.")
+@click.option("--viewer", metavar="NS", help="For read-only access to a namespace.")
+@click.option("--admin", is_flag=True, help="For everything except being a member.")
 @click.option(
     "--expires",
     metavar="DAYS",
     type=Finite(0, 36500, min_open=True),
-    help="How many days it is good.  [default: until it is removed]",
+    help="Days until the token expires.  [default: never]",
 )
 @state_option
 @tokens_option
@@ -110,10 +111,10 @@ def add(
     state: str | None,
     tokens: str | None,
 ) -> int:
-    """Make a token and print it, this once: only its SHA-256 is kept.
+    """Create a token and print it. It is shown only once: the service keeps its SHA-256.
 
-    With NS/NAME it is for that member, and no other may connect under its name. A running service
-    knows it at once.
+    A token for NS/NAME belongs to that member; nobody else can connect under its name. A running
+    service accepts it immediately.
     """
     from ensemble_service.tokens import TokenFile
 
@@ -127,12 +128,14 @@ def add(
     if admin:
         asked.append(("admin", ""))
     if len(asked) != 1:
-        raise click.UsageError("give one of NS/NAME, --controller NS, --viewer NS and --admin")
+        raise click.UsageError(
+            "give exactly one of NS/NAME, --controller NS, --viewer NS and --admin"
+        )
     until = time.time() + expires * 86400 if expires else 0.0
     [(role, name)] = asked
     text, made = TokenFile(token_path(tokens, state)).add(role, name, expires=until)
     click.echo(text)
-    # The token alone on stdout, so that it can be put into a file as it is.
+    # Only the token goes to stdout, so that it can be redirected to a file.
     click.echo(f"token {made.id} for {made.identity}{_until(made)}; not shown again", err=True)
     return 0
 
@@ -142,7 +145,7 @@ def add(
 @tokens_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_tokens(state: str | None, tokens: str | None, as_json: bool) -> int:
-    """List the tokens: for whom they are, never the tokens themselves."""
+    """List the tokens' IDs and what they allow, without the tokens themselves."""
     from ensemble_service.tokens import TokenFile
 
     with errors_as_json(as_json):
@@ -174,7 +177,7 @@ def list_tokens(state: str | None, tokens: str | None, as_json: bool) -> int:
 @state_option
 @tokens_option
 def remove(ident: str, state: str | None, tokens: str | None) -> int:
-    """Remove a token; whoever is connected with it is sent away."""
+    """Remove a token and disconnect everyone who uses it."""
     from ensemble_service.tokens import TokenFile
 
     gone = TokenFile(token_path(tokens, state)).remove(ident)
@@ -184,7 +187,7 @@ def remove(ident: str, state: str | None, tokens: str | None) -> int:
 
 def _until(made: Token) -> str:
 
-    return f", good until {format_time(made.expires)}" if made.expires else ""
+    return f", valid until {format_time(made.expires)}" if made.expires else ""
 
 
 def _data(each: Token, now: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where the service keeps things, as options of several ``ensemble-server`` commands."""
+"""Options that say where the service keeps its files, shared by ``ensemble-server`` commands."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_STATE = "$ENSEMBLE_STATE/service, or below the user's own folder"
+_STATE = "$ENSEMBLE_STATE/service, or the user's state folder"
 
 
 class Finite(click.FloatRange):
-    """A number within a range. ``nan`` is in none, though no comparison says so."""
+    """A number within a range. Rejects ``nan``, which compares as within every range."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is not a number that can be meant.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
 def state_option(function: _F) -> _F:
-    """``--state DIR``."""
+    """Add ``--state DIR``."""
     return click.option(
         "--state",
         metavar="DIR",
         type=click.Path(),
-        help=f"Where the service keeps what it needs.  [default: {_STATE}]",
+        help=f"Folder for the service's state.  [default: {_STATE}]",
     )(function)
 
 
 def tls_option(function: _F) -> _F:
-    """``--tls-dir DIR``."""
+    """Add ``--tls-dir DIR``."""
     return click.option(
         "--tls-dir",
         metavar="DIR",
         type=click.Path(),
-        help="The folder of the certificates.  [default: tls in the folder of --state]",
+        help="Folder for the certificates.  [default: tls in the folder of --state]",
     )(function)
 
 
 def tokens_option(function: _F) -> _F:
-    """``--tokens FILE``."""
+    """Add ``--tokens FILE``."""
     return click.option(
         "--tokens",
         metavar="FILE",
         type=click.Path(),
-        help="The file of tokens.  [default: tokens.json in the folder of --state]",
+        help="File with the tokens.  [default: tokens.json in the folder of --state]",
     )(function)
 
 
 def service_folder(given: str | None) -> Path:
-    """The service's state folder."""
+    """Return the service's state folder."""
     if given:
         return Path(given).expanduser().absolute()
 
@@ -77,12 +77,12 @@ def service_folder(given: str | None) -> Path:
 
 
 def tls_folder(given: str | None, state: str | None) -> Path:
-    """The folder of the certificates."""
+    """Return the folder of the certificates."""
     return Path(given).expanduser().absolute() if given else service_folder(state) / "tls"
 
 
 def token_path(given: str | None, state: str | None) -> Path:
-    """The file of tokens."""
+    """Return the file of tokens."""
     if given:
         return Path(given).expanduser().absolute()
     return service_folder(state) / "tokens.json"
