@@ -115,7 +115,7 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
     assert isinstance(flag, _Flag)
     if flag.path:
         if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
-            raise click.BadParameter("it names no file.", ctx, flag)
+            raise click.BadParameter("the file name is empty.", ctx, flag)
         # The same file in another folder too: a run may be taken up again elsewhere.
         value = os.path.abspath(os.path.expanduser(value))
     ctx.meta.setdefault(_GIVEN, {})[flag.option] = value

@@ -141,7 +141,7 @@ def test_a_token_is_renewed_at_two_thirds_of_its_time_and_known_before_it_is_use
                 had[name].append(text)
     assert all(len(each) >= 3 for each in had.values()), had
     first = had["study-0-token"][0]
-    with pytest.raises(EnsembleError, match=r"wrong, or was removed|expired"):
+    with pytest.raises(EnsembleError, match=r"wrong or was removed|expired"):
         service.identify(first)
     assert len(json.loads(file.read_text())["tokens"]) <= 3 * len(had)
 

@@ -17,7 +17,7 @@ _AWAY = 3.0
 
 
 class Absence:
-    """Whether one member is away. While it is, its job groups have the gauge ``away.GROUP``."""
+    """One member and whether it is away. While it is, its job groups have the gauge ``away.GROUP``."""
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member

@@ -149,6 +149,7 @@ HARMFUL: dict[type[Event], list[Event]] = {
         )
     ],
     every.CallFailed: [every.CallFailed(NOW, "call-1", "no")],
+    every.Delivered: [every.Delivered(NOW, ("notice-1",), "bell")],
     every.StopRequested: [every.StopRequested(NOW, "because", 0)],
     every.Requested: [
         every.Requested(NOW, "root", {"name": "submit", "label": "g", "command": ["rm"]})

@@ -511,7 +511,7 @@ def test_a_step_that_cannot_be_put_on_record_is_not_taken() -> None:
     log = ResizeLog(None)
     log.begin("lab/one", "a", 1)
     log.close()
-    with pytest.raises(EnsembleError, match="cannot be put on record") as info:
+    with pytest.raises(EnsembleError, match="cannot record") as info:
         log.keep("lab/one", "a", {"target": 3})
     assert info.value.transient
 

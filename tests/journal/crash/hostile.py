@@ -122,7 +122,7 @@ class Hostile(Executor):
             "timestamp": self._clock(), "job": job, "name": chance.choice(("memo", "exception")),
             "values": {"T": 2.0, "nodes.up": 4.0}, "observer": "o", "timer": "pace", "call": "c",
             "request": "r", "outcome": "granted", "message": "m", "error": "e",
-            "by": "x", "action": {"name": "cancel", "label": "a"},
+            "by": "x", "notices": ("n",), "to": "bell", "action": {"name": "cancel", "label": "a"},
         }  # fmt: skip
         given = {field.name: usual[field.name] for field in fields(cls) if field.name in usual}
         for field in fields(cls):
