@@ -17,7 +17,7 @@ _AWAY = 3.0
 
 
 class Absence:
-    """One member and whether it is away. While it is, its job groups have the gauge ``away.GROUP``."""
+    """One member that may be away. Its job groups have the gauge ``away.GROUP`` while it is."""
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member

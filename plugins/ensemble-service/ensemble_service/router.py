@@ -195,10 +195,8 @@ class Router:
         if member != link.name:
             raise Refused(
                 "PERMISSION_DENIED",
-                (
-                    f"member {link.name} sent data of {member[:100]!r}; a member may only speak for "
-                    "itself"
-                ),
+                f"member {link.name} sent data of {member[:100]!r}; "
+                "a member may only speak for itself",
             )
         run = self.runs.get(tag)
         # A run only hears from members that it uses.
