@@ -288,7 +288,7 @@ def hooks() -> Iterator[str]:
     """Yield the reference of hooks, from their docstrings: these are Markdown."""
     yield "# Hooks\n"
     yield "This page is made from `ensemble_core/plugin/hookspecs.py`, the manual for plugin"
-    yield "authors; a test runs each example. [Write a plugin](plugin-tutorial.md) is the tutorial.\n"
+    yield "authors; a test runs each example. The [tutorial](plugin-tutorial.md) is step by step.\n"
     yield markdown(hookspecs)
     for name, hook in vars(hookspecs).items():
         if name.startswith("ensemble_"):
