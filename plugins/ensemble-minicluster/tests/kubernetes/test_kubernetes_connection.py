@@ -177,7 +177,7 @@ def test_a_kubeconfig_that_is_none_is_said_to(tmp_path: Path, text: str | None) 
     [
         ({"map": "{"}, "no JSON"),
         ({"map": "[]"}, "no object"),
-        ({"map": {"a/b/c": "x"}}, "invalid member name"),
+        ({"map": {"a/b/c": "x"}}, "not the name of a member"),
         ({"map": {"a/b": "X!"}}, "not the name of a MiniCluster"),
         ({"map": {"a/b": 3}}, "not the name of a MiniCluster"),
         ({"map": {"b": "x", "default/b": "y"}}, "twice"),

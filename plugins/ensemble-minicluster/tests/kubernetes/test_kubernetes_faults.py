@@ -176,7 +176,7 @@ def test_an_api_server_that_is_down_is_unreachable(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
-    resizer = build(timeout=60)
+    resizer = build(timeout=8)
     assert resizer.size(MEMBER) == 2
     cluster.stop()
     answer = resizer.resize(MEMBER, 1)
@@ -195,7 +195,7 @@ def test_an_api_server_that_hangs_is_given_up_in_time(cluster: Cluster, build: B
 
 def test_a_server_that_hangs_up_is_unreachable(cluster: Cluster, build: Build) -> None:
     cluster.trouble = lambda method, path: 0.0
-    answer = build(timeout=60).resize(MEMBER, 1)
+    answer = build(timeout=20).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "broke" in answer.reason
 
