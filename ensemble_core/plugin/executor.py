@@ -100,8 +100,8 @@ class Run:
 class Executor(ABC):
     """The adapter to one queue: performs decisions, emits events.
 
-    For a queue that is asked rather than tells, ``ensemble_batch.BatchExecutor`` has most of it
-    already. The suite ``ExecutorContract`` tests each sentence here.
+    ``ensemble_batch`` has most of it already: ``BatchExecutor`` for queues that are asked,
+    ``QueueExecutor`` for queues that tell. The suite ``ExecutorContract`` tests each sentence here.
 
     **Calls.** Methods are called never from the engine's thread and never two at once, though not
     always from the same thread. They may block for the time of a remote call, not for the life of

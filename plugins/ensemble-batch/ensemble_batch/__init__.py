@@ -1,13 +1,16 @@
-"""A base for executors of batch queues that must be polled: PBS, LSF, Grid Engine …
+"""Bases for executors of batch queues.
 
-A plugin inherits :class:`BatchExecutor`; :class:`Batch` is what it is given to submit, and
-:class:`QueueJob` what it answers. The other names are parts for executors with a loop of their own.
-``docs/executor-tutorial.md`` writes an executor.
+A plugin inherits :class:`BatchExecutor` where jobs need a wrapper (PBS, LSF, Grid Engine …), or
+:class:`QueueExecutor` where the queue itself runs them as they are to be run, and knows how each
+ended (Kubernetes …). :class:`Batch` is what it is given to submit, :class:`QueueJob` what it
+answers; :class:`CannotTake` and :class:`InvalidJob` are what it raises. The other names are parts
+for executors with a loop of their own. ``docs/executor-tutorial.md`` writes an executor of each.
 """
 
+from ensemble_batch.batch_executor import BatchExecutor
 from ensemble_batch.command import CommandResult, kill_command, run_command
-from ensemble_batch.executor import BatchExecutor
-from ensemble_batch.hooks import QueueJob
+from ensemble_batch.executor import QueueExecutor
+from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob
 from ensemble_batch.job_events import JobEvents
 from ensemble_batch.job_script import Batch, job_lines, quote
 from ensemble_batch.outlet import Outlet
@@ -20,11 +23,14 @@ from ensemble_batch.spool import status_of
 __all__ = [
     "Batch",
     "BatchExecutor",
+    "CannotTake",
     "CommandResult",
+    "InvalidJob",
     "JobEvents",
     "Outlet",
     "OutputFiles",
     "Place",
+    "QueueExecutor",
     "QueueJob",
     "Records",
     "Sent",

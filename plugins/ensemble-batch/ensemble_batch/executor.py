@@ -1,7 +1,7 @@
-"""BatchExecutor: a base for executors of queues that must be polled.
+"""QueueExecutor: a base for executors of queues that know how each job ended, and tell.
 
-One thread asks the queue and hands jobs in, another reads what jobs' wrappers have written. See
-:class:`BatchExecutor`; ``docs/executor-tutorial.md`` writes one.
+One thread asks the queue and hands jobs in, another listens to it. ``BatchExecutor`` is the base
+for queues whose jobs need a wrapper. ``docs/executor-tutorial.md`` writes one of each.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from ensemble_batch import pace
 from ensemble_batch.command import QueueCommands
-from ensemble_batch.hooks import QueueHooks
+from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.queue_run import QueueRun, mark_of
 from ensemble_batch.records import Records
 from ensemble_batch.recovery import find_again
-from ensemble_batch.spool import Spool
 from ensemble_batch.submission import Submission
 from ensemble_core import (
     Emit,
@@ -28,37 +28,47 @@ from ensemble_core import (
     Job,
     Run,
     check_new,
-    job_environment,
     raised_at,
     start_folder,
     wrong_command,
 )
 
-__all__ = ["BatchExecutor"]
+__all__ = ["QueueExecutor"]
 
 
-class BatchExecutor(QueueHooks):
-    """A base for executors of queues that are asked: a plugin says how, and has the rest from here.
+class QueueExecutor(QueueHooks):
+    """A base for executors of queues that run jobs themselves, and know how each ended.
 
-    To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; where
-    it helps :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. These
-    are called one at a time, not from the engine's thread, and may block; :meth:`command` runs a
-    command for them. Each may raise an :class:`ExecutorError`: one that is ``transient`` says that
-    the queue is away, slow or garbled for now, and is tried again for as long as it takes, told
-    once; one with the code ``full`` that it takes no more jobs for now; any other is final.
+    To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; for a
+    queue that tells by itself :meth:`watch`; where it helps :meth:`connect`, :meth:`disconnect`,
+    :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. All but ``watch`` are called
+    one at a time, not from the engine's thread, and may block. Each may raise :class:`CannotTake`,
+    and is tried again for as long as it takes, told once; :meth:`submit_batch` also
+    :class:`InvalidJob`. Any other :class:`ExecutorError` is final, too.
 
-    From here: jobs gathered into batches of one :meth:`shape`, as few calls as may be; a script
-    with a wrapper that makes folders, starts the tasks, keeps the time limit and writes start and
-    end into the run's folder, which nodes must see; one question for all jobs, a little more often
-    than each ``poll`` seconds; events in order, each once; jobs found again by a later controller.
-    A job runs at most once whatever the queue does, since its wrapper claims it: so a submit whose
-    answer is lost is simply made again. A job that has left no word is over when three answers in
-    a row lack it, which is within ``poll`` seconds, or 6 s where that is less; one of which
-    :meth:`account` knows nothing either is told as ``lost``, and does not run if it comes late.
+    From here: jobs gathered into batches of one :meth:`shape`, of ``most_jobs`` at most (half as
+    many after a batch was too large); a full queue tried again when a job ends; one question for
+    all jobs about each ``poll`` seconds, and soon where news may have been missed; events in order,
+    each once; jobs found again by a later controller; cancels repeated until they are heeded.
+
+    The plugin makes a job run as the contract says (``Executor``): it starts ``job.command`` with
+    ``batch.environment(job)``, in the workdir and into the output files of ``batch.places``, ends
+    it after ``job.duration`` seconds (``exception="timeout"``), and refuses by :meth:`wrong` what
+    it cannot do. Where a shell on the nodes is to do that, take :class:`BatchExecutor`.
+
+    A job is handed in at most once if the queue keeps two rules: it never has two batches of one
+    ``batch.name`` (a second ``submit_batch`` of it returns the ids of the first), and it does not
+    start a job again by itself. After :class:`CannotTake` a batch is looked for by its name, and
+    handed in again under the same one.
+
+    A :class:`QueueJob` that is ``over`` with a ``status`` or an ``exception`` ends its job at once,
+    whether it was asked for or told. One that three answers in a row lack, and of which
+    :meth:`account` knows nothing, is ``lost``: the queue should keep ended jobs for some minutes.
     """
 
     _polled: QueueRun | None = None
     _asked = False
+    _threads: Sequence[threading.Thread] = ()
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -68,19 +78,23 @@ class BatchExecutor(QueueHooks):
         self._commands = QueueCommands()
         here = start_folder()
         self.connect()
+        try:
+            self._begin(run, emit, here)
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def _begin(self, run: Run, emit: Emit, here: str) -> None:
         folder = os.path.abspath(run.folder)
         if run.state is not None:
             place = os.path.join(os.path.realpath(run.state), self.name)
         else:
             place = os.path.join(folder, f".{self.name}-{mark_of(run.tag)}")
-        environment = {
-            name: value
-            for name, value in job_environment().items()
-            if not (self.own_variables and name.startswith(self.own_variables))
-        }
         try:
-            spool = Spool(place, environment)
+            if run.state is not None:
+                os.makedirs(place, mode=0o700, exist_ok=True)
             records = Records(place if run.state is not None else None)
+            polled = self._make_run(run, emit, place, records, (folder, here))
         except OSError as error:
             raise ExecutorError(
                 f"the folder that jobs report to cannot be made: {place}",
@@ -88,7 +102,6 @@ class BatchExecutor(QueueHooks):
                 hint="choose a folder that this machine and the nodes can write (--state)",
                 code="no-folder",
             ) from None
-        polled = QueueRun(self, run, emit, spool, records, (folder, here))
         try:
             polled.gauges = dict(polled.call(self.nodes))
         except ExecutorError as error:
@@ -96,15 +109,27 @@ class BatchExecutor(QueueHooks):
                 records.close()
                 raise
         self._polled = polled
-        self._submission, self._inquiry = Submission(polled), Inquiry(polled)
+        self._inquiry = Inquiry(polled)
+        self._submission = Submission(polled, self._inquiry)
         self._threads = [
             threading.Thread(
                 target=self._guarded, args=(polled, what), name=f"{self.name} {name}", daemon=True
             )
-            for name, what in (("asks", self._asking), ("reads", self._reading))
+            for name, what in self._loops().items()
         ]
         for thread in self._threads:
             thread.start()
+
+    def _make_run(
+        self, run: Run, emit: Emit, place: str, records: Records, places: tuple[str, str]
+    ) -> QueueRun:
+        return QueueRun(self, run, emit, place, records, places)
+
+    def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
+        """The loops of the executor's threads, by the names of these."""
+        if type(self).watch is QueueHooks.watch:
+            return {"asks": self._asking}
+        return {"asks": self._asking, "watches": self._watching}
 
     def close(self) -> None:
         """Let the queue go. Jobs in it go on; those on their way to it arrive first."""
@@ -116,11 +141,16 @@ class BatchExecutor(QueueHooks):
             polled.closed = True
             polled.lock.notify_all()
         self._commands.kill()
-        for thread in self._threads:
-            thread.join()
-        if not polled.lives and polled.run.state is None:
-            polled.spool.remove()
-        polled.records.close()
+        try:
+            for thread in self._threads:
+                if not thread.name.endswith("watches"):
+                    thread.join()
+            self.disconnect()
+            self._threads[-1].join(pace.LEAVE)  # one that watches may not heed it
+        finally:
+            if not polled.lives and polled.run.state is None:
+                polled.remove()
+            polled.records.close()
 
     def _opened(self) -> QueueRun:
         if self._polled is None:
@@ -185,7 +215,7 @@ class BatchExecutor(QueueHooks):
         with polled.lock:
             polled.outlet.write(lambda: polled.records.forget(jobs))
 
-    # -- the two threads -----------------------------------------------------------------------
+    # -- the threads ---------------------------------------------------------------------------
 
     def _guarded(self, polled: QueueRun, what: Callable[[QueueRun], None]) -> None:
         try:
@@ -230,16 +260,36 @@ class BatchExecutor(QueueHooks):
                 return act
         return None
 
-    def _reading(self, polled: QueueRun) -> None:
-        wait = pace.READ
-        while True:
+    def _watching(self, polled: QueueRun) -> None:
+        while not polled.closed:
+            told = partial(self._told, polled, [True])
+            wait = pace.SOON_AGAIN
+            error: ExecutorError | None = None
+            try:
+                self.watch(told)
+            except ExecutorError as raised:
+                error, wait = raised, pace.AWAY
             with polled.lock:
-                polled.lock.wait_for(lambda: polled.closed or polled.lives, 60.0)
-                if polled.closed:
-                    return
-                wait = pace.READ if polled.read() else min(pace.READ_LATER, wait * 1.5)
-                polled.publish()
+                if error is not None and not polled.closed:
+                    polled.outlet.trouble(
+                        "watch",
+                        f"{self.name} does not tell of jobs: it is asked until it does\n  {error}",
+                    )
+                    polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)
+
+    def _told(self, polled: QueueRun, first: list[bool], rows: Iterable[QueueJob]) -> None:
+        rows = list(rows)
+        with polled.lock:
+            if polled.closed:
+                return
+            polled.outlet.answered("watch")
+            if first:  # there may have been news before it began to tell
+                first.clear()
+                polled.soon()
+            self._inquiry.told(rows)
+            polled.publish()
+            polled.lock.notify_all()
 
 
 def _beyond_base(error: Exception) -> Exception:

@@ -1,19 +1,46 @@
-"""Queue hooks: what a plugin says of its queue, and what it is asked. :class:`BatchExecutor` has
-the rest; a plugin inherits that.
+"""Queue hooks: what a plugin says of its queue, and what it is asked. :class:`QueueExecutor` and
+:class:`BatchExecutor` have the rest; a plugin inherits one of them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ensemble_batch.command import QueueCommands
 from ensemble_batch.job_script import Batch
-from ensemble_core import Cause, Executor, Job
+from ensemble_core import Cause, Executor, ExecutorError, Job
 
-__all__ = ["QueueHooks", "QueueJob"]
+__all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
+
+
+class CannotTake(ExecutorError):
+    """The queue cannot do this now; the executor tries again, and says so once.
+
+    ``arrived`` is what is known of a submit: ``False`` where the queue surely has none of the batch
+    (a limit, a quota): its jobs wait in line. ``None`` where nobody knows (an answer that was lost
+    or cut): the batch is looked for, and handed in again if the queue does not have it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        arrived: Literal[False] | None = None,
+        cause: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        code = "no-answer" if arrived is None else "full"
+        super().__init__(what, cause=cause, hint=hint, code=code, transient=True)
+
+
+class InvalidJob(ExecutorError):
+    """The queue will never take these jobs: they fail, cause ``submit``, with this message."""
+
+    def __init__(self, what: str, *, cause: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, cause=cause, hint=hint, code="refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +49,9 @@ class QueueJob:
 
     Of one that is over, ``status`` is its wait status where the queue knows it, and ``exception``
     (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) with ``note`` why the queue ended
-    it; both count only where its wrapper has left no word. One that is ``stuck`` waits for what
-    will not come by itself: ``note`` says so, and what to do.
+    it. One that is ``stuck`` waits for what will not come by itself: ``note`` says so, and what to
+    do. ``began`` and ``ended`` are seconds since the epoch by the queue's clock, ``host`` is where
+    it runs. Where a wrapper reports, these three are not used, and the end only without a report.
     """
 
     id: str
@@ -31,10 +59,13 @@ class QueueJob:
     status: int | None = None
     exception: str | None = None
     note: str = ""
+    began: float | None = None
+    ended: float | None = None
+    host: str = ""
 
 
 class QueueHooks(Executor):
-    """The methods that a plugin for a polled queue overrides.
+    """The methods that a plugin for a queue overrides.
 
     Attributes
     ----------
@@ -71,15 +102,29 @@ class QueueHooks(Executor):
     def connect(self) -> None:
         """See that the queue is there. Raises :class:`ExecutorError` with a hint where not."""
 
+    def disconnect(self) -> None:
+        """Close what :meth:`connect` opened, and end a :meth:`watch` that blocks, which runs in
+        another thread. Called once, after the last call of any other method."""
+
+    def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
+        """Block, and pass on what the queue tells of its jobs, until :meth:`disconnect` is called.
+
+        Runs in a thread of its own beside the other methods. ``told`` may be called with many jobs,
+        also with those of others; each call with the newest state of a job. Call it once with
+        ``()`` when the queue has begun to tell: what was missed before is then asked for. Return,
+        or raise :class:`CannotTake`, if the queue stops telling: it is called again.
+        """
+
     @abstractmethod
     def submit_batch(self, batch: Batch) -> Sequence[str]:
-        """Hand a batch in; the queue's ids of its jobs, in their order. It may have arrived where
-        this raises a transient error."""
+        """Hand a batch in; the queue's ids of its jobs, in their order. Raises :class:`CannotTake`
+        or :class:`InvalidJob`."""
 
     @abstractmethod
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """The queue's answer about these jobs, by one request. Others are passed over; one that is
-        missing is one that the queue does not know."""
+        missing is one that the queue does not know. Raises :class:`CannotTake` where the answer did
+        not come, or not whole."""
 
     @abstractmethod
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:

@@ -1,21 +1,20 @@
-"""Inquiry of a polled queue: one question for all jobs, rarely, and soon where one is in doubt;
+"""Inquiry of a queue: one question for all jobs, rarely, and soon where one is in doubt;
 cancels, which are repeated until they are heeded; and gauges.
 
-Used by the asking thread of ``BatchExecutor``.
+Used by the threads of ``QueueExecutor`` that ask and watch.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ensemble_batch import pace
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.queue_run import QueueRun
-from ensemble_batch.spool import CLAIMED
 from ensemble_core import ExecutorError
 
 __all__ = ["Inquiry"]
@@ -47,7 +46,7 @@ class Inquiry:
         if polled.ask_at <= now:
             return self._ask_all
         if self._gauges_at <= now:
-            self._gauges_at = now + max(polled.hooks.poll, 10.0)
+            self._gauges_at = now + min(max(polled.hooks.poll, 10.0), 60.0)
             return self._look_at_nodes
         dues.append(polled.ask_at)
         return None
@@ -116,14 +115,32 @@ class Inquiry:
             if any(life.cancelled for life in polled.lives.values()):
                 polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
 
+    def told(self, rows: Iterable[QueueJob]) -> None:
+        """The queue says this of jobs without being asked. With the lock."""
+        polled, now = self._polled, time.monotonic()
+        polled.read()  # what was written before
+        for row in rows:
+            life = polled.by_id.get(row.id)
+            if life is None:
+                if polled.early is not None:
+                    polled.early[row.id] = row
+            elif not life.over:
+                self._see(life, row, now)
+                if now < life.counts_at and not life.over:
+                    polled.ask_at = min(polled.ask_at, life.counts_at)
+
     def _see(self, life: JobLife, row: QueueJob | None, asked: float) -> None:
         polled, name = self._polled, self._polled.hooks.name
         if row is not None and row.state in ("waiting", "running", "stuck"):
             life.misses, life.counts_at = 0, 0.0
+            if row.state == "running":
+                polled.runs(life, row)
             key = f"{life.key} {row.note}"
             if row.state == "stuck" and key not in self._told:
                 self._told.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
+            return
+        if row is not None and polled.ends(life, row):
             return
         if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
             return
@@ -134,8 +151,8 @@ class Inquiry:
         now = polled.now()
         if life.cancelled:
             life.gone("cancel", polled.note, None, now)
-        elif row is not None and row.status == CLAIMED << 8:
-            polled.copy_ended(life)
+        elif row is not None and polled.ends(life, row):
+            return
         elif row is not None and (row.exception is not None or row.status is not None):
             life.gone(row.exception, row.note, row.status, now)
         else:

@@ -23,18 +23,40 @@ class Batch:
     """Jobs that are handed to the queue at once: equal in all that the queue is asked for.
 
     ``name`` is what the queue is to call it, by which it is found again: letters, digits and
-    underscores, unique, and new for each attempt to hand it in. ``script`` is the path of the
-    batch's script (bash). Where it has several jobs, their places in it are numbered from 1.
+    underscores, unique. Where a wrapper claims the jobs, each attempt to hand a batch in has a new
+    name, and ``script`` is the path of the batch's script (bash). Without one, all attempts have
+    the same name, and the queue must not have two batches of it. Where a batch has several jobs,
+    their places in it are numbered from 1. ``places`` are the folders and output files of its jobs,
+    in their order; ``tag`` is the run's.
     """
 
     name: str
     jobs: tuple[Job, ...]
-    script: str
+    script: str = ""
+    places: tuple[Place, ...] = ()
+    tag: str = ""
 
     @property
     def job(self) -> Job:
         """The first, like which all others are."""
         return self.jobs[0]
+
+    def environment(self, job: Job) -> dict[str, str]:
+        """The variables that this job of the batch has beside those of its queue: the run's, and
+        the job's own. Without ``ENSEMBLE_TASK_RANK``, which each task has of its own."""
+        return job_variables(job, self.tag) | dict(job.environment)
+
+
+def job_variables(job: Job, tag: str) -> dict[str, str]:
+    """The variables that tell a job which one it is, in the run of this tag."""
+    return {
+        "ENSEMBLE_JOB_ID": job.label,
+        "ENSEMBLE_INDEX": str(job.index),
+        "ENSEMBLE_ATTEMPT": str(job.attempt),
+        "ENSEMBLE_GROUP": job.group,
+        "ENSEMBLE_RUN": tag,
+        "ENSEMBLE_TASK_COUNT": str(job.tasks),
+    }
 
 
 def quote(text: str) -> str:
@@ -92,16 +114,10 @@ def script_of(
     for number, (job, where) in enumerate(jobs, 1):
         lines += [
             f"{number})",
-            f"export ENSEMBLE_JOB_ID={quote(job.label)}",
-            f"export ENSEMBLE_INDEX={job.index} ENSEMBLE_ATTEMPT={job.attempt}",
+            *(f"export {name}={quote(text)}" for name, text in job_variables(job, tag).items()),
             f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
             *job_lines(job, where),
             ";;",
         ]
-    lines += [
-        "*) exit 125 ;;",
-        "esac",
-        f"export ENSEMBLE_GROUP={quote(first.group)} ENSEMBLE_RUN={quote(tag)}",
-        f"export ENSEMBLE_TASK_COUNT={first.tasks}",
-    ]
+    lines += ["*) exit 125 ;;", "esac"]
     return os.fsencode("\n".join(lines) + "\n" + _wrapper())

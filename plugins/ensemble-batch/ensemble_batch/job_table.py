@@ -1,6 +1,6 @@
-"""The life of one job of a polled queue: what is known of it, made into events of the contract.
+"""The life of one job of a queue: what is known of it, made into events of the contract.
 
-Pure; ``BatchExecutor`` brings what is heard and hands on what is told.
+Pure; the executor brings what is heard and hands on what is told.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_events import JobEvents
 from ensemble_batch.spool import Report, status_of
 from ensemble_core import JobEvent
@@ -70,6 +71,24 @@ class JobLife(JobEvents):
             self.fail("timeout", "it was ended at its time limit", when, now)
             status = status or int(signal.SIGTERM)
         self.end(status, when, now)
+
+    def finished(self, row: QueueJob, now: float, note: str) -> None:
+        """The queue, which alone knows it, says how it ended; ``note`` is said where we cancelled
+        it. One that ended well before it was cancelled has succeeded."""
+        seconds = 0.0
+        if row.began is not None and row.ended is not None:
+            seconds = max(0.0, row.ended - row.began)
+        if row.began is not None or (row.exception is None and row.status is not None):
+            self.started(now if row.began is None else row.began, row.host, now, seconds)
+        when = now if row.ended is None else row.ended
+        if not self.last <= when <= now:
+            when = min(now, (self._began or now) + seconds)
+        kind, why = row.exception, row.note
+        if self.cancelled and (kind is not None or row.status != 0):
+            kind, why = "cancel", note
+        if kind is not None:
+            self.fail(kind, why, when, now)
+        self.end(row.status if kind is None else row.status or None, when, now)
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
         """The queue reports the job as over or unknown, and its wrapper has reported no end."""

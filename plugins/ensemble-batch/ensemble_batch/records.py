@@ -80,8 +80,10 @@ class Records:
         """One line of the file."""
         if kind == "b":
             key, name, jobs, *at = rest
-            sent = self.sent.setdefault(key, Sent(key, jobs))
-            sent.names.append(name)
+            sent = self.sent.pop(key, None) or Sent(key, jobs)
+            self.sent[key] = sent  # the last batch of a job is the one that counts
+            if name not in sent.names:
+                sent.names.append(name)
             sent.at = at[0] if at else 0.0
         elif kind == "a":
             self.sent[rest[0]].ids = rest[1]

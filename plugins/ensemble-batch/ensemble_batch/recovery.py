@@ -1,7 +1,7 @@
-"""Recovery of jobs that an earlier controller handed to a polled queue.
+"""Recovery of jobs that an earlier controller handed to a queue.
 
 From the records, from what wrappers wrote, and from the queue where nobody knows whether a batch
-arrived. Used by ``BatchExecutor``.
+arrived. Used by ``QueueExecutor``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _restore(polled: QueueRun, job: str, since: float, sent: Sent | None) -> boo
         return bool(told)
     life.key, life.handed_at = sent.key, sent.at
     if sent.ids is not None:
-        life.queue_id = sent.ids[list(sent.jobs).index(job)]
-    elif not told and polled.spool.claim(job, sent.key):
+        polled.learn(life, sent.ids[list(sent.jobs).index(job)])
+    elif polled.never_runs(life):
         return False  # not there, and if it should come yet, it does not run
     life.cancelled = job in polled.records.cancelled
     polled.lives[job] = life
@@ -75,7 +75,9 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
                     sent.ids = list(ids)
                     polled.outlet.write(partial(polled.records.accept, sent.key, ids))
                     return
-            return
+            if polled.claims or polled.now() - sent.at > pace.SETTLE:
+                return
+            time.sleep(pace.SOON_AGAIN)  # it may arrive yet
         except ExecutorError as error:
             if not error.transient or time.monotonic() > end:
                 raise

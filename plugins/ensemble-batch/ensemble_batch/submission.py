@@ -1,21 +1,21 @@
-"""Submission to a polled queue: as few calls as may be, and each job once.
+"""Submission to a queue: as few calls as may be, and each job once.
 
 Jobs gather, and go as batches of one shape, each on record before it is handed in. Where nobody
 knows whether a batch arrived it is looked for, and handed in again if it is not there: a copy that
-arrives late finds its jobs claimed and runs nothing. Used by the asking thread of
-``BatchExecutor``.
+arrives late finds its jobs claimed and runs nothing, or has the same name as the first. Used by the
+asking thread of ``QueueExecutor``.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ensemble_batch import pace
-from ensemble_batch.job_script import Batch, script_of
+from ensemble_batch.inquiry import Inquiry
+from ensemble_batch.job_script import Batch
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.output_files import Place
 from ensemble_batch.queue_run import QueueRun
@@ -31,6 +31,7 @@ class _Going:
 
     sent: Sent
     orders: list[tuple[Job, Place]]
+    attempts: int = 0
     since: float = 0.0
     due: float = 0.0
 
@@ -38,11 +39,17 @@ class _Going:
 class Submission:
     """Jobs that the queue does not have yet, or may not have."""
 
-    def __init__(self, polled: QueueRun) -> None:
+    def __init__(self, polled: QueueRun, inquiry: Inquiry) -> None:
         self._polled = polled
+        self._inquiry = inquiry
         self._orders: dict[str, tuple[Job, Place]] = {}
         self._unsure: list[_Going] = []
         self._at = 0.0
+        #: Jobs in one batch at most, since the queue took no larger one; ``None``: any number.
+        self._most: int | None = None
+        #: While the queue takes no more: how many jobs were over when it said so, and from when on
+        #: it is tried again if another one is.
+        self._full_since: tuple[int, float] | None = None
 
     @property
     def waiting(self) -> bool:
@@ -61,11 +68,12 @@ class Submission:
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
         """The next step to take now, if any; else ``dues`` has its time. With the lock."""
         if self._orders:
-            if self._at <= now:
+            at = self._due_at()
+            if at <= now:
                 orders = self._chosen()
                 jobs = {job.id: place.files for job, place in orders}
-                return partial(self._hand_in, _Going(Sent(secrets.token_hex(5), jobs), orders))
-            dues.append(self._at)
+                return partial(self._hand_in, _Going(Sent(self._polled.key(orders), jobs), orders))
+            dues.append(at)
         for going in self._unsure:
             if going.due <= now:
                 self._unsure.remove(going)
@@ -73,13 +81,19 @@ class Submission:
             dues.append(going.due)
         return None
 
+    def _due_at(self) -> float:
+        """When the next batch is due: for a full queue, soon after one of our jobs has ended."""
+        if self._full_since is None or self._polled.drops == self._full_since[0]:
+            return self._at
+        return min(self._at, self._full_since[1])
+
     def _chosen(self) -> list[tuple[Job, Place]]:
         """The next batch: the most urgent job, and those like it."""
         hooks = self._polled.hooks
         first = max(self._orders.values(), key=lambda order: order[0].urgency)
         shape = hooks.shape(first[0])
         alike = [order for order in self._orders.values() if hooks.shape(order[0]) == shape]
-        chosen = alike[: max(1, hooks.most_jobs)]
+        chosen = alike[: max(1, min(hooks.most_jobs, self._most or hooks.most_jobs))]
         for job, _ in chosen:
             del self._orders[job.id]
         return chosen
@@ -94,33 +108,25 @@ class Submission:
     def _hand_in(self, going: _Going) -> None:
         polled, sent = self._polled, going.sent
         jobs = tuple(job for job, _ in going.orders)
-        name = f"ens_{polled.mark}_{sent.key}_{len(sent.names) + 1}"
-        text = script_of(
-            sent.key,
-            going.orders,
-            tag=polled.run.tag,
-            folder=polled.spool.folder,
-            place=polled.hooks.task_place,
-            queue_id=polled.hooks.task_id,
-            grace=polled.hooks.grace,
-        )
+        name = polled.name(sent.key, going.attempts + 1)
         script = ""
 
         def record() -> None:
             nonlocal script
-            script = polled.spool.script(sent.key, text)
-            sent.names.append(name)
+            script = polled.script(sent.key, going.orders)
+            names, sent.names = sent.names, list(dict.fromkeys((*sent.names, name)))
             sent.at = polled.now()
             try:
                 polled.records.send(sent)
             except OSError:
-                sent.names.pop()
+                sent.names = names
                 raise
+            going.attempts += 1
 
         with polled.lock:
             if not polled.outlet.write(record):
                 again = time.monotonic() + pace.SOON_AGAIN
-                if sent.names:  # an earlier attempt may arrive yet: this stays that batch
+                if going.attempts:  # an earlier attempt may arrive yet: this stays that batch
                     going.due = again
                     self._unsure.append(going)
                 else:
@@ -128,12 +134,15 @@ class Submission:
                     self._orders, self._at = waiting | self._orders, again
                 return
             polled.sent[sent.key] = sent
-            if len(sent.names) == 1:
+            polled.early = {}
+            if going.attempts == 1:
                 polled.left[sent.key] = len(jobs)
                 for _, _, life in self._lives(going):
                     life.key, life.handed_at = sent.key, sent.at
         try:
-            ids = polled.call(lambda: polled.hooks.submit_batch(Batch(name, jobs, script)))
+            places = tuple(place for _, place in going.orders)
+            batch = Batch(name, jobs, script, places, polled.run.tag)
+            ids = polled.call(lambda: polled.hooks.submit_batch(batch))
         except ExecutorError as error:
             with polled.lock:
                 self._not_handed_in(going, error)
@@ -143,16 +152,23 @@ class Submission:
 
     def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
         polled, sent = self._polled, going.sent
-        full, first = error.code == "full", len(sent.names) == 1
+        full, first = error.code == "full", going.attempts == 1
+        polled.early = None
         if full or error.transient:
             now = time.monotonic()
             if full and first:
                 for job, place, life in self._lives(going):
                     life.key = ""
-                    self._orders[job.id] = (job, place)
+                    if life.cancelled:
+                        life.refuse("cancel", polled.note, polled.now())
+                    else:
+                        self._orders[job.id] = (job, place)
                 for batches in (polled.left, polled.sent):
                     batches.pop(sent.key, None)
-                self._at = now + pace.FULL
+                # There may be room for a smaller one.
+                self._at = now + (pace.SOON if len(going.orders) > 1 else pace.FULL)
+                self._full_since = polled.drops, now + pace.SOON_AGAIN
+                self._most = max(1, len(going.orders) // 2)
             else:  # an earlier attempt may arrive yet: this stays that batch
                 going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
                 self._unsure.append(going)
@@ -160,13 +176,15 @@ class Submission:
             what = "does not answer: it is asked again until it does"
             if full:
                 what = f"takes no more jobs for now: {waiting} wait here and are tried again"
-            polled.outlet.trouble("submit", f"{polled.hooks.name} {what}\n  {error}")
+            key = "full" if full else "submit"
+            polled.outlet.trouble(key, f"{polled.hooks.name} {what}\n  {error}")
             return
         polled.outlet.answered("submit")
         for _, _, life in self._lives(going):
             # An earlier attempt that arrives yet is to find its job claimed, unless it has begun.
             if first or (polled.bar(life) and "start" not in life.told):
-                life.refuse("submit", str(error), polled.now())
+                kind, note = ("cancel", polled.note) if life.cancelled else ("submit", str(error))
+                life.refuse(kind, note, polled.now())
         if any(self._lives(going)):
             going.since = time.monotonic()
             going.due = going.since + pace.SOON_AGAIN
@@ -175,6 +193,11 @@ class Submission:
     def _accept(self, going: _Going, ids: Sequence[str]) -> None:
         polled, sent = self._polled, going.sent
         polled.outlet.answered("submit")
+        if not (self._orders or self._unsure):
+            polled.outlet.answered("full")
+        self._full_since = None
+        self._most = self._most and self._most * 2
+        early, polled.early = polled.early or {}, None
         sent.ids = list(ids)
         polled.outlet.write(lambda: polled.records.accept(sent.key, ids))
         now = polled.now()
@@ -183,10 +206,15 @@ class Submission:
             if life is None or life.over or life.cancelled:
                 polled.cancels.setdefault(id_, 0.0)
             if life is not None and not life.over:
-                life.queue_id = life.queue_id or id_
+                if life.queue_id is None:
+                    polled.learn(life, id_)
                 shown = pace.until_shown(polled.hooks.poll)
                 life.counts_at = time.monotonic() + shown
                 life.arrived(now)
+        if early:
+            self._inquiry.told(early.values())
+        if going.attempts > 1 or going.since:
+            polled.soon()  # what it has told meanwhile was of ids that nobody knew
 
     def _look(self, going: _Going) -> None:
         """Nobody knows whether a batch arrived: look for it, and hand it in again where it is not
@@ -211,5 +239,10 @@ class Submission:
             if time.monotonic() - going.since < pace.SETTLE:
                 going.due = time.monotonic() + pace.SOON_AGAIN
                 self._unsure.append(going)
+                return
+            lives = [life for _, _, life in self._lives(going)]
+            if not polled.claims and all(life.cancelled for life in lives):
+                for life in lives:
+                    life.refuse("cancel", polled.note, polled.now())
                 return
         self._hand_in(going)

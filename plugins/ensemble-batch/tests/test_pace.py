@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, pace, queue_run
+from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_table import JobLife
-from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.spool import Spool
 from ensemble_testing import Session
 
@@ -63,7 +63,7 @@ class Watched:
         self.told: list[JobEvent] = []
         spool = Spool(str(folder / "spool"), {})
         places = (str(folder), str(folder))
-        self.run = QueueRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
+        self.run = BatchRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
         self.inquiry = Inquiry(self.run)
         self.life = JobLife("a.0", {}, self.run.events)
 

@@ -1,0 +1,168 @@
+"""One open run on a queue whose jobs have a wrapper. Made by ``BatchExecutor``.
+
+A wrapper claims its job before it starts it, and writes its start and end into the run's folder.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ensemble_batch import pace
+from ensemble_batch.hooks import QueueHooks, QueueJob
+from ensemble_batch.job_script import script_of
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.output_files import Place
+from ensemble_batch.queue_run import QueueRun
+from ensemble_batch.records import Records, Sent
+from ensemble_batch.spool import CLAIMED, Spool
+from ensemble_core import Emit, Job, Run
+
+__all__ = ["BatchRun"]
+
+
+class BatchRun(QueueRun):
+    """A run whose jobs report to ``spool``."""
+
+    claims: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        hooks: QueueHooks,
+        run: Run,
+        emit: Emit,
+        spool: Spool,
+        records: Records,
+        places: tuple[str, str],
+    ) -> None:
+        super().__init__(hooks, run, emit, spool.folder, records, places)
+        self.spool = spool
+
+    def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
+        return secrets.token_hex(5)
+
+    def name(self, key: str, attempt: int) -> str:
+        return f"{super().name(key, attempt)}_{attempt}"
+
+    def script(self, key: str, orders: Sequence[tuple[Job, Place]]) -> str:
+        text = script_of(
+            key,
+            orders,
+            tag=self.run.tag,
+            folder=self.spool.folder,
+            place=self.hooks.task_place,
+            queue_id=self.hooks.task_id,
+            grace=self.hooks.grace,
+        )
+        return self.spool.script(key, text)
+
+    # -- what wrappers have written ------------------------------------------------------------
+
+    def read(self) -> bool:
+        lives = {f"{life.job}@{life.key}": life for life in self.lives.values() if life.key}
+        if not lives:
+            return False
+        try:
+            names = set(self.spool.names())
+        except OSError:
+            return False
+        now, news = self.now(), False
+        for report, life in lives.items():
+            if report not in names or life.over:
+                continue
+            end = self.spool.end(f"{report}.end") if f"{report}.end" in names else None
+            if "start" not in life.told:
+                began = self.spool.start(report)
+                if began is None:
+                    continue
+                self._learn(life, began[2])
+                if end is None:
+                    life.started(began[0], began[1], now)
+                    news = True
+            if end is not None:
+                life.ended(end, now, self.note)
+                news = True
+        return news
+
+    def _learn(self, life: JobLife, queue_id: str) -> None:
+        """Take the queue's id of a job that has begun from what its wrapper reports; a cancel that
+        came before it was known goes there now."""
+        if life.queue_id is None and queue_id != "-":
+            self.learn(life, queue_id)
+            if life.cancelled:
+                self.cancels.setdefault(queue_id, 0.0)
+
+    def runs(self, life: JobLife, row: QueueJob) -> None:
+        """Its wrapper says that better."""
+
+    def ends(self, life: JobLife, row: QueueJob) -> bool:
+        """The queue's word counts when its wrapper has left none for a while."""
+        if life.misses < pace.MISSES or life.cancelled or row.status != CLAIMED << 8:
+            return False
+        self._copy_ended(life)
+        return True
+
+    def _copy_ended(self, life: JobLife) -> None:
+        """A copy of the job has ended that found it claimed. If another copy made the claim, that
+        one is the job; if it was the same one, its first run died and the queue started it again.
+        """
+        began = self.spool.start(f"{life.job}@{life.key}")
+        if began is None:
+            self.lose(life)
+        elif began[2] in ("-", life.queue_id):
+            now = self.now()
+            life.started(began[0], began[1], now)
+            name = self.hooks.name
+            note = f"its run on {began[1]} was cut off; {name} started it again, which ran nothing"
+            life.gone("node-failure", note, None, now)
+        else:
+            self.learn(life, began[2])
+            life.misses = 0
+
+    # -- cancelling ----------------------------------------------------------------------------
+
+    def never_runs(self, life: JobLife) -> bool:
+        return not life.told and self.spool.claim(life.job, life.key)
+
+    def cancel(self, life: JobLife) -> None:
+        super().cancel(life)
+        # Whoever makes the claim decides: a job that has not begun is over now, wherever it waits.
+        if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
+            life.refuse("cancel", self.note, self.now())
+
+    def bar(self, life: JobLife) -> bool:
+        if "start" in life.told or life.barred:
+            return True
+
+        def claim() -> None:
+            try:
+                life.barred = self.spool.claim(life.job, life.key)
+            except FileNotFoundError:
+                life.barred = True  # who has no place to claim it does not run it either
+
+        if not self.outlet.write(claim):
+            return False
+        if not life.barred:
+            began = self.spool.start(f"{life.job}@{life.key}")
+            if began is not None:
+                life.misses = 0
+                self._learn(life, began[2])
+                life.started(began[0], began[1], self.now())
+            # One without a word may be about to be written; or is a full disk's, or our own from
+            # before a crash.
+            elif life.misses > pace.MISSES:
+                life.barred = True
+        return life.barred
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def clear(self, life: JobLife, sent: Sent) -> None:
+        sure = sent.ids is not None and len(sent.names) == 1 and not (life.cancelled or life.barred)
+        self.spool.drop(life.job, life.key, claim=sure)
+
+    def clear_batch(self, key: str) -> None:
+        self.spool.drop_script(key)
+
+    def remove(self) -> None:
+        self.spool.remove()

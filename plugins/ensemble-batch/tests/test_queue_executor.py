@@ -1,0 +1,381 @@
+"""The base for executors of queues that tell, on a queue in memory that loses answers, tells twice or
+not at all, and is full: each job runs once, and ends once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from ensemble_batch import Batch, CannotTake, InvalidJob, QueueExecutor, QueueJob, pace
+from ensemble_testing import Session, wait_until
+
+from ensemble_core import ExecutorError, Job
+
+
+class Queue:
+    """What outlives its executors: jobs by id, what they were made of, and who listens."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, Batch] = {}
+        self.jobs: dict[str, QueueJob] = {}
+        self.listeners: list[Callable[[Iterable[QueueJob]], None]] = []
+
+    def tell(self, *rows: QueueJob) -> None:
+        self.jobs.update((row.id, row) for row in rows)
+        for listener in self.listeners:
+            listener(rows)
+
+
+class Telling(QueueExecutor):
+    """An executor for :class:`Queue`."""
+
+    name = "telling"
+    poll = 60.0
+    most_jobs = 8
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        #: What each call of that name raises, in turn, after it was carried out or instead of it.
+        self.after: dict[str, list[Exception]] = {}
+        self.instead: dict[str, list[Exception]] = {}
+        self.told_at_once: Mapping[int, QueueJob] = {}
+        self.sizes: list[int] = []
+        self.asked = self.watched = 0
+        self.ended: list[str] = []
+        self.room: int | None = None
+        self.leave = threading.Event()
+        self.broken: list[ExecutorError] = []
+
+    def fault(self, when: dict[str, list[Exception]], call: str) -> None:
+        if when.get(call):
+            raise when[call].pop(0)
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        self.sizes.append(len(batch.jobs))
+        self.fault(self.instead, "submit")
+        if self.room is not None and len(batch.jobs) > self.room:
+            raise CannotTake("quota", arrived=False)
+        ids = [f"{batch.name}-{place}" for place, _ in enumerate(batch.jobs)]
+        if batch.name not in self.queue.batches:
+            self.queue.batches[batch.name] = batch
+            for id_ in ids:
+                self.queue.tell(QueueJob(id_, "waiting"))
+            if self.room is not None:
+                self.room -= len(ids)
+        for place, row in self.told_at_once.items():
+            self.queue.tell(QueueJob(ids[place], row.state, row.status))
+        self.fault(self.after, "submit")
+        return ids
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.fault(self.instead, "ask")
+        self.asked += 1
+        return list(self.queue.jobs.values())
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        self.fault(self.instead, "find")
+        found = name in self.queue.batches
+        return [f"{name}-{place}" for place in range(size)] if found else None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        self.ended += ids
+        self.queue.tell(*(QueueJob(id_, "over", status=15) for id_ in ids))
+
+    def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
+        self.watched += 1
+        if self.broken:
+            raise self.broken.pop(0)
+        self.queue.listeners.append(told)
+        told(())
+        self.leave.wait()
+        self.leave.clear()
+        self.queue.listeners.remove(told)
+
+    def disconnect(self) -> None:
+        self.leave.set()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOON", "SOON_AGAIN", "AWAY"):
+        monkeypatch.setattr(pace, name, 0.05)
+    monkeypatch.setattr(pace, "SETTLE", 0.3)
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue()
+
+
+@pytest.fixture
+def session(queue: Queue, tmp_path: Path) -> Iterator[Session]:
+    with Session(Telling(queue), tmp_path) as session:
+        wait_until(lambda: queue.listeners)
+        yield session
+
+
+def executor_of(session: Session) -> Telling:
+    assert isinstance(session.executor, Telling)
+    return session.executor
+
+
+def waiting(session: Session, job: Job) -> str:
+    """Submit a job; the queue's id of it."""
+    session.submit(job)
+    session.wait(lambda: "submit" in session.names(job), "submit")
+    return session.queue_id(job)
+
+
+def test_a_job_begins_and_ends_when_the_queue_says_so(queue: Queue, session: Session) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    now = time.time()
+    wait_until(lambda: time.time() > now + 0.3)
+    queue.tell(QueueJob(id_, "running", began=now + 0.05, host="n1"))
+    queue.tell(QueueJob(id_, "over", status=3 << 8, began=now + 0.05, ended=now + 0.25, host="n1"))
+    session.wait_clean(job)
+    assert session.context(job, "start")["host"] == "n1"
+    assert session.context(job, "finish")["status"] == 3 << 8
+    times = {event.name: event.timestamp for event in session.of(job)}
+    assert times["start"] == pytest.approx(now + 0.05)
+    assert times["finish"] == pytest.approx(now + 0.25)
+    assert executor_of(session).asked <= 1
+
+
+def test_an_end_that_is_told_twice_ends_its_job_once(queue: Queue, session: Session) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    for _ in range(2):
+        queue.tell(QueueJob(id_, "over", status=0), QueueJob(id_, "over", status=9))
+    session.wait_clean(job)
+    assert session.names(job).count("clean") == 1
+    assert session.context(job, "finish")["status"] == 0
+
+
+def test_news_that_comes_before_the_id_is_returned_is_not_lost(
+    queue: Queue, session: Session
+) -> None:
+    executor_of(session).told_at_once = {0: QueueJob("", "over", status=0)}
+    job = session.job("true")
+    session.run(job)
+    assert session.context(job, "finish")["status"] == 0
+    assert executor_of(session).asked <= 1
+
+
+def test_the_reason_of_the_queue_is_the_reason_of_the_job(queue: Queue, session: Session) -> None:
+    job, other = session.job("true"), session.job("true", group="u")
+    session.submit(job, other)
+    session.wait(lambda: all("submit" in session.names(each) for each in (job, other)), "submit")
+    now = time.time()
+    began = QueueJob(session.queue_id(job), "over", 9, "out-of-memory", "OOMKilled", now, now)
+    queue.tell(began, QueueJob(session.queue_id(other), "over", None, "alloc", "no such image"))
+    session.wait_clean(job, other)
+    assert session.exception(job) == "out-of-memory"
+    assert session.context(job, "finish")["status"] == signal.SIGKILL
+    assert session.context(other, "exception")["note"] == "no such image"
+    assert "start" not in session.names(other)
+
+
+def test_a_submit_whose_answer_is_lost_is_found_by_its_name(queue: Queue, session: Session) -> None:
+    executor_of(session).after["submit"] = [CannotTake("the answer was cut")]
+    job = session.job("true")
+    id_ = waiting(session, job)
+    queue.tell(QueueJob(id_, "over", status=0))
+    session.wait_clean(job)
+    assert len(queue.batches) == 1
+    assert len(executor_of(session).sizes) == 1
+    assert sum("does not answer" in text for text in session.problems()) == 1
+
+
+def test_a_submit_that_never_arrived_is_made_again_under_its_name(
+    queue: Queue, session: Session
+) -> None:
+    names: list[str] = []
+    executor = executor_of(session)
+    submit = executor.submit_batch
+
+    def noted(batch: Batch) -> Sequence[str]:
+        names.append(batch.name)
+        return submit(batch)
+
+    executor.submit_batch = noted  # type: ignore[method-assign]  # to see what it is given
+    executor.instead["submit"] = [CannotTake("no route to the queue")]
+    waiting(session, session.job("true"))
+    assert len(names) == 2
+    assert len(set(names)) == 1
+
+
+def test_an_invalid_job_fails_with_the_words_of_the_queue(queue: Queue, session: Session) -> None:
+    executor_of(session).instead["submit"] = [InvalidJob("no such image", hint="name another")]
+    job = session.job("true")
+    session.run(job)
+    assert session.exception(job) == "submit"
+    assert "no such image" in session.context(job, "exception")["note"]
+    assert len(queue.batches) == 0
+
+
+def test_a_full_queue_gets_smaller_batches_and_more_when_a_job_ends(
+    queue: Queue, session: Session
+) -> None:
+    executor = executor_of(session)
+    executor.room = 3
+    jobs = [session.job("true") for _ in range(8)]
+    session.submit(*jobs)
+    wait_until(lambda: sum(len(batch.jobs) for batch in queue.batches.values()) == 3)
+    assert executor.sizes[:3] == [8, 4, 2]
+    executor.room = 5
+    queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
+    wait_until(lambda: sum(len(batch.jobs) for batch in queue.batches.values()) == 8)
+    wait_until(lambda: all("submit" in session.names(job) for job in jobs))
+    queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
+    session.wait_clean(*jobs)
+    assert sum("takes no more jobs" in text for text in session.problems()) == 1
+
+
+def test_a_cancelled_job_is_over_when_the_queue_has_ended_it(
+    queue: Queue, session: Session
+) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    queue.tell(QueueJob(id_, "running"))
+    session.cancel(job)
+    session.wait_clean(job)
+    assert executor_of(session).ended == [id_]
+    assert session.exception(job) == "cancel"
+    assert session.context(job, "finish")["status"] == signal.SIGTERM
+
+
+def test_a_job_that_succeeded_before_its_cancel_arrived_has_succeeded(
+    queue: Queue, session: Session
+) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    executor_of(session).end_jobs = lambda ids: None  # type: ignore[method-assign]  # too late
+    session.cancel(job)
+    queue.tell(QueueJob(id_, "over", status=0))
+    session.wait_clean(job)
+    assert "exception" not in session.names(job)
+
+
+def test_a_job_cancelled_while_its_batch_is_on_its_way_is_ended(
+    queue: Queue, session: Session
+) -> None:
+    executor = executor_of(session)
+    executor.after["submit"] = [CannotTake("the answer was cut")]
+    executor.instead["find"] = [CannotTake("the answer was cut")]
+    job = session.job("true")
+    session.submit(job)
+    wait_until(lambda: queue.batches)
+    session.cancel(job)
+    session.wait_clean(job)
+    assert len(executor.ended) == 1
+    assert session.exception(job) == "cancel"
+
+
+def test_a_job_that_the_queue_has_lost_is_lost(queue: Queue, session: Session) -> None:
+    job = session.job("true")
+    waiting(session, job)
+    queue.jobs.clear()
+    executor_of(session).leave.set()  # it tells no more, and begins again
+    session.wait_clean(job)
+    assert session.exception(job) == "lost"
+
+
+def test_what_was_not_told_is_asked_for_when_the_queue_tells_again(
+    queue: Queue, session: Session
+) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    queue.jobs[id_] = QueueJob(id_, "over", status=0)  # nobody is told
+    executor_of(session).leave.set()
+    session.wait_clean(job)
+    assert executor_of(session).watched == 2
+
+
+def test_a_queue_that_does_not_tell_is_said_once_and_listened_to_again(
+    queue: Queue, tmp_path: Path
+) -> None:
+    executor = Telling(queue)
+    executor.broken = [CannotTake("401: the token has expired")] * 3
+    with Session(executor, tmp_path) as session:
+        wait_until(lambda: queue.listeners)
+        job = session.job("true")
+        id_ = waiting(session, job)
+        queue.tell(QueueJob(id_, "over", status=0))
+        session.wait_clean(job)
+        assert sum("does not tell" in text for text in session.problems()) == 1
+    assert executor.watched == 4
+
+
+def test_a_later_controller_finds_jobs_and_hears_how_they_ended(
+    queue: Queue, tmp_path: Path
+) -> None:
+    with Session(Telling(queue), tmp_path) as first:
+        jobs = [first.job("true", group=group) for group in "ab"]
+        first.submit(*jobs)
+        first.wait(lambda: all("submit" in first.names(job) for job in jobs), "submit")
+        tag = first.tag
+    queue.tell(*(QueueJob(id_, "over", status=0) for id_ in queue.jobs))
+    second = Session(Telling(queue), tmp_path)
+    second.tag = tag
+    with second:
+        second.take_over([job.id for job in jobs])
+        second.wait_clean(*jobs)
+        assert second.context(jobs[0], "finish")["status"] == 0
+    assert len(queue.batches) == 2
+
+
+def test_a_batch_whose_answer_was_lost_with_its_controller_is_found_again(
+    queue: Queue, tmp_path: Path
+) -> None:
+    """And one that never arrived is not known."""
+    first = Telling(queue)
+    first.after["submit"] = [CannotTake("cut"), CannotTake("cut")]
+    first.instead["find"] = [CannotTake("cut")] * 1000
+    with Session(first, tmp_path) as session:
+        job = session.job("true")
+        session.submit(job)
+        wait_until(lambda: queue.batches)
+        first.instead["submit"] = [CannotTake("away")] * 1000
+        other = session.job("true", group="other")
+        session.submit(other)
+        wait_until(lambda: len(first.sizes) > 1)
+        tag = session.tag
+    second = Session(Telling(queue), tmp_path)
+    second.tag = tag
+    with second:
+        found = second.executor.reattach({job.id: 0.0, other.id: 0.0})
+        assert found == {job.id: True, other.id: False}
+        (id_,) = queue.jobs
+        queue.tell(QueueJob(id_, "over", status=0))
+        second.wait_clean(job)
+
+
+def test_close_ends_a_watch_and_tells_nothing_afterwards(queue: Queue, tmp_path: Path) -> None:
+    with Session(Telling(queue), tmp_path) as session:
+        wait_until(lambda: queue.listeners)
+        job = session.job("true")
+        id_ = waiting(session, job)
+        (told,) = queue.listeners
+    assert not queue.listeners
+    before = len(session.events)
+    told([QueueJob(id_, "over", status=0)])
+    assert len(session.events) == before
+
+
+def test_a_job_gets_its_variables_and_its_files_from_its_batch(
+    queue: Queue, session: Session, tmp_path: Path
+) -> None:
+    job = session.job("true", environment={"A": "1"}, stdout="out.txt", workdir=str(tmp_path))
+    waiting(session, job)
+    (batch,) = queue.batches.values()
+    variables = batch.environment(job)
+    assert variables["A"] == "1"
+    assert variables["ENSEMBLE_JOB_ID"] == job.id
+    assert variables["ENSEMBLE_RUN"] == batch.tag == session.tag
+    assert batch.places[0].out == str(tmp_path / "out.txt")
+    assert not batch.script
