@@ -47,6 +47,12 @@ def _latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     return latin_hypercube(vocs, options)
 
 
+def _check_scipy(vocs: Vocs, options: Mapping[str, Any]) -> None:
+    from ensemble_core.builtin.numbered_points import check_scipy
+
+    check_scipy()
+
+
 def _nelder_mead(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     from ensemble_core.builtin.nelder_mead import NelderMead
 
@@ -90,6 +96,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         name="sobol",
         summary="a Sobol' sequence: points that fill the space evenly, however many are taken",
         build=_sobol,
+        check=_check_scipy,
         options={
             "type": "object",
             "properties": {
@@ -106,6 +113,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         name="latin-hypercube",
         summary="so many points, one in each of as many equal shares of every variable",
         build=_latin_hypercube,
+        check=_check_scipy,
         finite=lambda options: True,
         options={
             "type": "object",

@@ -6,6 +6,7 @@ Imported once a file has one of them.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 import random
@@ -18,7 +19,7 @@ from ensemble_core.model.generators import Exchange, Generator, Vocs
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["check_grid", "grid", "latin_hypercube", "random_points", "sobol"]
+__all__ = ["check_grid", "check_scipy", "grid", "latin_hypercube", "random_points", "sobol"]
 
 _MOST_POINTS = 10_000_000
 
@@ -122,8 +123,19 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 _BLOCK = 256
 
 
+def check_scipy() -> None:
+    """Check that scipy is installed, which not every user has."""
+    if importlib.util.find_spec("scipy") is None:
+        raise EnsembleError(
+            "this generator needs scipy, which is not installed",
+            hint="pip install 'ensemble-core[scipy]>=1.0'; 'random' and 'grid' need nothing",
+            code="no-library",
+        )
+
+
 def sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     """A scrambled Sobol' sequence."""
+    check_scipy()
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(len(vocs.variables), scramble=options["scramble"], seed=options["seed"])
@@ -149,6 +161,7 @@ def _of_shares(
 
 def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     """One point in each of ``points`` equal shares of every variable."""
+    check_scipy()
     from scipy.stats import qmc
 
     sampler = qmc.LatinHypercube(len(vocs.variables), seed=options["seed"])

@@ -1,7 +1,6 @@
 """The reducers behind the built-in statistics: over all values, the first, the last, a window.
 
-Made by ``statistics``, which has their names and options. river is imported where an estimate of
-its is first needed, after ``EXACT`` values of one variable: most runs never come to that.
+Made by ``statistics``, which has their names and options.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from ensemble_core.metrics.series import Statistic
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
-    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
-    "Reduce", "StandardError", "TimeWindow", "change", "error", "in_order", "in_turn", "iqr", "mad",
-    "mean", "quantile", "river", "smoothed", "variance",
+    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Moments", "Rate", "Reduce",
+    "StandardError", "TimeWindow", "change", "error", "in_order", "in_turn", "iqr", "mad", "mean",
+    "quantile", "smoothed", "variance",
 ]  # fmt: skip
 
 #: Values up to which quantiles without a window are exact.
@@ -32,21 +31,6 @@ LONGEST = 10_000
 _BUCKETS = 60
 
 Reduce = Callable[[Sequence[float]], float | None]
-
-
-def river(name: str, *arguments: float) -> Statistic:
-    """A statistic of river's. Those asked for here are thin shells around classes in Rust, which
-    load in a millisecond; with all of ``river.stats`` come numpy and more, in a third of a second.
-    """
-    try:
-        from river._river_rust import stats as rust
-
-        made: Statistic = getattr(rust, f"Rs{name}")(*arguments)
-    except (ImportError, AttributeError):  # no public names: other versions have them elsewhere
-        from river import stats
-
-        made = getattr(stats, name)(*arguments)
-    return made
 
 
 def mean(values: Sequence[float]) -> float:
@@ -183,24 +167,6 @@ class StandardError(Moments):
 
     def get(self) -> float | None:  # type: ignore[override]  # there may be none
         return math.sqrt(super().get() / self._count) if self._count > 1.0 else None
-
-
-class Mad:
-    """river's estimate of the median absolute deviation: the median of the distances to what the
-    median was then."""
-
-    __slots__ = ("_distance", "_median")
-
-    def __init__(self) -> None:
-        self._median: Any = river("Quantile", 0.5)
-        self._distance = river("Quantile", 0.5)
-
-    def update(self, value: float) -> None:
-        self._median.update(value)
-        self._distance.update(abs(value - self._median.get()))
-
-    def get(self) -> float | None:
-        return self._distance.get()
 
 
 class ExactFirst:

@@ -2,9 +2,9 @@
 
 Over all values, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` give what river's
 classes of these names give, to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad``
-…) are exact for the first ``EXACT`` values, which is where river's estimate is poor (the 99th
-percentile of six values may come out below the largest five), and river's constant-memory estimate
-after that.
+…) are exact for the first ``EXACT`` values, of which an estimate is poor (the 99th percentile of
+six values may come out below the largest five), and estimates in constant memory after that, again
+river's to the last bit.
 
 With the option ``window`` a statistic is over the last values only, and is exact: it is computed
 from the values in the window rather than by adding the new and taking away the old, which drifts.
@@ -26,7 +26,12 @@ from functools import partial
 from typing import Any
 
 from ensemble_core.builtin import reducers
-from ensemble_core.builtin.reducers import EXACT, LONGEST, Reduce, river
+from ensemble_core.builtin.quantile_estimate import (
+    Interquartile,
+    MedianDeviation,
+    QuantileEstimate,
+)
+from ensemble_core.builtin.reducers import EXACT, LONGEST, Reduce
 from ensemble_core.metrics.series import Statistic, TimedStatistic
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
@@ -59,16 +64,15 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     yield _windowed("min", "Smallest value", partial(make, min, math.inf), min, **both)
     yield _windowed("sum", "Sum of the values", partial(make, reducers.in_turn, 0.0), math.fsum)
     both = {"default": True, "exact": True}
-    estimate = partial(river, "IQR", 0.25, 0.75)
-    yield _windowed("iqr", "Interquartile range", estimate, reducers.iqr, **both)
-    yield _windowed("mad", "Median absolute deviation", reducers.Mad, reducers.mad, **both)
+    yield _windowed("iqr", "Interquartile range", Interquartile, reducers.iqr, **both)
+    yield _windowed("mad", "Median absolute deviation", MedianDeviation, reducers.mad, **both)
     for name, text, q in (
         ("median", "Median", 0.5),
         ("p90", "90th percentile", 0.9),
         ("p95", "95th percentile", 0.95),
         ("p99", "99th percentile", 0.99),
     ):
-        estimate, reduce = partial(river, "Quantile", q), partial(reducers.quantile, q=q)
+        estimate, reduce = partial(QuantileEstimate, q), partial(reducers.quantile, q=q)
         yield _windowed(name, text, estimate, reduce, exact=True, within=True)
     yield StatisticPlugin(
         name="quantile",
@@ -182,7 +186,7 @@ def _build(
 
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     q = options.get("q", 0.5)
-    return _build(partial(river, "Quantile", q), partial(reducers.quantile, q=q), True, options)
+    return _build(partial(QuantileEstimate, q), partial(reducers.quantile, q=q), True, options)
 
 
 def _build_change(options: Mapping[str, Any]) -> Statistic | TimedStatistic:

@@ -27,17 +27,16 @@ _Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """Versions of Ensemble, Python, river and the plugins: they decide how an engine behaves."""
+    """Versions of Ensemble, Python and the plugins: they decide how an engine behaves."""
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
 
     found = {plugin.distribution: plugin.version for plugin in registry.plugins if plugin.version}
     found["python"] = ".".join(platform.python_version_tuple()[:2])
-    for name in ("ensemble-core", "river"):
-        version = version_of(name)
-        if version is not None:
-            found[name] = version
+    core = version_of("ensemble-core")
+    if core is not None:
+        found["ensemble-core"] = core
     return dict(sorted(found.items()))
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 import random
 import statistics as exact
-import sys
+import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from river import stats as river
 from ensemble_core import Row
 from ensemble_core.builtin import actions, generators, line_observers, observers, triggers
 from ensemble_core.builtin import statistics as builtin_statistics
+from ensemble_core.builtin.quantile_estimate import QuantileEstimate
 from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of
@@ -400,15 +401,27 @@ def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> Non
     assert by_one.get() == by_many.get() == theirs.get()
 
 
-@pytest.mark.parametrize("name", ["iqr", "mad", "p90", "ewma"])
-def test_another_version_of_river_serves_as_well(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("q", [1e-9, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999999])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda chance, number: chance.gauss(0, 1),
+        lambda chance, number: float(chance.randrange(5)),
+        lambda chance, number: float(number),
+        lambda chance, number: -float(number),
+        lambda chance, number: chance.choice((chance.lognormvariate(0, 9), 3.0, -1e300, 1e300)),
+    ],
+    ids=["normal", "few", "rising", "falling", "huge"],
+)
+def test_an_estimate_of_a_quantile_is_rivers_to_the_last_bit_from_the_first_value(
+    q: float, draw: Any
 ) -> None:
-    """The classes that load fast are no public names of river's."""
-    values = [float(number * 7 % 1009) for number in range(EXACT + 100)]
-    expected = feed(name, values)
-    monkeypatch.setitem(sys.modules, "river._river_rust", None)
-    assert feed(name, values) == expected
+    chance, theirs, ours = random.Random(5), river.Quantile(q), QuantileEstimate(q)
+    for number in range(2000):
+        value = draw(chance, number)
+        theirs.update(value)
+        ours.update(value)
+        assert struct.pack("d", ours.get()) == struct.pack("d", theirs.get())
 
 
 def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:

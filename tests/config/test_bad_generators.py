@@ -122,6 +122,21 @@ def test_a_latin_hypercube_of_too_many_points_is_refused() -> None:
         load_text(text.replace("{seed: 1}", "{points: 2000000}"), REGISTRY)
 
 
+@pytest.mark.parametrize("use", ["sobol", "latin-hypercube"])
+def test_without_scipy_a_generator_that_needs_it_says_what_to_install(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = STUDY.replace("use: random", f"use: {use}").replace("{seed: 1}", "{seed: 1, points: 9}")
+    text = text if use == "latin-hypercube" else text.replace(", points: 9", "")
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY)
+    (error,) = caught.value.errors
+    assert error.what.endswith("this generator needs scipy, which is not installed")
+    assert (error.code, error.where and error.where.line) == ("no-library", 8)
+    assert "pip install 'ensemble-core[scipy]>=1.0'" in str(error.hint)
+
+
 def test_what_must_be_there_is_asked_for() -> None:
     for key in ("use", "group", "variables", "objectives"):
         lines = [line for line in STUDY.splitlines() if not line.strip().startswith(f"{key}:")]
