@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program
+    from ensemble_core.session.inspection import Inspection
     from ensemble_core.session.interrupts import How
     from ensemble_core.session.kept_run import KeptRun
 
@@ -175,6 +176,14 @@ class EnsembleRun:
     def metrics(self) -> dict[str, float]:
         """Every metric that was kept, by path."""
         return self._ask(lambda engine: dict(engine.snapshot()))
+
+    def inspect(self) -> Inspection:
+        """The run as pages and reports show it: failures by cause, firings, a job's log. Use the
+        result with ``with``. It also opens a damaged run. Raises :class:`UsageError` for a run that
+        keeps no journal."""
+        from ensemble_core.session.inspection import Inspection
+
+        return Inspection(self._kept(salvage=True))
 
     # -- waiting and steering --------------------------------------------------------------------
 

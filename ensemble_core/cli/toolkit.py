@@ -100,12 +100,11 @@ if TYPE_CHECKING:
     from ensemble_core.config.schema import defaults
     from ensemble_core.config.source import read
     from ensemble_core.config.writer import write_yaml as write_yaml
-    from ensemble_core.engine.rule_trace import event_words as event_words
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
-    from ensemble_core.journal.run_store import find, fit, folders, look
+    from ensemble_core.journal.run_store import find, fit, folders
     from ensemble_core.journal.run_store import is_private as is_private
     from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
@@ -123,6 +122,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry as Registry
     from ensemble_core.runtime.watching import Outcome as Outcome
     from ensemble_core.runtime.watching import Watcher as Watcher
+    from ensemble_core.session.inspection import Inspection as Inspection
     from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
@@ -131,7 +131,7 @@ if TYPE_CHECKING:
     RuleSpan = Span
     RuleStory = Story
     load_file, option_defaults = load, defaults
-    find_run, look_at_run, run_folders = find, look, folders
+    find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
@@ -150,14 +150,13 @@ else:
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.config.writer": "write_yaml",
-        "ensemble_core.engine.rule_trace": "event_words",
         "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
         "ensemble_core.journal.run_store": (
-            "find_run=find fit_tag=fit is_private look_at_run=look new_tag run_folders=folders "
-            "state_folder"
+            "find_run=find fit_tag=fit is_private new_tag run_folders=folders state_folder"
         ),
+        "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",

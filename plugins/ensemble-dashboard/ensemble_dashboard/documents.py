@@ -17,7 +17,7 @@ from ensemble_core import UsageError
 from ensemble_core.cli.toolkit import why_not_fired
 
 if TYPE_CHECKING:
-    from ensemble_dashboard.inspection import Inspection
+    from ensemble_core.cli.toolkit import Inspection
 
 __all__ = ["FORMAT", "NAMES", "client_file", "document", "dumps", "schema"]
 

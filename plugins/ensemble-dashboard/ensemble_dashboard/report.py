@@ -15,6 +15,7 @@ import click
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_core.cli.toolkit import (
+    Inspection,
     KeptRun,
     errors_as_json,
     json_option,
@@ -26,7 +27,6 @@ from ensemble_core.cli.toolkit import (
     to_json,
 )
 from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, dumps
-from ensemble_dashboard.inspection import Inspection
 
 __all__ = ["page_of", "report", "write_report"]
 

@@ -22,9 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ensemble_core import EnsembleError, UsageError
-from ensemble_core.cli.toolkit import KeptRun
+from ensemble_core.cli.toolkit import Inspection, KeptRun
 from ensemble_dashboard.documents import client_file, document, dumps
-from ensemble_dashboard.inspection import Inspection
 
 __all__ = ["application"]
 

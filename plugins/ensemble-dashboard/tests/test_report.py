@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,10 @@ import jsonschema_rs
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_dashboard.documents import schema
-from ensemble_dashboard.inspection import Inspection
 from ensemble_dashboard.report import page_of, report, write_report
 
-import ensemble_core
 from ensemble_core import EnsembleError
-from ensemble_core.cli.toolkit import KeptRun
+from ensemble_core.cli.toolkit import Inspection, KeptRun
 
 
 def data_of(path: Path) -> dict[str, Any]:
@@ -130,15 +126,3 @@ def test_a_log_that_is_a_link_is_not_followed(state: Path, tmp_path: Path) -> No
     finally:
         log.unlink()
         (tmp_path / "kept").rename(log)
-
-
-def test_a_program_gets_what_the_page_shows_as_the_readme_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path))
-    sim = {"name": "sim", "command": "echo energy={x}", "parameters": {"x": [1, 2, 6]}}
-    start = {"trigger": "start", "action": {"name": "submit", "label": "sim"}}
-    ensemble_core.run({"jobs": [sim], "rules": [start]}, executor="local")
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
-    subprocess.run([sys.executable, "-c", block], check=True)

@@ -16,12 +16,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core.errors import EnsembleError, UsageError
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.toolkit import KeptRun, Replay
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.engine.report import Report
+    from ensemble_core.journal.replay import Replay
+    from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["Inspection", "inspect_run"]
+__all__ = ["Inspection"]
 
 #: A parameter with more distinct values is not searched for suspects; so many suspects are named.
 _VALUES, _NAMED = 200, 3
@@ -98,7 +101,7 @@ class Inspection:
         self.problem = self.problem or f"{error.what}{cause}"
 
     def _before_damage(self) -> Replay | None:
-        from ensemble_core.cli.toolkit import Replay
+        from ensemble_core.journal.replay import Replay
 
         try:
             replay = Replay(self._kept.journal, self._kept.loading, compare=False)
@@ -113,20 +116,20 @@ class Inspection:
         return replay
 
     @property
-    def _engine(self) -> Any:
+    def _engine(self) -> Engine | None:
         return None if self._replay is None else self._replay.engine
 
     # -- how the run stands ------------------------------------------------------------------------
 
-    def report(self) -> Any:
+    def report(self) -> Report | None:
         """The engine's report; ``None`` if nothing of the journal can be read."""
         return None if self._engine is None else self._engine.report()
 
     def overview(self) -> dict[str, Any]:
         """How the run stands: who controls it, its groups and rules, its progress and costs."""
-        from ensemble_core.cli.toolkit import look_at_run
+        from ensemble_core.journal.run_store import look
 
-        info = look_at_run(self._kept.folder)
+        info = look(self._kept.folder)
         report = self.report()
         controller = info.controller or {}
         found: dict[str, Any] = {
@@ -413,7 +416,7 @@ class Inspection:
     def firings(self, after: int = 0) -> list[dict[str, Any]]:
         """Each firing of a rule after event ``after``: ``rule``, ``seq`` and ``time`` of the event,
         the event in words, the condition's ``value``, and the ``decisions`` that followed."""
-        from ensemble_core.cli.toolkit import event_words
+        from ensemble_core.engine.rule_trace import event_words
 
         for row in self._journal_rows('"type":"fired"'):
             if '"type":"fired"' not in (row.decisions or ""):
@@ -471,18 +474,6 @@ class Inspection:
             if start is not None:
                 _spread_over(one["running"], began, width, start, end if stop is None else stop)
         return {"began": began, "width": width, "groups": groups}
-
-
-def inspect_run(run: str, *, state: str | os.PathLike[str] | None = None) -> Inspection:
-    """Open a kept run to read what the page shows of it. Use the result with ``with``.
-
-    ``run`` is a tag, the beginning or end of one, or ``last``; ``state`` is the folder of kept runs
-    if it is not the default. A damaged run is opened too. Raises :class:`EnsembleError` if there is
-    no such run.
-    """
-    from ensemble_core.cli.toolkit import KeptRun
-
-    return Inspection(KeptRun(None if state is None else os.fspath(state), run, salvage=True))
 
 
 def _is_of(job: str | None, name: str) -> bool:
