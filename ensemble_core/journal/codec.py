@@ -103,8 +103,9 @@ def decisions_text(decisions: Sequence[Decision]) -> str | None:
     return dumps(decisions) if decisions else None
 
 
-def rows_of(first: int, last: int, text: str) -> list[Row]:
-    """The rows of one list. Raises ``ValueError`` where it is damaged."""
+def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[Row]:
+    """The rows of one list; with ``plain``, decisions are a list instead of its text. Raises
+    ``ValueError`` where it is damaged."""
     found = json.loads(text)
     if not isinstance(found, list) or len(found) != last - first + 1:
         raise ValueError(f"events {first} to {last} are not what was written")
@@ -119,6 +120,6 @@ def rows_of(first: int, last: int, text: str) -> list[Row]:
             and (data is None or type(data) is dict)
         ):
             raise ValueError(f"event {seq} is not what was written")
-        decided = dumps(decisions) if decisions else None
+        decided = decisions if plain else dumps(decisions) if decisions else None
         rows.append(Row(seq, time, kind, job, name, data, decided, more))
     return rows

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.replay import Replay
+    from ensemble_core.session.job_columns import JobColumns
     from ensemble_core.session.kept_run import KeptRun
 
 __all__ = ["Inspection"]
@@ -35,6 +38,8 @@ _LOG, _LINE = 65_536, 500
 #: Points of one curve, curves of one variable.
 _POINTS, _CURVES = 400, 60
 _FAILED = ("failed", "cancelled")
+#: What is kept of a job's events, to find its output; and of how many jobs.
+_PLACES, _REMEMBERED = ("workdir", "stdout", "stderr", "host", "nodes"), 1000
 #: What an overview has of the engine's report.
 _REPORTED = ("groups", "rules", "progress", "warnings")
 
@@ -49,10 +54,16 @@ class Inspection:
     def __init__(self, kept: KeptRun) -> None:
         self._kept = kept
         self._replay: Replay | None = None
-        self._rows: list[dict[str, Any]] | None = None
-        self._names: tuple[str, ...] = ()
+        self._columns: JobColumns | None = None
+        self._stale = False
+        self._reread_at = 0.0
+        #: After the jobs were read, which takes seconds for a million, they are not read again for
+        #: so many times as long. 0: after each event.
+        self.rest = 0.0
         self._firings: list[dict[str, Any]] = []
         self._fired_until = 0
+        #: By attempt: the last event that was looked at, and what was said of its start.
+        self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
         self._newest: float | None = None
         #: Number of the last event that was read.
@@ -77,7 +88,7 @@ class Inspection:
         if last == self.seq:
             return False
         self.seq = last
-        self._rows = None
+        self._stale = True
         try:
             if self._replay is None:
                 self._replay = self._kept.recover(compare=False)
@@ -142,6 +153,7 @@ class Inspection:
             "began": self._began if self._began is not None else info.began,
             "ended": info.ended,
             "newest": self._newest,
+            "until": self._until(),
             "events": self.seq,
             "controller": {key: controller.get(key) for key in ("host", "pid")},
             "problem": self.problem or info.problem,
@@ -155,19 +167,31 @@ class Inspection:
         plain = report.to_dict()
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
+    def _until(self) -> float | None:
+        """Up to when the run is known: until now if it goes on, else until its last event."""
+        from ensemble_core.journal.run_store import look
+
+        return time.time() if look(self._kept.folder).state == "running" else self._newest
+
     # -- jobs --------------------------------------------------------------------------------------
 
-    def _jobs(self) -> list[dict[str, Any]]:
-        """A row for each job, by group and index; read once until the next event."""
-        if self._rows is None:
+    def _jobs(self) -> JobColumns:
+        """The table of jobs; read once until the next event, or for as long as ``rest`` says."""
+        now = time.monotonic()
+        if self._columns is None or (self._stale and now >= self._reread_at):
+            from ensemble_core.journal.job_history import Jobs
+            from ensemble_core.session.job_columns import JobColumns
+
             try:
                 with closing(self._kept.jobs()) as jobs:
-                    self._names = jobs.names
-                    self._rows = list(jobs.rows())
+                    self._columns = JobColumns(jobs)
             except EnsembleError as error:
                 self._note(error)
-                self._rows = []
-        return self._rows
+                self._columns = JobColumns(Jobs((), ((), (), ())))
+            self._stale = False
+            done = time.monotonic()
+            self._reread_at = done + self.rest * (done - now)
+        return self._columns
 
     def jobs(
         self,
@@ -182,34 +206,27 @@ class Inspection:
         """A page of the table of jobs: ``names`` of its columns, ``rows`` (lists in their order)
         and ``total``, the number of jobs that match.
 
-        ``where`` names columns and their values; ``text`` is looked for in all values. Jobs without
-        a value in the column ``sort`` come last. Raises :class:`UsageError` for unknown columns.
+        ``where`` names columns and their values; ``text`` is looked for in the job's name and in
+        all values but times and costs. Jobs without a value in the column ``sort`` come last.
+        Raises :class:`UsageError` for unknown columns.
         """
-        rows = self._jobs()
+        jobs = self._jobs()
         for name in [*(where or {}), *([sort] if sort else [])]:
-            if rows and name not in self._names:
+            if len(jobs) and name not in jobs.names:
                 raise UsageError(
                     f"jobs have no column {name!r}",
-                    hint=f"they have {', '.join(self._names)}",
+                    hint=f"they have {', '.join(jobs.names)}",
                     code="no-such-column",
                 )
-        for name, value in (where or {}).items():
-            rows = [row for row in rows if _same(row.get(name), value)]
-        if text:
-            wanted = text.lower()
-            rows = [row for row in rows if _holds(row, wanted)]
-        if sort:
-            having = [row for row in rows if row.get(sort) is not None]
-            having.sort(key=lambda row: _order(row[sort]), reverse=descending)
-            rows = having + [row for row in rows if row.get(sort) is None]
+        found = jobs.select(where or {}, text, sort, descending) if len(jobs) else ()
         end = None if limit is None else offset + limit
-        page = [[row.get(name) for name in self._names] for row in rows[offset:end]]
-        return {"names": list(self._names), "rows": page, "total": len(rows), "offset": offset}
+        page = [jobs.row(at) for at in found[offset:end]]
+        return {"names": list(jobs.names), "rows": page, "total": len(found), "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
         """One job: its row, its attempts as they were submitted, its events, the values that it
         reported and the rules that touched it. Raises :class:`UsageError` if there is none."""
-        row = next((r for r in self._jobs() if r["group"] == group and r["index"] == index), None)
+        row = self._jobs().find(group, index)
         if row is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
         name = f"{group}.{index}"
@@ -218,7 +235,7 @@ class Inspection:
         values: list[list[Any]] = []
         rules: list[dict[str, Any]] = []
         # Attempts after the first are called GROUP.INDEX-NUMBER.
-        for each in self._events(f'"{name}'):
+        for each in self._events([f'"{name}'], plain=True):
             own = _is_of(each.job, name)
             if own and each.type == "observed":
                 values.append([each.time, dict((each.data or {}).get("values", {}))])
@@ -233,7 +250,7 @@ class Inspection:
                         "context": dict(each.data or {}),
                     }
                 )
-            for decision in json.loads(each.decisions) if each.decisions else ():
+            for decision in each.decisions or ():
                 kind, rule = decision["type"], decision.get("rule")
                 if kind == "submit":
                     made = [job for job in decision["jobs"] if _is_of(job["id"], name)]
@@ -250,7 +267,7 @@ class Inspection:
                     )
         return {
             "id": name,
-            "row": {key: row.get(key) for key in self._names},
+            "row": row,
             "attempts": attempts,
             "events": events,
             "values": _thinned(values, _POINTS),
@@ -265,23 +282,11 @@ class Inspection:
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
-        starts = [row.data for row in self._events(f'"{job}"', job) if row.name == "start"]
-        place = starts[-1] if starts else None
-        found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
-        if not place or not place.get(stream):
-            found["problem"] = "it has not started" if not place else "its output is not in a file"
-            return found
-        path = Path(str(place.get("workdir") or "."), str(place[stream]))
-        try:
-            text, found["size"] = _end_of(path, min(most, _LOG))
-            found["text"] = text
-        except OSError as error:
-            found["problem"] = f"its file cannot be read: {error.strerror or error}"
-        return found
+        return _log_of(self._starts({job}).get(job, {}), stream, min(most, _LOG))
 
-    def _events(self, holding: str, job: str | None = None) -> Iterator[Any]:
+    def _events(self, holding: Sequence[str], after: int = 0, **options: Any) -> Iterator[Any]:
         try:
-            yield from self._kept.journal.rows(job=job, holding=holding)
+            yield from self._kept.journal.rows(after, self.seq, holding=holding, **options)
         except EnsembleError as error:
             self._note(error)
 
@@ -293,50 +298,73 @@ class Inspection:
         ``parameters`` are values that failed more often than others: ``failed`` of ``total`` jobs
         of the group. ``examples`` are jobs, with node and last line of output of the first.
         """
-        kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for row in self._jobs():
-            groups.setdefault(row["group"], []).append(row)
-            if row["outcome"] in _FAILED:
-                key = (row["group"], row["outcome"], row.get("cause"), row.get("exit_code"))
-                kinds.setdefault(key, []).append(row)
-        found = []
-        for (group, outcome, cause, code), rows in kinds.items():
-            examples = [{"id": f"{group}.{row['index']}"} for row in rows[:_EXAMPLES]]
+        jobs = self._jobs()
+        kinds: dict[tuple[Any, ...], list[int]] = {}
+        for group in jobs.ranges:
+            columns = [jobs.column(name, group) for name in ("outcome", "cause", "exit_code")]
+            for at, (outcome, cause, code) in enumerate(zip(*columns, strict=True)):
+                if outcome in _FAILED:
+                    kinds.setdefault((group, outcome, cause, code), []).append(at)
+        found, read = [], dict[str, dict[str, Any]]()
+        for (group, outcome, cause, code), places in kinds.items():
+            first = jobs.ranges[group].start
+            rows = [
+                dict(zip(jobs.names, jobs.row(first + at), strict=True))
+                for at in places[:_EXAMPLES]
+            ]
+            examples = [{"id": f"{group}.{row['index']}"} for row in rows]
             for example, row in zip(examples[:_READ], rows, strict=False):
-                example |= self._end_of_job(example["id"], row["attempts"])
+                read[_newest(example["id"], row["attempts"])] = example
+            parameters = {n: list(jobs.column(n, group)) for n in self._parameters(group)}
             found.append(
                 {
                     "group": group,
                     "outcome": outcome,
                     "cause": cause,
                     "exit_code": code,
-                    "count": len(rows),
-                    "of": len(groups[group]),
-                    "parameters": _suspects(self._parameters(group), rows, groups[group]),
+                    "count": len(places),
+                    "of": len(jobs.ranges[group]),
+                    "parameters": _suspects(parameters, places, len(jobs.ranges[group])),
                     "examples": examples,
                 }
             )
+        starts = self._starts(read)
+        for job, example in read.items():
+            example |= self._end_of_job(job, starts.get(job, {}))
         return sorted(found, key=lambda each: -each["count"])
 
     def _parameters(self, group: str) -> Sequence[str]:
         engine = self._engine
         if engine is None or group not in engine.state.ensemble.groups:
             return ()
-        return [n for n in engine.state.ensemble.groups[group].names if n in self._names]
+        names = self._jobs().names
+        return [n for n in engine.state.ensemble.groups[group].names if n in names]
 
-    def _end_of_job(self, name: str, attempts: int) -> dict[str, Any]:
-        """The node of a job's last attempt, and the last line that it wrote."""
-        job = name if attempts == 1 else f"{name}-{attempts - 1}"
-        node = None
-        for row in self._events(f'"{job}"', job):
-            context = row.data or {}
-            node = context.get("host") or context.get("nodes") or node
+    def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
+        """The node of a job's attempt, and the last line that it wrote."""
+        node = start.get("host") or start.get("nodes")
         for stream in ("stderr", "stdout"):
-            lines = self.log(job, stream, 4096)["text"].strip().splitlines()
+            lines = _log_of(start, stream, 4096)["text"].strip().splitlines()
             if lines:
                 return {"node": node, "line": lines[-1][:_LINE], "stream": stream}
         return {"node": node, "line": "", "stream": ""}
+
+    def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What the queue said when attempts started, among it where their output is; all events
+        are read once, and later only new ones."""
+        known = {job: self._started[job] for job in jobs if job in self._started}
+        new = set(jobs) - known.keys()
+        after = 0 if new else min((until for until, _ in known.values()), default=0)
+        found = {job: start for job, (_, start) in known.items()}
+        for row in self._events([json.dumps(job) for job in jobs], after):
+            if row.job in jobs and row.type == "job":
+                kept = found.setdefault(row.job, {})
+                kept |= {k: v for k, v in (row.data or {}).items() if k in _PLACES}
+                kept["started"] = kept.get("started") or row.name == "start"
+        if len(self._started) > _REMEMBERED:
+            self._started.clear()
+        self._started |= {job: (self.seq, found.get(job, {})) for job in jobs}
+        return found
 
     # -- what it cost ------------------------------------------------------------------------------
 
@@ -344,25 +372,29 @@ class Inspection:
         """For each group: core-hours by outcome, and how long jobs took and waited (seconds;
         ``median``, ``longest``), beside the time limit that they asked for."""
         engine = self._engine
-        sums: dict[str, dict[str, Any]] = {}
-        for row in self._jobs():
-            one = sums.setdefault(row["group"], {"hours": Counter(), "took": [], "waited": []})
-            one["hours"][row["outcome"]] += row.get("core_hours") or 0.0
-            if row.get("duration") is not None:
-                one["took"].append(row["duration"])
-            if row.get("started") is not None and row.get("submitted") is not None:
-                one["waited"].append(row["started"] - row["submitted"])
         limits = {} if engine is None else engine.state.ensemble.groups
-        return [
-            {
-                "group": name,
-                "core_hours": dict(one["hours"]),
-                "duration": _spread(one["took"]),
-                "waiting": _spread(one["waited"]),
-                "time_limit": limits[name].duration or None if name in limits else None,
-            }
-            for name, one in sums.items()
-        ]
+        jobs = self._jobs()
+        found = []
+        for name in jobs.ranges:
+            hours: dict[str, float] = {}
+            for outcome, spent in zip(
+                jobs.column("outcome", name), jobs.column("core_hours", name), strict=True
+            ):
+                hours[outcome] = hours.get(outcome, 0.0) + (spent or 0.0)
+            times = zip(jobs.column("submitted", name), jobs.column("started", name), strict=True)
+            took = jobs.column("duration", name)
+            found.append(
+                {
+                    "group": name,
+                    "core_hours": hours,
+                    "duration": _spread([each for each in took if each is not None]),
+                    "waiting": _spread(
+                        [b - a for a, b in times if a is not None and b is not None]
+                    ),
+                    "time_limit": limits[name].duration or None if name in limits else None,
+                }
+            )
+        return found
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -390,7 +422,7 @@ class Inspection:
         """Values that jobs reported while they ran: by group and variable, those of some jobs over
         the seconds since each job's first, thinned if there are many."""
         points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
-        for row in self._events('"observed"'):
+        for row in self._events(['"observed"']):
             if row.type != "observed" or row.job is None:
                 continue
             group = row.job.rpartition(".")[0]
@@ -418,10 +450,8 @@ class Inspection:
         the event in words, the condition's ``value``, and the ``decisions`` that followed."""
         from ensemble_core.engine.rule_trace import event_words
 
-        for row in self._journal_rows('"type":"fired"'):
-            if '"type":"fired"' not in (row.decisions or ""):
-                continue
-            decisions = json.loads(row.decisions)
+        for row in self._events(['"type":"fired"'], self._fired_until, plain=True):
+            decisions = row.decisions or ()
             own: dict[tuple[Any, Any], list[str]] = {
                 (decision.get("rule"), decision.get("firing")): [] for decision in decisions
             }
@@ -443,60 +473,82 @@ class Inspection:
                             "decisions": own[decision.get("rule"), decision.get("firing")],
                         }
                     )
+        self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
-
-    def _journal_rows(self, holding: str) -> Iterator[Any]:
-        try:
-            for row in self._kept.journal.rows(self._fired_until, self.seq, holding=holding):
-                self._fired_until = row.seq
-                yield row
-        except EnsembleError as error:
-            self._note(error)
 
     def timeline(self, bins: int = 300) -> dict[str, Any]:
         """How many jobs of each group waited and ran, in ``bins`` equal parts of the run.
 
         ``began`` and the ``width`` of a part in seconds; by group, the mean number of jobs
         ``running`` and ``waiting`` in each part."""
-        rows = self._jobs()
+        jobs = self._jobs()
         began = self._began if self._began is not None else 0.0
-        end = max((self._newest or began), began + 1e-6)
+        end = max(self._until() or began, began + 1e-6)
         width = (end - began) / bins
         groups: dict[str, dict[str, list[float]]] = {}
-        for row in rows:
-            one = groups.setdefault(
-                row["group"], {"running": [0.0] * bins, "waiting": [0.0] * bins}
-            )
-            start, stop = row.get("started"), row.get("finished")
-            # A job that was cancelled before it began waited for a time that nobody kept.
-            if start is not None or row["outcome"] == "active":
-                _spread_over(one["waiting"], began, width, row.get("submitted"), start or end)
-            if start is not None:
-                _spread_over(one["running"], began, width, start, end if stop is None else stop)
+        for group in jobs.ranges:
+            running, waiting = _Occupancy(bins, began, width), _Occupancy(bins, began, width)
+            columns = ("submitted", "started", "finished", "outcome")
+            values = zip(*(jobs.column(name, group) for name in columns), strict=True)
+            for submitted, start, stop, outcome in values:
+                # A job that was cancelled before it began waited for a time that nobody kept.
+                if start is not None or outcome == "active":
+                    waiting.add(submitted, start or end)
+                if start is not None:
+                    running.add(start, end if stop is None else stop)
+            groups[group] = {"running": running.means(), "waiting": waiting.means()}
         return {"began": began, "width": width, "groups": groups}
+
+
+class _Occupancy:
+    """How many of many intervals cover each of ``bins`` parts of a time, in the mean."""
+
+    def __init__(self, bins: int, began: float, width: float) -> None:
+        self._bins, self._began, self._width = bins, began, width
+        self._partly = [0.0] * (bins + 1)
+        #: By how many more intervals a part is covered as a whole than the part before it.
+        self._wholly = [0] * (bins + 1)
+
+    def add(self, start: float | None, stop: float) -> None:
+        if start is None or stop <= start:
+            return
+        low = min(max(0.0, (start - self._began) / self._width), self._bins)
+        high = min(max(0.0, (stop - self._began) / self._width), self._bins)
+        first, last = int(low), int(high)
+        if first == last:
+            self._partly[first] += high - low
+            return
+        self._partly[first] += first + 1 - low
+        self._partly[last] += high - last
+        self._wholly[first + 1] += 1
+        self._wholly[last] -= 1
+
+    def means(self) -> list[float]:
+        covered = accumulate(self._wholly[: self._bins])
+        return [whole + part for whole, part in zip(covered, self._partly, strict=False)]
+
+
+def _newest(job: str, attempts: int) -> str:
+    return job if attempts == 1 else f"{job}-{attempts - 1}"
+
+
+def _log_of(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
+    if not start.get(stream):
+        found["problem"] = (
+            "its output is not in a file" if start.get("started") else "it has not started"
+        )
+        return found
+    path = Path(str(start.get("workdir") or "."), str(start[stream]))
+    try:
+        found["text"], found["size"] = _end_of(path, most)
+    except OSError as error:
+        found["problem"] = f"its file cannot be read: {error.strerror or error}"
+    return found
 
 
 def _is_of(job: str | None, name: str) -> bool:
     return job is not None and (job == name or job.startswith(f"{name}-"))
-
-
-def _same(value: object, wanted: object) -> bool:
-    if isinstance(value, (int, float)) and isinstance(wanted, str):
-        try:
-            return float(value) == float(wanted)
-        except ValueError:
-            return False
-    return value == wanted
-
-
-def _holds(row: Mapping[str, Any], wanted: str) -> bool:
-    name = f"{row['group']}.{row['index']}".lower()
-    return wanted in name or any(wanted in str(value).lower() for value in row.values())
-
-
-def _order(value: object) -> tuple[int, Any]:
-    """Numbers before texts."""
-    return (0, value) if isinstance(value, (int, float)) else (1, str(value))
 
 
 def _shown_job(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -524,25 +576,31 @@ def _in_words(decision: Mapping[str, Any]) -> str:
 
 
 def _suspects(
-    names: Sequence[str], failed: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+    parameters: Mapping[str, list[Any]], failed: Sequence[int], of: int
 ) -> list[dict[str, Any]]:
     """Values of parameters whose jobs failed clearly more often than those of the whole group."""
-    share = len(failed) / len(rows)
+    share = len(failed) / of
     found = []
-    for name in names:
-        total = _counted(rows, name)
+    for name, values in parameters.items():
+        total = _counted(values)
         if not 1 < len(total) <= _VALUES:
             continue
-        for value, count in _counted(failed, name).items():
-            if count > 1 and count / total[value] >= min(0.95, 1.5 * share):
-                one = {"name": name, "value": json.loads(value), "failed": count}
-                found.append({**one, "total": total[value]})
+        for text, (value, count) in _counted([values[at] for at in failed]).items():
+            if count > 1 and count / total[text][1] >= min(0.95, 1.5 * share):
+                one = {"name": name, "value": value, "failed": count}
+                found.append({**one, "total": total[text][1]})
     found.sort(key=lambda each: (-each["failed"] / each["total"], -each["failed"]))
     return found[:_NAMED]
 
 
-def _counted(rows: Iterable[Mapping[str, Any]], name: str) -> Counter[str]:
-    return Counter(json.dumps(row[name]) for row in rows if row.get(name) is not None)
+def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
+    """By the text of each value, the value and how often it is there; ``None`` is no value."""
+    try:
+        counts = Counter(values)
+    except TypeError:  # lists and mappings
+        counts = Counter(json.dumps(value) for value in values if value is not None)
+        return {text: (json.loads(text), count) for text, count in counts.items()}
+    return {str(v): (v, count) for v, count in counts.items() if v is not None}
 
 
 def _spread(values: list[float]) -> dict[str, float] | None:
@@ -550,19 +608,6 @@ def _spread(values: list[float]) -> dict[str, float] | None:
         return None
     values.sort()
     return {"median": values[len(values) // 2], "longest": values[-1], "sum": sum(values)}
-
-
-def _spread_over(
-    parts: list[float], began: float, width: float, start: float | None, stop: float
-) -> None:
-    """Add to each part the share of it that lies between two times."""
-    if start is None or stop <= start:
-        return
-    first = (start - began) / width
-    last = (stop - began) / width
-    low, high = max(0, int(first)), min(len(parts) - 1, int(last))
-    for at in range(low, high + 1):
-        parts[at] += max(0.0, min(at + 1, last) - max(at, first))
 
 
 def _thinned(values: list[Any], most: int) -> list[Any]:

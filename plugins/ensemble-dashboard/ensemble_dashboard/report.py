@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ __all__ = ["page_of", "report", "write_report"]
 MOST_JOBS = 20_000
 #: Bytes of a failed job's log, and jobs whose logs a report has at most.
 _LOG, _LOGS = 4096, 200
+#: Jobs whose attempts, events and values a report has, failed ones first; points of their values.
+_DETAILS, _POINTS = 100, 100
+#: A run of more jobs has only the details of three failed ones.
+_DETAILED = 2_000
 
 _LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
@@ -95,11 +100,13 @@ def write_report(
 
 def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
     found = {name: document(inspection, name, {}) for name in NAMES}
-    jobs = inspection.jobs()
+    jobs = inspection.jobs(limit=MOST_JOBS)
     left_out = ""
     if jobs["total"] > MOST_JOBS:
-        at = jobs["names"].index("outcome")
-        rows = [row for row in jobs["rows"] if row[at] in ("failed", "cancelled")][:MOST_JOBS]
+        rows: list[Any] = []
+        for outcome in ("failed", "cancelled"):
+            least = MOST_JOBS - len(rows)
+            rows += inspection.jobs({"outcome": outcome}, limit=least)["rows"]
         left_out = (
             f"This run has {jobs['total']:,} jobs. This report lists {len(rows):,} that failed or "
             f"were cancelled; 'ensemble dashboard' shows all."
@@ -113,6 +120,17 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
                     name = example["id"]
                     streams = ("stdout", "stderr")
                     logs[name] = {each: inspection.log(name, each, _LOG) for each in streams}
+    details: dict[str, Any] = {}
+    failed = [each["id"] for kind in found["failures"] for each in kind["examples"]]
+    # Finding a job's events means reading all events: in a large run that takes too long.
+    for name in (
+        [*failed, *_ids(jobs)] if jobs["total"] <= _DETAILED and not left_out else failed[:3]
+    ):
+        if name not in details and len(details) < _DETAILS:
+            group, _, index = name.rpartition(".")
+            details[name] = inspection.job(group, int(index))
+            values = details[name]["values"]
+            details[name]["values"] = values[:: max(1, -(-len(values) // _POINTS))]
     # Who controls the run, and where, is nobody's business who reads a report.
     found["overview"]["controller"] = {}
     return {
@@ -121,8 +139,14 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
         "made": time.time(),
         "jobs": jobs,
         "logs": logs,
+        "details": details,
         "left_out": left_out,
     }
+
+
+def _ids(jobs: dict[str, Any]) -> Iterator[str]:
+    group, index = jobs["names"].index("group"), jobs["names"].index("index")
+    return (f"{row[group]}.{row[index]}" for row in jobs["rows"])
 
 
 def page_of(data: dict[str, Any]) -> str:

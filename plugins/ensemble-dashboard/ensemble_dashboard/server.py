@@ -12,6 +12,7 @@ import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,8 +47,17 @@ _HEADERS = {
 }
 #: Seconds in which a run is looked at once, and runs that are open at a time.
 _PAUSE, _OPEN = 0.5, 8
-#: Answers that are remembered for each run, until it has new events.
-_REMEMBERED = 64
+#: Answers that are remembered for each run, until it has new events; one that took long to make is
+#: kept for so many times as long, so that a large live run does not take a core for its viewers.
+_REMEMBERED, _REST = 64, 10
+
+
+@dataclass
+class _Answer:
+    text: str
+    seq: int
+    #: When it may be made again.
+    until: float
 
 
 class _Runs:
@@ -56,32 +66,38 @@ class _Runs:
     def __init__(self, state: str | None, runs: Callable[[], Sequence[str]]) -> None:
         self._state = state
         self.tags = runs
-        self._open: dict[str, tuple[Inspection, dict[Any, str]]] = {}
+        self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
         self._looked: dict[str, float] = {}
 
     def answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
         inspection, answers = self._opened(tag)
         if time.monotonic() - self._looked.get(tag, 0.0) > _PAUSE:
-            if inspection.refresh():
-                answers.clear()
+            inspection.refresh()
             self._looked[tag] = time.monotonic()
-        if name in ("overview", "log"):  # these change without an event
+        if name in ("overview", "log"):
             return dumps(document(inspection, name, query))
-        key = (name, *sorted(query.items()))
-        if key not in answers:
+        key, now = (name, *sorted(query.items())), time.monotonic()
+        kept = answers.get(key)
+        # A timeline changes without an event.
+        same = kept is not None and kept.seq == inspection.seq and name != "timeline"
+        if kept is None or (not same and now >= kept.until):
             if len(answers) >= _REMEMBERED:
                 answers.clear()
-            answers[key] = dumps(document(inspection, name, query))
-        return answers[key]
+            text, done = dumps(document(inspection, name, query)), time.monotonic()
+            kept = _Answer(text, inspection.seq, done + _REST * (done - now))
+            answers[key] = kept
+        return kept.text
 
-    def _opened(self, tag: str) -> tuple[Inspection, dict[Any, str]]:
+    def _opened(self, tag: str) -> tuple[Inspection, dict[Any, _Answer]]:
         if tag not in self._open:
             if tag not in self.tags():
                 raise UsageError(f"this dashboard does not show a run {tag!r}", code="no-such-run")
             if len(self._open) >= _OPEN:
                 oldest = min(self._open, key=lambda each: self._looked.get(each, 0.0))
                 self._open.pop(oldest)[0].__exit__()
-            self._open[tag] = (Inspection(KeptRun(self._state, tag, salvage=True)), {})
+            inspection = Inspection(KeptRun(self._state, tag, salvage=True))
+            inspection.rest = _REST
+            self._open[tag] = (inspection, {})
         return self._open[tag]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from click.testing import CliRunner, Result
 from ensemble_dashboard.documents import schema
 from ensemble_dashboard.report import page_of, report, write_report
 
+import ensemble_core
 from ensemble_core import EnsembleError
 from ensemble_core.cli.toolkit import Inspection, KeptRun
 
@@ -126,3 +131,78 @@ def test_a_log_that_is_a_link_is_not_followed(state: Path, tmp_path: Path) -> No
     finally:
         log.unlink()
         (tmp_path / "kept").rename(log)
+
+
+def test_a_line_of_1_gb_is_read_from_its_end(state: Path, tmp_path: Path) -> None:
+    log = state / "runs" / "study" / "output" / "sim.0.out"
+    log.rename(tmp_path / "kept")
+    try:
+        with log.open("wb") as file:
+            file.truncate(10**9)
+            file.seek(0, os.SEEK_END)
+            file.write(b"x" * 100_000)
+        with Inspection(KeptRun(None, "study", salvage=True)) as inspection:
+            found = inspection.log("sim.0")
+        assert (found["text"], found["size"]) == ("x" * 65_536, 10**9 + 100_000)
+    finally:
+        log.unlink()
+        (tmp_path / "kept").rename(log)
+
+
+SLOW = """
+jobs: [{name: slow, command: sleep 60}, {name: quick, command: "false"}]
+rules:
+  - {trigger: start, action: {name: submit, label: slow}}
+  - {trigger: start, action: {name: submit, label: quick}}
+"""
+
+
+def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    program = [sys.executable, "-m", "ensemble_core.cli"]
+    place = ["--state", str(tmp_path)]
+    words = ["run", str(tmp_path / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
+
+    def reported() -> dict[str, Any]:
+        path, _, _ = write_report(str(tmp_path), "one", str(tmp_path / "one.html"))
+        data = data_of(path)
+        assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
+        return data
+
+    with subprocess.Popen([*program, *words, "--tag", "one", "--quiet", *place]) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(EnsembleError):
+                if reported()["failures"]:
+                    break
+            time.sleep(0.2)
+        live = reported()
+        process.kill()
+    assert live["overview"]["state"] == "running"
+    assert live["overview"]["until"] > live["overview"]["newest"]
+    assert live["timeline"]["groups"]["slow"]["running"][-1] == pytest.approx(1)
+    assert reported()["overview"]["state"] == "interrupted"
+    subprocess.run([*program, "cancel", "one", *place], check=False, capture_output=True)
+
+
+def test_a_run_without_jobs_is_reported(tmp_path: Path) -> None:
+    rule = {"trigger": "job-fail", "name": "a", "action": {"name": "submit", "label": "a"}}
+    study = {"jobs": [{"name": "a", "command": "true"}], "rules": [rule]}
+    ensemble_core.run(
+        study, executor="local", tag="empty", state=str(tmp_path), allow_idle=True, wait=True
+    )
+    path, _, _ = write_report(str(tmp_path), "empty", str(tmp_path / "empty.html"))
+    data = data_of(path)
+    assert (data["jobs"]["total"], data["failures"]) == (0, [])
+    assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a run somebody else's")
+def test_a_run_of_somebody_else_is_reported(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "theirs")
+    for path in [tmp_path / "runs" / "theirs", *(tmp_path / "runs" / "theirs").iterdir()]:
+        os.chown(path, 12345, 12345)
+    path, _, _ = write_report(str(tmp_path), "theirs", str(tmp_path / "theirs.html"))
+    assert data_of(path)["jobs"]["total"] == 12

@@ -60,6 +60,7 @@ class Report {
   job(id) {
     const { names, rows } = this.data.jobs;
     const at = [names.indexOf('group'), names.indexOf('index')];
+    if (this.data.details[id]) return this.data.details[id];
     const row = rows.find((each) => `${each[at[0]]}.${each[at[1]]}` === id);
     if (!row) throw new Error(`this report has no job ${id}`);
     const rules = this.data.firings.filter((each) => each.job && (each.job === id || each.job.startsWith(`${id}-`)));
@@ -261,7 +262,7 @@ const marks = [
 // The first and the last label of an axis stay inside the picture.
 const anchor = (n, all) => n === 0 ? 'start' : n === all.length - 1 ? 'end' : 'middle';
 
-function Figure({ title, height, children, width = 720 }) {
+function Figure({ title, height, children, width = 720, role = 'img' }) {
   const at = useRef(null);
   const save = () => {
     const copy = at.current.cloneNode(true);
@@ -270,7 +271,7 @@ function Figure({ title, height, children, width = 720 }) {
     for (const text of copy.querySelectorAll('text')) text.setAttribute('fill', '#222');
     download(`${title.replace(/\W+/g, '-')}.svg`, 'image/svg+xml', new XMLSerializer().serializeToString(copy));
   };
-  return html`<figure><svg ref=${at} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${title}>${children}</svg>
+  return html`<figure><svg ref=${at} viewBox=${`0 0 ${width} ${height}`} role=${role} aria-label=${title}>${children}</svg>
     <figcaption><span>${title}</span> <button type="button" onClick=${save}>Save SVG</button></figcaption></figure>`;
 }
 
@@ -319,11 +320,14 @@ function Header({ run, overview, now }) {
   return html`<header class="run"><h1>${overview.tag}</h1>
     <p><strong class=${`run-state ${state}`}>${state}</strong>${' '}
       ${state === 'running' ? html`${who}; ${quiet > 60 ? html`<strong>quiet for ${duration(quiet)}</strong>` : `last event ${duration(quiet)} ago`}: ${number(sum('running'))} running, ${number(sum('waiting'))} waiting`
-        : html`${reason}${code === null || code === undefined ? '' : `, exit code ${code}`}`}</p>
+        : state === 'interrupted' ? 'the controller was killed or lost; jobs in the queue were left as they were' : html`${reason}${code === null || code === undefined ? '' : `, exit code ${code}`}`}</p>
     <p class="quiet">${overview.executor && `on ${overview.executor}, `}began ${time(overview.began)} UTC${overview.newest ? `, ${duration(overview.newest - overview.began)} to the last event` : ''}, ${plural(overview.events, 'event')}</p>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     ${overview.warnings.map((text) => html`<p class="problem" key=${text}>${text}</p>`)}</header>`;
 }
+
+const RESUMED = ['stopped', 'limited', 'interrupted'];
+const Command = ({ text }) => html`<p><code>${text}</code> <${Copy} label="Copy" text=${text} /></p>`;
 
 function Overview({ run, overview, here }) {
   const { progress, groups, rules } = overview;
@@ -341,7 +345,8 @@ function Overview({ run, overview, here }) {
       ${never.length > 0 && html`<li><a href=${address(run, 'rules')}>${plural(never.length, 'rule')} never fired</a></li>`}
       ${!failed && !never.length && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
     ${overview.state === 'running' && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
-      ${[`ensemble stop ${run}`, `ensemble cancel ${run} GROUP`, `ensemble why ${run} RULE`].map((text) => html`<p key=${text}><code>${text}</code> <${Copy} label="Copy" text=${text} /></p>`)}`}</section>`;
+      ${[`ensemble stop ${run}`, `ensemble cancel ${run} GROUP`, `ensemble why ${run} RULE`].map((text) => html`<${Command} key=${text} text=${text} />`)}`}
+    ${RESUMED.includes(overview.state) && html`<h2>Commands</h2><p>This run can go on:</p><${Command} text=${`ensemble resume ${run}`} />`}</section>`;
 }
 
 function Failures({ run, here, seq }) {
@@ -442,7 +447,6 @@ function Pair({ table, here }) {
 
 function Rules({ run, here, overview, seq }) {
   const found = useData(run, 'firings', {}, seq);
-  const [open, setOpen] = useState(null);
   const began = overview.began || 0, span = Math.max((overview.newest || began) - began, 1e-3);
   return html`<section><h2>Rules</h2><${Loaded} of=${found}>${(firings) => {
     const lanes = new Map(overview.rules.map((rule) => [rule.id, []]));
@@ -457,7 +461,7 @@ function Rules({ run, here, overview, seq }) {
             stroke=${SERIES[n % 6]} fill=${SERIES[n % 6]}><title>${`${duration(each.time - began)}: ${each.event}${each.value === null ? '' : `, value ${number(each.value)}`}: ${each.decisions.join(', ')}`}</title></path>`)}</g>`)}
         ${ticks(0, span, 6).map((at, n, all) => html`<text key=${at} x=${left + 4 + at / span * (width - left - 20)} y=${height - 8} text-anchor=${anchor(n, all)}>${duration(at)}</text>`)}</${Figure}>`}
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`<div key=${rule.id}><dt>${rule.id} <span class="quiet">${rule.label}</span></dt><dd>${rule.reason}
-        <br /><code>ensemble why ${run} ${rule.id}</code> <${Copy} label="Copy" text=${`ensemble why ${run} ${rule.id}`} /></dd></div>`)}</dl>`}
+        <${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd></div>`)}</dl>`}
       <h3>Firings</h3><${Table} id="firings" here=${here} caption="Firings" names=${['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions']}
         rows=${firings.map((each) => [each.seq, duration(each.time - began), each.rule, each.event, each.value, Object.entries(each.each).map(([name, value]) => `${name}=${shown(value)}`).join(' '), each.decisions.join(', ')])} />`;
   }}</${Loaded}></section>`;
@@ -466,7 +470,9 @@ function Rules({ run, here, overview, seq }) {
 const drawn = (firings) => firings.length <= 400 ? firings : firings.filter((_, n) => n % Math.ceil(firings.length / 400) === 0);
 
 function Timeline({ run, here, overview, seq }) {
-  const found = useData(run, 'timeline', {}, seq);
+  // Of a run that goes on, bars grow without an event.
+  const moment = overview.state === 'running' ? Math.floor(overview.until / 10) : '';
+  const found = useData(run, 'timeline', {}, `${seq} ${moment}`);
   const jobs = useData(run, 'jobs', { limit: 2001 }, seq);
   const by = here.query.by || 'slots';
   return html`<section><h2>Timeline</h2>
@@ -478,7 +484,7 @@ function Timeline({ run, here, overview, seq }) {
 
 function Bars({ run, here, page, overview, by }) {
   const at = (name) => page.names.indexOf(name);
-  const began = overview.began || 0, end = overview.newest || began + 1;
+  const began = overview.began || 0, end = overview.until || began + 1;
   const from = +(here.query.from || 0), until = +(here.query.until || end - began) || 1;
   const choices = ['slots', 'group', ...page.names.filter((_, n) => n > 2 && n < at('outcome'))];
   const rows = page.rows.filter((row) => row[at('started')] !== null).sort((a, b) => a[at('started')] - b[at('started')]);
@@ -503,7 +509,7 @@ function Bars({ run, here, page, overview, by }) {
   return html`<div class="tools"><label>Lines by <select value=${by} onChange=${(event) => go(here, { by: event.target.value })}>${choices.map((name) => html`<option key=${name} value=${name} selected=${name === by}>${name}</option>`)}</select></label>
       <button type="button" onClick=${() => zoom(0.5)}>Zoom in</button> <button type="button" onClick=${() => zoom(2)}>Zoom out</button>
       <button type="button" onClick=${() => move(-0.5)} aria-label="Earlier">←</button> <button type="button" onClick=${() => move(0.5)} aria-label="Later">→</button></div>
-    <${Figure} title=${`When ${plural(bars.length, 'job')} ran`} height=${count * size + 30}>
+    <${Figure} role="group" title=${`When ${plural(bars.length, 'job')} ran`} height=${count * size + 30}>
       ${by !== 'slots' && values.map((value) => html`<text key=${value} x=${left - 6} y=${first.get(value) * size + 11} text-anchor="end">${value.slice(0, 16)}</text>`)}
       ${bars.filter((bar) => bar.stop >= from && bar.start <= until).map(({ row, value, line, start, stop }) => {
         const outcome = row[at('outcome')], id = `${row[at('group')]}.${row[at('index')]}`;

@@ -1,0 +1,242 @@
+"""Dashboard: the run of a million jobs in a browser, and a live run with three viewers.
+
+``size`` makes the journal of a run of ``--jobs`` jobs, of which those at T = 2.3 fail, and measures
+``ensemble report`` (seconds, peak memory, size of the file), the seconds from the command
+``ensemble dashboard`` to its first overview, the time of each request (95th percentile, first and
+later) and the share of a core that the dashboard uses while nobody looks. ``--state`` keeps the
+run for another round. ``live`` has an engine write ``--rate`` events a second to a journal and
+compares the processor time of that process with three viewers and without, by turns.
+
+    python benchmarks/dashboard_scale.py size [--jobs N] [--state FOLDER]
+    python benchmarks/dashboard_scale.py live [--rate N] [--seconds N] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from ensemble_core import JobEvent
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.job_rows import row_of
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.replay import maker_of
+from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.decisions import Submit
+from ensemble_core.model.events import Event, Started
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.session.kept_run import versions
+
+FILE = """
+jobs:
+  - {name: sim, command: "run {T} {s}", parameters: {T: [2.0, 2.1, 2.2, 2.3, 2.4], s: %s}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: more, trigger: idle, name: sim, repetitions: 999999999, action: {name: submit, label: sim}}
+  - {id: never, trigger: metric, name: mean.sim-duration, when: "> 1e9",
+     action: {name: log, message: slow}}
+"""
+CLI = [sys.executable, "-m", "ensemble_core.cli"]
+VIEWS = ("overview", "failures", "costs", "tables", "curves", "firings", "timeline")
+PAGES = (
+    "jobs?limit=100",
+    "jobs?limit=100&sort=duration&descending=1",
+    "jobs?limit=100&where=%7B%22outcome%22%3A%22failed%22%7D",
+    "jobs?limit=100&text=sim.777",
+    "job?group=sim&index=777",
+    "log?job=sim.777&stream=stdout",
+)
+
+
+class KeptEngine:
+    """An engine and the journal that it writes, as a controller would."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.writer = JournalWriter(folder / NAME)
+        registry = discover()
+        self.versions = versions(registry)
+        text = FILE % list(range(200))
+        executor = {"name": "local", "options": {}}
+        about = {"tag": folder.name, "shared": False, "executor": executor, "cwd": "."}
+        self.writer.describe(about)
+        self.writer.text("study.yaml", text, ())
+        self.writer.begin(0.0, self.versions)
+        self.writer.perform = lambda _: None
+        self.engine = Engine(load_text(text, registry, file="study.yaml"))
+        self.engine.state.table.over = []
+        self.waiting: list[tuple[str, object]] = []
+        self.done = 0
+        self.happen(Started(1.0, {}))
+
+    def happen(self, event: Event) -> None:
+        decisions = self.engine.handle(event)
+        over = self.engine.state.table.over or []
+        rows = [row_of(record) for record in over]
+        over.clear()
+        self.writer.append(event, decisions, (), rows)
+        for each in decisions:
+            if isinstance(each, Submit):
+                self.waiting += [(job.id, job.parameters["T"]) for job in each.jobs]
+
+    def one_job(self, now: float) -> None:
+        """Four events: the life of one job."""
+        job, value = self.waiting.pop()
+        failed = value == 2.3
+        self.happen(JobEvent(now, job, "submit"))
+        self.happen(JobEvent(now + 0.5, job, "start", {"host": f"node{self.done % 50}"}))
+        self.happen(JobEvent(now + 9, job, "finish", {"status": 256 * 3 * failed}))
+        self.happen(JobEvent(now + 9, job, "clean"))
+        self.done += 1
+
+
+def make_run(state: Path, jobs: int) -> None:
+    """The journal of a run that is over."""
+    kept = KeptEngine(state / "runs" / "huge")
+    for number in range(jobs):
+        kept.one_job(2.0 + number * 0.01)
+    kept.writer.snapshot(maker_of(kept.versions), dump(kept.engine))
+    kept.writer.end(kept.done * 0.01 + 20, {"over": True, "exit_code": 0, "reason": "over"})
+    kept.writer.close()
+
+
+def measured(command: list[str]) -> tuple[float, float]:
+    """Seconds of a command and its peak memory in MB."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{command} failed")
+    return time.monotonic() - began, usage.ru_maxrss / 1000
+
+
+@contextlib.contextmanager
+def dashboard(state: Path, run: str) -> Iterator[tuple[str, str, int]]:
+    """A dashboard: its address, its token and its process."""
+    words = ["dashboard", run, "--no-open", "--no-socket", "--state", str(state)]
+    with subprocess.Popen([*CLI, *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(each for each in process.stdout if each.startswith("Dashboard: "))
+        base, _, token = line.split()[1].partition("#token=")
+        try:
+            yield f"{base}api/runs/{run}/", token, process.pid
+        finally:
+            process.terminate()
+
+
+def asked(base: str, token: str, view: str) -> tuple[float, bytes]:
+    """Seconds of one request, and its answer."""
+    request = urllib.request.Request(base + view, headers={"Authorization": f"Bearer {token}"})
+    began = time.monotonic()
+    with urllib.request.urlopen(request) as answer:
+        text = answer.read()
+    return time.monotonic() - began, text
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def size(chosen: argparse.Namespace) -> None:
+    with contextlib.ExitStack() as held:
+        kept = chosen.state or held.enter_context(tempfile.TemporaryDirectory())
+        state = Path(kept)
+        if not (state / "runs" / "huge").exists():
+            began = time.monotonic()
+            make_run(state, chosen.jobs)
+            print(f"run of {chosen.jobs:,} jobs made in {time.monotonic() - began:.0f} s")
+        page = state / "report.html"
+        words = ["report", "huge", "--state", str(state), "-o", str(page)]
+        seconds, memory = measured([*CLI, *words])
+        print(f"report: {seconds:.1f} s, {memory:.0f} MB, {page.stat().st_size / 1e6:.2f} MB large")
+        began = time.monotonic()
+        with dashboard(state, "huge") as (base, token, pid):
+            asked(base, token, "overview")
+            print(f"dashboard: first overview after {time.monotonic() - began:.2f} s")
+            times: list[float] = []
+            for view in (*VIEWS, *PAGES):
+                first, text = asked(base, token, view)
+                later = [asked(base, token, view)[0] for _ in range(5)]
+                times += [first, *later]
+                print(
+                    f"  {view[:44]:44} first {first * 1000:7.0f} ms, later "
+                    f"{statistics.median(later) * 1000:6.1f} ms, {len(text) / 1000:,.0f} kB"
+                )
+            times.sort()
+            print(f"requests: 95th percentile {times[int(0.95 * len(times))] * 1000:.0f} ms")
+            before = processor(pid)
+            time.sleep(20)
+            print(f"nobody looks: {(processor(pid) - before) / 0.2:.2f} % of a core")
+
+
+def live_part(state: Path, run: str, rate: float, seconds: float, viewers: int) -> float:
+    """Processor seconds per 1,000 events of a process that writes so many events a second."""
+    kept = KeptEngine(state / "runs" / run)
+
+    with contextlib.ExitStack() as held:
+        # Viewers are other processes: their work must not count as the run's.
+        if viewers:
+            base, token, _ = held.enter_context(dashboard(state, run))
+            script = (
+                "import sys; sys.path.insert(0, sys.argv[1]); import dashboard_scale as d, time"
+                "\nbase, token, views = sys.argv[2], sys.argv[3], d.VIEWS\nn = 0\n"
+                "while True:\n d.asked(base, token, 'overview')\n"
+                " d.asked(base, token, views[1 + n % (len(views) - 1)])\n n += 1\n time.sleep(1)"
+            )
+            own = str(Path(__file__).parent)
+            for _ in range(viewers):
+                process = subprocess.Popen([sys.executable, "-c", script, own, base, token])
+                held.callback(process.wait)
+                held.callback(process.terminate)
+            time.sleep(3)
+        began, used, events = time.monotonic(), time.process_time(), 0
+        while (passed := time.monotonic() - began) < seconds:
+            while events < passed * rate:
+                kept.one_job(time.time())
+                events += 4
+            time.sleep(0.005)
+        spent = time.process_time() - used
+    kept.writer.end(time.time(), {"over": False})
+    kept.writer.close()
+    return 1e6 * spent / events
+
+
+def live(chosen: argparse.Namespace) -> None:
+    found: dict[int, list[float]] = {0: [], 3: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(chosen.rounds):
+            for viewers, spent in found.items():
+                run = f"live-{number}-{viewers}"
+                spent.append(live_part(Path(folder), run, chosen.rate, chosen.seconds, viewers))
+                print(f"{viewers} viewers: {spent[-1]:.0f} us of the processor for each event")
+    alone, watched = (statistics.median(each) for each in found.values())
+    print(f"with three viewers: {100 * (watched / alone - 1):+.1f} %")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="the dashboard's speed")
+    parser.add_argument("part", choices=("size", "live"))
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--state")
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    {"size": size, "live": live}[chosen.part](chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Table of jobs in memory: pages, filters and order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ensemble_core.journal.job_history import Batch, Jobs
+from ensemble_core.session.job_columns import JobColumns
+
+ROWS: list[dict[str, Any]] = [
+    {"group": "sim", "index": 0, "outcome": "success", "T": 0.5, "s": "One", "duration": 3.0},
+    {"group": "sim", "index": 1, "outcome": "failed", "T": 1.0, "s": None, "duration": None},
+    {"group": "sim", "index": 2, "outcome": "success", "T": None, "s": "two", "duration": 1.0},
+    {"group": "post", "index": 0, "outcome": "active", "T": 1.0, "s": 7, "duration": None},
+]
+
+
+class Kept(Jobs):
+    def __init__(self) -> None:
+        super().__init__(("sim", "post"), (("T", "s"), (), ()))
+        self.kinds = {"T": {"f", "n"}, "duration": {"f", "n"}, "outcome": {"s"}}
+
+    def batches(self) -> Iterator[Batch]:
+        for rows in (ROWS[:2], ROWS[2:3], ROWS[3:]):
+            yield [[row.get(name) for row in rows] for name in self.names]
+
+
+def names(where: dict[str, object], text: str = "", sort: str | None = None, **how: Any) -> Any:
+    jobs = JobColumns(Kept())
+    found = jobs.select(where, text, sort, how.get("descending", False))
+    return [f"{row[0]}.{row[1]}" for row in map(jobs.row, found)]
+
+
+def test_a_job_has_none_where_it_has_no_value() -> None:
+    jobs = JobColumns(Kept())
+    row = jobs.find("sim", 2)
+    assert row is not None
+    assert (row["T"], row["s"], row["duration"]) == (None, "two", 1.0)
+    assert jobs.find("sim", 3) is None
+    assert jobs.find("none", 0) is None
+
+
+def test_a_group_of_several_batches_is_one_range() -> None:
+    jobs = JobColumns(Kept())
+    assert jobs.ranges == {"sim": range(3), "post": range(3, 4)}
+    assert list(jobs.column("T", "sim")) == [0.5, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"group": "sim", "outcome": "success"}, ["sim.0", "sim.2"]),
+        ({"T": "1.0"}, ["sim.1", "post.0"]),
+        ({"T": 1}, ["sim.1", "post.0"]),
+        ({"s": "7"}, ["post.0"]),
+        ({"group": "none"}, []),
+    ],
+)
+def test_jobs_are_selected_by_value_also_if_an_address_has_it_as_text(
+    where: dict[str, object], found: list[str]
+) -> None:
+    assert names(where) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("sim.1", ["sim.1"]),
+        ("ONE", ["sim.0"]),
+        ("0.5", ["sim.0"]),
+        ("fail", ["sim.1"]),
+        ("nan", []),
+    ],
+)
+def test_text_is_found_in_names_and_values(text: str, found: list[str]) -> None:
+    assert names({}, text) == found
+
+
+def test_jobs_without_a_value_come_last_in_both_orders() -> None:
+    assert names({}, sort="duration") == ["sim.2", "sim.0", "sim.1", "post.0"]
+    assert names({}, sort="duration", descending=True) == ["sim.0", "sim.2", "sim.1", "post.0"]
+
+
+def test_numbers_come_before_texts() -> None:
+    assert names({}, sort="s")[:3] == ["post.0", "sim.0", "sim.2"]
+
+
+def test_an_order_holds_among_selected_jobs() -> None:
+    assert names({"outcome": "success"}, sort="T", descending=True) == ["sim.0", "sim.2"]
