@@ -1,6 +1,9 @@
-"""Configuration of Sphinx for the documentation site; ``scripts/site.py`` builds it."""
+"""Configuration of Sphinx for the documentation site; ``scripts/build_site.py`` builds it."""
+
+from __future__ import annotations
 
 from importlib.metadata import version as installed_version
+from typing import Any
 
 project = "Ensemble"
 author = "The Ensemble developers"
@@ -19,3 +22,20 @@ html_show_sourcelink = False
 html_copy_source = False
 # Fetching pages for excerpts of search results does not work from file://.
 html_show_search_summary = False
+
+
+def make_accessible(
+    app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Add what screen readers and keyboards need and Sphinx leaves out."""
+    navigation = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = navigation.replace(
+        'role="heading"', 'role="heading" aria-level="2"'
+    )
+    # Blocks that are too wide scroll: by keyboard only if they can have the focus.
+    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx; runs after Furo has made the navigation."""
+    app.connect("html-page-context", make_accessible, priority=900)

@@ -76,7 +76,7 @@ def test_a_study_is_said_in_thirty_lines_without_python(file: Path) -> None:
 def test_a_study_has_a_page_with_its_figure_and_the_paper(file: Path) -> None:
     page = (file.parent / "README.md").read_text()
     assert "**The figure.**" in page
-    assert "**What is said.**" in page
+    assert "**How it works.**" in page
     if file.parent.parent.name == "studies":
         link = f"({file.parent.name}/README.md)"
         assert link in (EXAMPLES / "studies" / "README.md").read_text()

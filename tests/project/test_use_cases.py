@@ -118,7 +118,7 @@ def test_a_use_case_has_no_python_in_its_file(file: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_use_case_has_a_page_with_its_figures_and_what_to_change(folder: str) -> None:
     page = (EXAMPLES / folder / "README.md").read_text()
-    for part in ("**What to expect.**", "**What is said.**", "**To change.**"):
+    for part in ("**What to expect.**", "**How it works.**", "**To change.**"):
         assert part in page
     for file in (EXAMPLES / folder).glob("*.yaml"):
         assert f"ensemble run {folder}/{file.name}" in page
