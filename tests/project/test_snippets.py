@@ -1,0 +1,97 @@
+"""Every snippet of the documentation runs in a test, or its first line says why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+]
+#: Pages whose snippets a test follows one by one: the page, and the test.
+FOLLOWED = {
+    "docs/cookbook/": "tests/project/test_cookbook.py",
+    "docs/start-laptop.md": "tests/project/test_cookbook.py",
+    "docs/plugin-tutorial": "tests/plugin/test_tutorial.py",
+    "docs/executor-tutorial.md": "plugins/ensemble-batch/tests/test_executor_tutorial.py",
+    "docs/python.md": "tests/project/test_python_page.py",
+    "docs/engine-alone.md": "tests/project/test_engine_page.py",
+    "docs/simulate.md": "plugins/ensemble-simulate/tests/test_worked_case.py",
+}
+#: The pages on the ensemble file: ``test_docs.py`` validates parts of files there as well.
+REFERENCE = re.findall(r"^[a-z-]+$", (ROOT / "docs" / "ensemble-file.md").read_text("utf-8"), re.M)
+#: A block, with a comment before it. A reason is in that comment, or in the block's first line.
+_BLOCK = re.compile(r"^(<!-- .* -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+_REASON = re.compile(r"\s*(#+|<!--) (not )?run by ")
+
+pytestmark = pytest.mark.checkout
+
+
+def unexplained(text: str, yaml_part: bool = False) -> list[str]:
+    """The first lines of snippets that no test runs and that do not say why.
+
+    Whole ensemble files are validated by ``test_docs.py`` or by the plugin's tests, and with
+    ``yaml_part`` parts of them are, too.
+    """
+    return [
+        block.splitlines()[0]
+        for comment, _, language, block in _BLOCK.findall(text)
+        if language in ("console", "python", "sh", "toml", "yaml")
+        and not (language == "yaml" and (yaml_part or re.search(r"^jobs:", block, re.M)))
+        and not _REASON.match(block)
+        and not _REASON.match(comment)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_snippet_runs_in_a_test_or_says_why_not(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    if any(name.startswith(followed) for followed in FOLLOWED):
+        return
+    plugin_tests = [*page.parent.glob("tests/*.py"), *page.parent.glob("tests/*/*.py")]
+    validated = page.stem in REFERENCE or any("README" in test.read_text() for test in plugin_tests)
+    assert unexplained(page.read_text("utf-8"), yaml_part=validated) == []
+
+
+@pytest.mark.parametrize(("page", "test"), FOLLOWED.items(), ids=list(FOLLOWED))
+def test_the_test_of_a_followed_page_reads_it(page: str, test: str) -> None:
+    source = (ROOT / test).read_text("utf-8")
+    assert Path(page).name.removesuffix(".md") in source
+
+
+def test_a_snippet_without_a_reason_is_found() -> None:
+    text = "```sh\nrm a\n```\n```sh\n# not run by a test: why\nrm b\n```\n"
+    assert unexplained(text) == ["rm a"]
+    assert unexplained(f"<!-- not run by a test: why -->\n{text}") == []
+
+
+def test_the_readme_shows_what_its_first_study_prints(tmp_path: Path) -> None:
+    """Times, the run's tag and the place of its folder differ; all else is as shown."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    _, shown = re.search(r"\n\$ (ensemble run examples/hello.*?)\n(.*?)```", readme, re.S).groups()
+    run = [sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "local"]
+    done = subprocess.run(
+        [*run, ROOT / "examples" / "hello-world.yaml"],
+        env={**os.environ, "ENSEMBLE_STATE": str(tmp_path), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0
+
+    def alike(text: str) -> list[str]:
+        lines = [line for line in text.splitlines() if not line.startswith((" output", "executor"))]
+        return [
+            re.sub(r"sleep\.\d", "sleep.N", re.sub(r"[\d.:]+ s\b|at [\d:]+", "T", one)).split()
+            for one in lines
+        ]
+
+    assert alike(done.stdout) == alike(shown)
