@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
-from ensemble_batch import Batch, BatchExecutor, QueueJob, status_of
+from ensemble_batch import (
+    Batch,
+    BatchExecutor,
+    CannotTake,
+    InvalidJob,
+    QueueJob,
+    status_of,
+)
 
 from ensemble_core import ExecutorError, Job
 
@@ -70,8 +77,8 @@ class GridEngineExecutor(BatchExecutor):
         what = text or f"{words[0]} ended with exit code {code}"
         if any(part in lower for part in _AWAY):
             hint = "is qmaster up? 'qconf -sss' tells"
-            raise ExecutorError(what, hint=hint, code="no-answer", transient=True)
-        raise ExecutorError(what, code="full" if code == _FULL else "refused")
+            raise CannotTake(what, hint=hint)
+        raise CannotTake(what, arrived=False) if code == _FULL else InvalidJob(what)
 
     def connect(self) -> None:
         if shutil.which("qsub") is None:
@@ -130,7 +137,7 @@ class GridEngineExecutor(BatchExecutor):
         out = self._run_command(self.words(batch))
         match = re.search(r"^(\d+)(\.\S+)?$", out, re.M)
         if match is None:
-            raise ExecutorError(f"qsub said {out.strip()[:200]!r}", code="garbled", transient=True)
+            raise CannotTake(f"qsub said {out.strip()[:200]!r}")
         return _ids(match[1], len(batch.jobs))
 
     def _jobs(self) -> Iterator[tuple[str, str, str]]:
@@ -139,8 +146,7 @@ class GridEngineExecutor(BatchExecutor):
         try:
             rows = list(ET.fromstring(out).iter("job_list"))
         except ET.ParseError as error:
-            what = f"qstat printed something else than XML: {error}"
-            raise ExecutorError(what, code="garbled", transient=True) from None
+            raise CannotTake(f"qstat printed something else than XML: {error}") from None
         for row in rows:
             number, task = row.findtext("JB_job_number", ""), row.findtext("tasks")
             id_ = f"{number}.{task}" if task else number

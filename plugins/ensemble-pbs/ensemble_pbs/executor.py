@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from ensemble_batch import Batch, BatchExecutor, QueueJob
+from ensemble_batch import Batch, BatchExecutor, CannotTake, InvalidJob, QueueJob
 
 from ensemble_core import ExecutorError, Job
 from ensemble_pbs.parse import blocks, count, queue_job, whole
@@ -70,8 +70,8 @@ class PBSExecutor(BatchExecutor):
         what = text or f"{words[0]} ended with exit code {code}"
         if _is_away(lower):
             hint = "is the PBS server up? 'qstat -B' tells"
-            raise ExecutorError(what, hint=hint, code="no-answer", transient=True)
-        raise ExecutorError(what, code="full" if _FULL.search(lower) else "refused")
+            raise CannotTake(what, hint=hint)
+        raise CannotTake(what, arrived=False) if _FULL.search(lower) else InvalidJob(what)
 
     def connect(self) -> None:
         for command in ("qsub", "qstat", "qdel", "qselect", "pbsnodes"):
@@ -128,7 +128,7 @@ class PBSExecutor(BatchExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         out = self._run_command(self.words(batch)).strip()
         if not re.fullmatch(r"\d+(\[\])?(\.\S+)?", out):
-            raise ExecutorError(f"qsub said {out[:200]!r}", code="garbled", transient=True)
+            raise CannotTake(f"qsub said {out[:200]!r}")
         return _ids(out, len(batch.jobs))
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
@@ -140,11 +140,11 @@ class PBSExecutor(BatchExecutor):
             gone = re.search(_UNKNOWN, said) is not None
             if _is_away(said) or not (gone or (code == 0 and out)):
                 what = err.strip()[:600] or f"qstat ended with exit code {code} and no answer"
-                raise ExecutorError(what, code="no-answer", transient=True)
+                raise CannotTake(what)
             jobs = blocks(out)
             if (jobs or not gone) and not out.endswith("\n\n"):
                 what = f"qstat printed what cannot be read, or only a part: {out[-100:]!r}"
-                raise ExecutorError(what, code="garbled", transient=True)
+                raise CannotTake(what)
             yield from (queue_job(id_, fields) for id_, fields in jobs.items())
         # PBS reports a deleted job as over although its wrapper is still ending processes.
         now = time.monotonic()
