@@ -12,7 +12,7 @@ from ensemble_batch.command import CommandResult, kill_command, run_command
 from ensemble_batch.executor import QueueExecutor
 from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob
 from ensemble_batch.job_events import JobEvents
-from ensemble_batch.job_script import Batch, job_lines, quote
+from ensemble_batch.job_script import Batch, job_lines, job_table, quote
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.queue_run import mark_of
@@ -36,6 +36,7 @@ __all__ = [
     "Sent",
     "SharedFolder",
     "job_lines",
+    "job_table",
     "kill_command",
     "mark_of",
     "quote",

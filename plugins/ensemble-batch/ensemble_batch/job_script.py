@@ -15,7 +15,7 @@ from importlib.resources import files
 from ensemble_batch.output_files import Place
 from ensemble_core import Job
 
-__all__ = ["Batch", "job_lines", "quote", "script_of"]
+__all__ = ["Batch", "job_lines", "job_table", "quote", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,22 @@ def job_lines(job: Job, place: Place) -> list[str]:
     ]
 
 
+def job_table(tables: Sequence[Sequence[str]], place: str, first: int) -> list[str]:
+    """The settings of a batch's jobs, of which each task takes its own: lines that all have come
+    once. ``place`` is what a shell makes of a task's place in its batch, counted from ``first``.
+
+    >>> job_table([["a=1", "b=1"], ["a=1", "b=2"]], "$N", 0)
+    ['a=1', 'case "$N" in', '0)', 'b=1', ';;', '1)', 'b=2', ';;', '*) exit 125 ;;', 'esac']
+    """
+    common = [line for line in tables[0] if all(line in table for table in tables[1:])]
+    if len(tables) == 1:
+        return common
+    shared, lines = set(common), [*common, f'case "{place}" in']
+    for number, table in enumerate(tables, first):
+        lines += [f"{number})", *(line for line in table if line not in shared), ";;"]
+    return [*lines, "*) exit 125 ;;", "esac"]
+
+
 @cache
 def _wrapper() -> str:
     return files("ensemble_batch").joinpath("wrapper.sh").read_text("utf-8")
@@ -109,15 +125,14 @@ def script_of(
         f"_ens_grace={grace:g}",
         f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
         f"_ens_tasks={first.tasks}",
-        f'case "{place if len(jobs) > 1 else 1}" in',
     ]
-    for number, (job, where) in enumerate(jobs, 1):
-        lines += [
-            f"{number})",
+    tables = [
+        [
             *(f"export {name}={quote(text)}" for name, text in job_variables(job, tag).items()),
             f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
             *job_lines(job, where),
-            ";;",
         ]
-    lines += ["*) exit 125 ;;", "esac"]
+        for job, where in jobs
+    ]
+    lines += job_table(tables, place, 1)
     return os.fsencode("\n".join(lines) + "\n" + _wrapper())

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ensemble_batch import OutputFiles, mark_of, run_command
+from ensemble_batch import OutputFiles, Records, mark_of, run_command
 
 from ensemble_core import (
     Cause,
@@ -26,7 +26,6 @@ from ensemble_core import (
 )
 from ensemble_slurm.commands import query_environment
 from ensemble_slurm.gauges import sinfo
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import address_towards
 from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.parse import Site, read_config, read_nodes
@@ -98,7 +97,7 @@ class SlurmExecutor(Executor):
         try:
             os.makedirs(place, exist_ok=True)
             spool = Spool(os.path.join(place, "slurm") if kept else place)
-            ledger = Ledger(spool.folder if kept else None, run.tag)
+            records = Records(spool.folder if kept else None)
         except OSError as error:
             raise ExecutorError(
                 f"the folder that jobs report to cannot be made: {place}",
@@ -122,7 +121,7 @@ class SlurmExecutor(Executor):
                 site,
                 scripts,
                 spool,
-                ledger,
+                records,
                 environment,
                 listen=self._where(site),
                 look=self._look,
@@ -132,14 +131,14 @@ class SlurmExecutor(Executor):
                 gauges=gauges,
             )
         except OSError as error:
-            ledger.close()
+            records.close()
             raise ExecutorError(
                 "jobs cannot be listened to on this machine",
                 cause=error.strerror or str(error),
                 hint="name an address of it with -o listen=ADDRESS, or say -o listen=none",
                 code="no-port",
             ) from None
-        self._output = OutputFiles(folder, here, ledger.was_emptied, ledger.empty)
+        self._output = OutputFiles(folder, here, records.was_emptied, records.empty)
         self._loop.start()
 
     def _where(self, site: Site) -> tuple[str, int] | None:

@@ -1,7 +1,7 @@
 """Reattachment: finds jobs of an earlier controller, and batches whose submission got no answer.
 
 ``squeue`` is asked first, with comments; then what wrappers wrote; then accounting, where the site
-has it. What an earlier controller had told is told again with the same times, from the ledger.
+has it. What an earlier controller had told is told again with the same times, from the records.
 Used in the loop's thread.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ensemble_batch import Sent
+from ensemble_batch import Records, Sent
 
 from ensemble_core import JobEvent
 from ensemble_slurm.job_state import JobStates
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch, queue_id
 from ensemble_slurm.parse import Row, Site
 from ensemble_slurm.queue_poller import QueuePoller
@@ -54,14 +53,14 @@ class Finder:
         owner: Owner,
         poller: QueuePoller,
         states: JobStates,
-        ledger: Ledger,
+        records: Records,
         site: Site,
         tag: str,
     ) -> None:
         self._owner = owner
         self._poller = poller
         self._states = states
-        self._ledger = ledger
+        self._records = records
         self._site = site
         self._tag = tag
 
@@ -95,7 +94,7 @@ class Finder:
                 self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
                 return
             if not voided and (pending := self._pending(rows, jobs)):
-                if all(self._owner.void(self._ledger.batch(sent)) for sent in pending):
+                if all(self._owner.void(self._last_batch(sent)) for sent in pending):
                     self.find(jobs, answer, voided=True)
                 else:
                     self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
@@ -113,9 +112,15 @@ class Finder:
         }
         return [
             sent
-            for key, sent in self._ledger.sent.items()
+            for key, sent in self._records.sent.items()
             if sent.ids is None and key not in there and any(job in jobs for job in sent.jobs)
         ]
+
+    def _last_batch(self, sent: Sent) -> Batch:
+        """The batch as it was last handed in, under its comment."""
+        batch = Batch.from_comment(sent.names[-1], self._tag)
+        assert batch is not None
+        return batch
 
     def _unanswered(self, rows: Sequence[Row], jobs: Mapping[str, float]) -> bool:
         latest = max((sent.at for sent in self._pending(rows, jobs)), default=0.0)
@@ -136,7 +141,7 @@ class Finder:
             self._settle(self._known([*rows, *more]), jobs, answer)
 
         if unknown:
-            sent = [each.at for each in self._ledger.sent.values()]
+            sent = [each.at for each in self._records.sent.values()]
             oldest = self._owner.now() - min(sent, default=self._owner.now())
             self._poller.account((), take, since=max(86_400.0, oldest + 3_600.0))
         else:
@@ -145,9 +150,9 @@ class Finder:
     def _known(self, rows: Sequence[Row]) -> dict[str, tuple[str, Row | None]]:
         """Slurm's id of each job of this run, and what it says of it if it still does."""
         found: dict[str, tuple[str, Row | None]] = {}
-        for sent in self._ledger.sent.values():
+        for sent in self._records.sent.values():
             if sent.ids is not None:
-                batch = self._ledger.batch(sent)
+                batch = self._last_batch(sent)
                 for job, name in zip(batch.jobs(), batch.queue_ids(sent.ids[0]), strict=True):
                     found[job] = (name, None)
         for row in rows:
@@ -170,20 +175,20 @@ class Finder:
         answer: Answer,
     ) -> None:
         extras: dict[str, Mapping[str, Any]] = {}
-        for sent in self._ledger.sent.values():
+        for sent in self._records.sent.values():
             extras.update(sent.jobs)
         answers: dict[str, bool] = {}
         restored: list[str] = []
         nobody: tuple[str | None, Row | None] = (None, None)
         for job, since in jobs.items():
-            told = self._ledger.told.get(job, [])
+            told = self._records.told.get(job, [])
             id_, _ = known.get(job, nobody)
             tracked, again_told = self._states.restore(job, extras.get(job, {}), id_, told, since)
             self._owner.retell(again_told)
             if tracked.over:
                 answers[job] = True
                 continue
-            tracked.cancelled = job in self._ledger.cancelled
+            tracked.cancelled = job in self._records.cancelled
             restored.append(job)
             answers[job] = id_ is not None
         self._owner.found()
@@ -212,7 +217,7 @@ class Finder:
                 del self._states.jobs[job]
             if job in self._states.jobs and self._states.jobs[job].cancelled:
                 again.append(job)
-        self._ledger.drop()
+        self._records.drop()
         if again:
             self._owner.cancel_again(again)
         answer(answers)

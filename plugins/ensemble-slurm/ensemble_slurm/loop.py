@@ -1,7 +1,7 @@
 """The loop of a run on Slurm, one thread: submits, listens, polls, and tells of events.
 
 It joins the parts that know one thing each: the submitter, the listener and the spool, the poller,
-the job states made of what they bring, and the ledger that has each event before it is told. Made
+the job states made of what they bring, and the records that have each event before it is told. Made
 and driven by the executor.
 """
 
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ensemble_batch import CommandResult, Outlet, Sent, mark_of
+from ensemble_batch import CommandResult, Outlet, Records, Sent, mark_of
 
 from ensemble_core import Emit, ExecutorError, JobEvent, Run
 from ensemble_slurm.commands import Commands, Then
@@ -22,7 +22,6 @@ from ensemble_slurm.finder import Finder
 from ensemble_slurm.gauges import Gauges
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch, format_indices
 from ensemble_slurm.parse import Site
@@ -55,7 +54,7 @@ class SlurmLoop:
         site: Site,
         scripts: Scripts,
         spool: Spool,
-        ledger: Ledger,
+        records: Records,
         environment: Mapping[str, str],
         *,
         listen: tuple[str, int] | None,
@@ -68,11 +67,11 @@ class SlurmLoop:
         self._run = run
         self._outlet = Outlet("Slurm", run.clock, emit, spool.folder)
         self._spool = spool
-        self._ledger = ledger
+        self._records = records
         self._spool_period = min(_SPOOL, look)
         #: Jobs that were handed over and are not over. Added to by whoever hands them over.
         self.ids: set[str] = set()
-        self._sought = not ledger.resumed
+        self._sought = not records.resumed
         self._drained = threading.Event()
         self._leaving = False
         patience = site.kill_wait + 30
@@ -82,7 +81,7 @@ class SlurmLoop:
         self._submitter = Submitter(self, scripts, site)
         self._poller = QueuePoller(self, self._states, site, look)
         self._gauges = Gauges(self, partition, look, gauges)
-        self._finder = Finder(self, self._poller, self._states, ledger, site, run.tag)
+        self._finder = Finder(self, self._poller, self._states, records, site, run.tag)
         self._completions = (
             None if jobcomp is None else Completions(jobcomp, mark_of(run.tag), os.getuid())
         )
@@ -128,7 +127,7 @@ class SlurmLoop:
 
     def forget(self, jobs: Sequence[str]) -> None:
         def forget() -> None:
-            self._outlet.write(lambda: self._ledger.forget(jobs))
+            self._outlet.write(lambda: self._records.forget(jobs))
 
         self._event_loop.post(forget)
 
@@ -167,7 +166,7 @@ class SlurmLoop:
         self._event_loop.stop()
         if not self._states.jobs and self._run.state is None:
             self._spool.remove()
-        self._ledger.close()
+        self._records.close()
 
     def _close_listener(self) -> None:
         if self._listener is not None:
@@ -227,7 +226,7 @@ class SlurmLoop:
         """Write down what has come, then tell it."""
         events = self._states.take()
         if events:
-            self._outlet.write(lambda: self._ledger.tell(events))
+            self._outlet.write(lambda: self._records.tell(events))
             self._outlet.add(events)
             for event in events:
                 if event.name == "clean":
@@ -245,7 +244,7 @@ class SlurmLoop:
     # -- submitting ----------------------------------------------------------------------------
 
     def record(self, sent: Sent) -> bool:
-        return self._outlet.write(lambda: self._ledger.send(sent))
+        return self._outlet.write(lambda: self._records.send(sent))
 
     def find(self, batch: Batch, then: Callable[[str | None], None]) -> None:
         self._finder.find_batch(batch, then)
@@ -254,7 +253,7 @@ class SlurmLoop:
         return self._outlet.write(lambda: self._spool.void(f"{batch.key}.{batch.attempt}"))
 
     def accepted(self, batch: Batch, queue_id: str) -> None:
-        self._outlet.write(lambda: self._ledger.accept(batch.key, [queue_id]))
+        self._outlet.write(lambda: self._records.accept(batch.key, [queue_id]))
         now = self.now()
         doomed = []
         for job, name in zip(batch.jobs(), batch.queue_ids(queue_id), strict=True):
@@ -291,7 +290,7 @@ class SlurmLoop:
         ours = [job for job in jobs if job in self._states.jobs]
         if not ours:
             return
-        self._outlet.write(lambda: self._ledger.cancel(ours))
+        self._outlet.write(lambda: self._records.cancel(ours))
         ids = []
         for job in ours:
             queue_id = self._states.cancelling(job)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from ensemble_batch import Place, job_lines, quote
+from ensemble_batch import Place, job_lines, job_table, quote
 
 from ensemble_core import Job, shell_line
 from ensemble_slurm.names import Batch, suffix_of
@@ -154,15 +154,7 @@ class Scripts:
             ]
             for job, place in jobs
         ]
-        common = [line for line in tables[0] if all(line in table for table in tables[1:])]
-        lines += common
-        if batch.array:
-            lines.append("case $SLURM_ARRAY_TASK_ID in")
-            shared = set(common)
-            for task, table in enumerate(tables):
-                own = "\n".join(line for line in table if line not in shared)
-                lines.append(f"{task})\n{own}\n;;")
-            lines.append("esac")
+        lines += job_table(tables, "$SLURM_ARRAY_TASK_ID", 0)
         lines += [
             # A job that was requeued has a name of its own in the queue: "sim.7~1".
             'export ENSEMBLE_JOB_ID="${_ens_job%%~*}"',

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from ensemble_batch import Sent
+from ensemble_batch import Records, Sent
 from ensemble_slurm.finder import Finder
 from ensemble_slurm.job_state import JobStates
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Row, Site
 from ensemble_slurm.queue_poller import QueuePoller
@@ -21,7 +20,7 @@ BATCH = Batch("run", "k1", "sim", (0, 1, 2))
 
 
 class World:
-    """What slurmctld shows now, what accounting has, and the ledger of the earlier controller."""
+    """What slurmctld shows now, what accounting has, and the records of the earlier controller."""
 
     def __init__(self, folder: Path, *, accounting: bool = False, accepted: bool = True) -> None:
         self.time = 1000.0
@@ -32,7 +31,7 @@ class World:
         #: How often the disk does not take a mark.
         self.full = 0
         self.cancelled: list[str] = []
-        before = Ledger(str(folder), "run")
+        before = Records(str(folder))
         jobs = {f"sim.{n}": {"stdout": f"/o{n}"} for n in range(3)}
         before.send(Sent("k1", jobs, [BATCH.comment], 990.0))
         if accepted:
@@ -41,13 +40,13 @@ class World:
                 [JobEvent(991.0 + n, "sim.0", name) for n, name in enumerate(("submit", "clean"))]
             )
         before.close()
-        self.ledger = Ledger(str(folder), "run")
+        self.records = Records(str(folder))
         self.states = JobStates("cancelled by run run")
         self.finder = Finder(
             self,
             cast(QueuePoller, self),
             self.states,
-            self.ledger,
+            self.records,
             Site(accounting=accounting),
             "run",
         )
@@ -89,7 +88,7 @@ class World:
         answers: dict[str, bool] = {}
         self.finder.find(dict.fromkeys(jobs, since), answers.update)
         self.told += self.states.take()
-        self.ledger.close()
+        self.records.close()
         return answers
 
     def names(self, job: str) -> list[str]:
@@ -166,8 +165,8 @@ def test_a_submit_that_arrived_although_nobody_was_told_is_found(tmp_path: Path)
 
 def test_a_cancel_that_the_earlier_controller_was_told_of_is_made(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.ledger.cancel(["sim.1"])
-    world.ledger.close()
+    world.records.cancel(["sim.1"])
+    world.records.close()
     world = World(tmp_path)
     world.shown = [row(1, "RUNNING", nodes="n1")]
     world.ask("sim.1")

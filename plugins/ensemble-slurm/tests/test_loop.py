@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_batch import CommandResult
-from ensemble_slurm.ledger import Ledger
+from ensemble_batch import CommandResult, Records
 from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.parse import Site
 from ensemble_slurm.script import Scripts
@@ -30,7 +29,7 @@ def loop(tmp_path: Path) -> Iterator[Callable[..., SlurmLoop]]:
         scripts = Scripts("r-1", "t", spool.folder, str(tmp_path))
         options = {"listen": None, "look": 60.0, "rate": 50.0, "gauges": {}, **more}
         loop = SlurmLoop(
-            run, emit, Site(), scripts, spool, Ledger(None, "r-1"), dict(os.environ), **options
+            run, emit, Site(), scripts, spool, Records(None), dict(os.environ), **options
         )
         loop.start()
         made.append(loop)

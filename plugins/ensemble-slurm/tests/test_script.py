@@ -10,10 +10,9 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from ensemble_batch import Place, Sent, run_command
+from ensemble_batch import Place, Records, Sent, run_command
 from ensemble_slurm.batches import SCRIPT_LIMIT, batches
 from ensemble_slurm.commands import job_environment, query_environment
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import COMMENT_LIMIT, Batch, format_indices, parse_indices
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.script import Address, Scripts
@@ -58,7 +57,7 @@ def test_a_contiguous_batch_is_known_from_its_name_too() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["-3", "~2", "-3~2"])
-def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_name_and_ledger(
+def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_name_and_record(
     suffix: str, tmp_path: Path
 ) -> None:
     batch = Batch("r", "k", "sim-a", (5, 6, 7), 2, suffix)
@@ -68,10 +67,10 @@ def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_name_
     by_name = Batch.from_name(batch.name, "r")
     assert by_name is not None
     assert by_name.jobs() == batch.jobs()
-    before, jobs = Ledger(str(tmp_path), "r"), {job: {} for job in batch.jobs()}
+    before, jobs = Records(str(tmp_path)), {job: {} for job in batch.jobs()}
     before.send(Sent("k", jobs, [batch.comment], 1.0))
-    after = Ledger(str(tmp_path), "r")
-    assert after.batch(after.sent["k"]) == batch
+    after = Records(str(tmp_path))
+    assert Batch.from_comment(after.sent["k"].names[-1], "r") == batch
 
 
 def test_another_attempt_or_a_job_handed_on_again_is_no_task_of_the_array_of_the_first() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ensemble_batch import CommandResult, Place, Sent
-from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Site
 from ensemble_slurm.script import Scripts
@@ -235,19 +233,3 @@ def test_nothing_is_submitted_that_cannot_be_written_down() -> None:
     slurm.writable = True
     slurm.run()
     assert set(slurm.taken) == ids(1)
-
-
-def test_a_ledger_of_an_earlier_release_is_still_read(tmp_path: Path) -> None:
-    lines = (
-        '["b","k1",2,"sim",[0,1],5.0,{"sim.0-3":{"stdout":"/a"},"sim.1-3":{}},3]',
-        '["a","k1","77"]',
-        '["b","k2",1,"sim",[4],6.0,{"sim.4":{}}]',
-    )
-    (tmp_path / "ledger.jsonl").write_text("\n".join(lines) + "\n")
-    ledger = Ledger(str(tmp_path), "run")
-    first, second = ledger.sent["k1"], ledger.sent["k2"]
-    assert ledger.batch(first) == Batch("run", "k1", "sim", (0, 1), 2, "-3")
-    assert ledger.batch(second) == Batch("run", "k2", "sim", (4,))
-    assert (first.ids, first.at, first.jobs["sim.0-3"]) == (["77"], 5.0, {"stdout": "/a"})
-    assert second.ids is None
-    ledger.close()
