@@ -122,6 +122,7 @@ def script_of(
         "set +aeu",
         f". {quote(f'{folder}/environment')}",
         f"_ens_id={queue_id}",
+        f'_ens_place="{place}"',  # which may be "$1": a job's command takes its place
         f"_ens_grace={grace:g}",
         f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
         f"_ens_tasks={first.tasks}",
@@ -134,5 +135,5 @@ def script_of(
         ]
         for job, where in jobs
     ]
-    lines += job_table(tables, place, 1)
+    lines += job_table(tables, "$_ens_place", 1)
     return os.fsencode("\n".join(lines) + "\n" + _wrapper())

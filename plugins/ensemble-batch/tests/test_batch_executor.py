@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, Sent, pace
+from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, pace
+from ensemble_batch.job_script import script_of
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.spool import CLAIMED, Report
 from ensemble_testing import Session, wait_until
@@ -512,3 +513,21 @@ def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
     assert times[-1] <= now + 31.5 + 1e-3
     at = {event.name: event.timestamp for event in out}
     assert at["finish"] - at["start"] == pytest.approx(30, abs=0.1)
+
+
+def test_a_script_may_have_its_place_as_an_argument(tmp_path: Path) -> None:
+    """Also where all jobs of the batch have one command, which then stands before the choice."""
+    jobs = [Job(id=f"t.{n}", group="t", index=n, command=("sh", "-c", "echo $1")) for n in (0, 1)]
+    orders = [
+        (job, Place(str(tmp_path), str(tmp_path / f"{job.id}.out"), str(tmp_path / "err")))
+        for job in jobs
+    ]
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "environment").touch()
+    words = {"folder": str(tmp_path), "place": "$1", "queue_id": "$2", "grace": 1.0}
+    script = tmp_path / "script"
+    script.write_bytes(script_of("k", orders, tag="run", **words))  # type: ignore[arg-type]
+    subprocess.run(["bash", script, "2", "id-2"], check=True)
+    assert (tmp_path / "t.1.out").exists()
+    assert (tmp_path / "reports" / "t.1@k").read_text().split()[2] == "id-2"
+    assert not (tmp_path / "t.0.out").exists()
