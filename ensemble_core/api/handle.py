@@ -135,11 +135,11 @@ class EnsembleRun:
         name = table
 
         def found(engine: Engine) -> Rows:
-            tables = engine.state.ensemble.tables
+            tables = engine.tables()
             if name not in tables:
                 if_empty = "its file has no 'results:'; without a name there is a row for each job"
                 raise no_such("the run", "table", name, tables, if_empty)
-            return Rows(tables[name].shown, engine.tables().shown(name))
+            return Rows(tables.columns(name), [dict(row) for row in tables[name]])
 
         return self._ask(found)
 

@@ -12,7 +12,8 @@ open to every plugin:
     Text with placeholders for the event's fields, which the action gets filled in; with
     ``x-ensemble-fills: true`` beside it as it stands, for the action fills them in.
 ``rows``
-    A table of ``results:``, or ``job``: the rows that the event's job printed.
+    A table of ``results:``, ``TABLE(CONDITION)``, ``all.TABLE``, or ``job``: the rows that the
+    event's job printed.
 ``action``
     An action or a list of actions, checked like a rule's own. ``x-ensemble-fields: [NAME, …]``
     beside it names fields that it may speak of beside the event's own.
@@ -246,7 +247,8 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 label={**_GROUP, "description": "The job group. Absent: every group."},
                 **_CHANGED,
                 rows={
-                    "description": "A table of 'results:', or job, for what the event's job "
+                    "description": "A table of 'results:', TABLE(CONDITION) for some of its rows, "
+                    "all.TABLE for the whole table in a slice, or job, for what the event's job "
                     "printed: once for each row. Columns that are parameters are given.",
                     "type": "string",
                     "minLength": 1,

@@ -24,8 +24,9 @@ def check_table(ensemble: Ensemble, name: str | None) -> None:
 
 def table_lines(engine: Engine, name: str) -> list[str]:
     """A table of results as aligned columns, headings first."""
-    names = engine.state.ensemble.tables[name].shown
-    rows = [[row.get(column) for column in names] for row in engine.tables().shown(name)]
+    tables = engine.tables()
+    names = tables.columns(name)
+    rows = [[row.get(column) for column in names] for row in tables[name]]
     return aligned(names, rows)
 
 

@@ -155,6 +155,8 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
         short = rule.condition is not None and rule.condition.comparison is not None
         wanted = describe_condition(rule) if short else "its condition"
         return f"{times}{wanted} was false" + (f": {seen}" if seen else "")
+    if verdict.kind == "no value" and verdict.note:
+        return f"{times}no value: {verdict.note}: not decided"
     if verdict.kind == "no value":
         return f"{times}{seen or f'{rule.trigger.metric} had no value'}: not decided"
     if verdict.kind == "trigger":
@@ -228,8 +230,11 @@ def _waiting(rule: BoundRule, story: Story) -> str:
         parts.append(text)
     if "no value" in times:
         last = story.latest
-        what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
-        parts.append(f"{times['no value']} something that it compares had no value{what}")
+        if last and last.kind == "no value" and last.note:
+            parts.append(f"had no value {times['no value']}: {last.note}")
+        else:
+            what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
+            parts.append(f"{times['no value']} something that it compares had no value{what}")
     if "trigger" in times:
         parts.append(f"its trigger did not match {times['trigger']}")
     if "backoff" in times:

@@ -18,11 +18,13 @@ from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
+from ensemble_core.config.tables import check_rows
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
+from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted, normal_name
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
@@ -43,8 +45,9 @@ class Occasion(NamedTuple):
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
     observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
-    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over; ``slices`` says
-    that each slice of a sweep has an instance of the rule, ``ends`` that the run is over by then.
+    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over; ``slices`` are
+    the parameters of the sweep of whose slices each has an instance of the rule, ``ends`` says that
+    the run is over by then.
     """
 
     trigger: str = ""
@@ -54,7 +57,7 @@ class Occasion(NamedTuple):
     observed: bool = False
     group: str | None = None
     over: Over = (None,)
-    slices: bool = False
+    slices: tuple[str, ...] = ()
     ends: bool = False
 
     def knowing(self, names: Collection[str]) -> Occasion:
@@ -114,7 +117,8 @@ def _with_rows(
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
     if named == ["job"]:
         return occasion._replace(names=None)
-    table = context.known.tables.get(named[0]) if named and isinstance(named[0], str) else None
+    text = named[0] if named and isinstance(named[0], str) else ""
+    table = context.known.tables.get(text.partition("(")[0].removeprefix(ALL))
     return occasion if table is None else occasion.knowing(table.row_names)
 
 
@@ -380,7 +384,9 @@ class OptionCheck:
         """Scoped statistics (``STAT.NAME``) among these names, kept in ``reads``; ``None`` if one
         can have no value, which is reported."""
         occasion = self._occasion
-        found = scoped_names(self._context, path, names, occasion.names, occasion.over)
+        found = scoped_names(
+            self._context, path, names, occasion.names, occasion.over, occasion.slices
+        )
         self.reads |= found or set()
         return found
 
@@ -394,7 +400,8 @@ class OptionCheck:
             if context.metric(name, path) is not None:
                 self.metrics.add(name)
         elif kind == "message":
-            spoken = {match[3] for match in FIELD_PLACEHOLDER.finditer(name) if match[3]}
+            found = FIELD_PLACEHOLDER.finditer(name)
+            spoken = {normal_name(match[3]) for match in found if match[3]}
             of_job = self._of_job(path, spoken)
             scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
@@ -441,8 +448,7 @@ class OptionCheck:
         """A table, or ``job``."""
         context, occasion = self._context, self._occasion
         if name != "job":
-            if name not in context.known.tables:
-                context.unknown(path, "table", name, [*context.known.tables, "job"])
+            check_rows(context, path, name)
         elif not occasion.job:
             context.report(
                 path,
@@ -585,7 +591,7 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
     for match in FIELD_PLACEHOLDER.finditer(text):
-        name, form = match[3], match[4]
+        name, form = match[3] and normal_name(match[3]), match[4]
         if form is not None and (occasion.names is None or name in occasion.names):
             if not any(_fits(value, form[1:]) for value in (1, 1.5, "text")):
                 context.report(

@@ -20,6 +20,7 @@ from ensemble_core.config.when import bind_condition
 from ensemble_core.config.woken import Woken, bind_trigger
 from ensemble_core.metrics.store import is_gauge, parse_path
 from ensemble_core.model.conditions import Condition
+from ensemble_core.model.filters import spoken
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule
 from ensemble_core.model.tables import table_column
 
@@ -49,7 +50,8 @@ def bind_rule(
     concerns, group = _concerns_failure(context, woken, condition, actions)
     name = spec.get("id", default_id)
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
-    of_tables = frozenset(one for one in reads if table_column(one, context.known.tables))
+    tables = context.known.tables
+    of_tables = frozenset(one for one in reads if table_column(spoken(one).path, tables))
     gauge_of = context.known.groups, context.known.rules
     of_gauges = frozenset(one for one in reads if is_gauge(one, *gauge_of))
     seen = woken.trigger.group

@@ -23,7 +23,13 @@ from ensemble_core.errors import (
     written_at,
 )
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.metrics.store import VARIABLES, MetricPath, generator_gauge, parse_path
+from ensemble_core.metrics.store import (
+    VARIABLES,
+    MetricPath,
+    generator_gauge,
+    parse_path,
+    split_filter,
+)
 from ensemble_core.model.compiler import Unfinished
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Instance
@@ -377,6 +383,17 @@ class Context:
 
     def metric(self, text: str, path: Path) -> MetricPath | None:
         """The metric's checked path; reported if it can never exist."""
+        if "(" in text:
+            path_of, condition = split_filter(text)
+            name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
+            written = f"{path_of.partition('.')[0]}.{name}({condition})"
+            self.report(
+                path,
+                f"the metric {text!r} takes no filter",
+                hint=f"write {written}, in a rule whose trigger names the group",
+                code="no-such-metric",
+            )
+            return None
         found = self._paths.get(text)
         if found is None:
             found = self._paths[text] = self._parse(text)

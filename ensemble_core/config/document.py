@@ -6,6 +6,7 @@ by all checks, which say where something is wrong by its path: ``("jobs", 0, "co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +85,8 @@ class Document:
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
-        found = self.text.find(part, *span)
+        whole = re.compile(rf"(?<![\w.]){re.escape(part)}(?![\w.])").search(self.text, *span)
+        found = self.text.find(part, *span) if whole is None else whole.start()
         if found < 0:
             return place
         return self.at_index(found)

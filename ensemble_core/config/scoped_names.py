@@ -1,19 +1,21 @@
 """``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's own scope.
 
 ``max.stress``, ``mean.duration`` or ``count.done`` is over the rule's instance, else over the
-event's job, else over the group that the trigger names. Found and checked here for conditions,
+event's job, else over the group that the trigger names; ``all.max.stress`` is over the group in any
+case, and ``max.stress(T > 2)`` over what passes the filter. Found and checked here for conditions,
 expressions and messages; the engine keeps only those that some rule names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.tables import check_table_column
-from ensemble_core.errors import closest, did_you_mean
+from ensemble_core.config.tables import check_filter_names, check_table_name
+from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS, is_gauge
+from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, spoken
 from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
@@ -29,40 +31,79 @@ def scoped_names(
     names: Collection[str],
     known: Collection[str] | None,
     over: Over,
+    each: Sequence[str] = (),
 ) -> frozenset[str] | None:
     """Scoped statistics (``STAT.NAME``) among ``names`` that are no field ``known`` here (``None``:
-    any may be); ``None`` if one of them can have no value, which is reported."""
+    any may be); ``None`` if one of them can have no value, which is reported. ``each`` are the
+    parameters of the rule's slices."""
     found: set[str] = set()
     before = len(context.errors)
     for name in sorted(names):
-        statistic, dot, variable = name.partition(".")
+        whole, base, condition = spoken(name)
+        statistic, dot, variable = base.partition(".")
         if not dot or (known is not None and name in known):
             continue
         if is_gauge(name, context.known.groups, context.known.rules):
             if context.metric(name, path) is not None:
                 found.add(name)
             continue
-        if table_column(name, context.known.tables):
-            check_table_column(context, path, name)
+        if table_column(base, context.known.tables):
+            check_table_name(context, path, name, () if whole else each)
             found.add(name)
             continue
         if statistic != "count" and statistic not in context.known.statistics:
-            _check_statistic(context, path, name, known, over)
+            _check_statistic(context, path, base, known, over)
             continue
         found.add(name)
-        if not over:
+        if whole and (len(over) != 1 or over[0] is None):
+            _report(
+                context,
+                path,
+                name,
+                "the trigger names no single group",
+                f"give the trigger a group, 'name: GROUP', or write metric({_example(base)!r})",
+            )
+        elif not over:
             _report(
                 context,
                 path,
                 name,
                 "the trigger has no job and names no single group",
-                f"write metric({_example(name)!r}) for a whole group",
+                f"write metric({_example(base)!r}) for a whole group",
             )
         elif statistic == "count":
-            _check_count(context, path, name, variable)
+            _check_count(context, path, base, variable)
         else:
-            _check_variable(context, path, name, over)
+            _check_variable(context, path, base, over)
+        if condition and over:
+            _check_filter(context, path, base, condition, over)
     return None if len(context.errors) > before else frozenset(found)
+
+
+def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
+    """Refuse a filter that is none, or that names what one job or one of its rows does not have."""
+    try:
+        names = filter_of(condition).names
+    except EnsembleError as error:
+        context.attach(error, path)
+        return
+    statistic, _, variable = base.partition(".")
+    known: set[str] = {*ATTEMPT_NAMES}
+    for group in over:
+        known |= context.parameters(group)
+        if statistic == "count":
+            continue
+        results = context.results(group)
+        if variable == "duration" or variable in results:
+            known |= {*results, "duration"}
+        else:
+            columns = context.variables(group)
+            if columns is None:
+                return
+            known |= columns
+    if statistic == "count":
+        known.discard("attempt")
+    check_filter_names(context, path, base, names, known, "job")
 
 
 def _example(name: str) -> str:

@@ -45,7 +45,8 @@ def bind_condition(
         conditions.check_nan(condition, names or ())
         plain = condition.names
         if woken is not None:
-            found = scoped_names(context, place, plain, names, woken.occasion.over)
+            occasion = woken.occasion
+            found = scoped_names(context, place, plain, names, occasion.over, occasion.slices)
             if found is None:
                 return None, frozenset()
             scoped = found

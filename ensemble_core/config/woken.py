@@ -278,5 +278,5 @@ def _occasion(
         over = (group,)
     else:
         over = trigger.groups if each is not None else ()
-    slices, ends = isinstance(each, tuple), "end" in trigger.wakes
+    slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.wakes
     return Occasion(kind, has_job, names, known, observed, group, over, slices, ends)

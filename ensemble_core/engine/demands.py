@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import combination
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.records import SliceKey, SliceTable, add_read
-from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.model.tables import Table
@@ -37,9 +37,9 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
             table.groups[group].tables.append(slices)
         for record in table.records.values():  # a rule that joined, or a changed file
             if record.job.group in groups:
-                table.enter_slice(record.index, slices)
+                table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
-        if not name.startswith("count."):  # a slice counts in any case
+        if not name.startswith("count.") or name.endswith(")"):  # else a slice counts in any case
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)
@@ -92,6 +92,8 @@ def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
     """Keep these ``STAT.NAME`` of each index of a group."""
+    found = table.groups[group]
     for name in sorted(names):
-        add_read(table.groups[group].reads, name, statistics)
-    table.groups[group].speak(table.groups[group].reads)
+        add_read(found.reads, name, statistics)
+        found.counts_passing |= name.startswith("count.") and name.endswith(")")
+    found.speak(found.reads)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.rule_index import Watch
-from ensemble_core.engine.table_rows import DoneJobs
+from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
@@ -56,6 +57,11 @@ class GroupState:
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
+    #: By variable, the filtered variables that are kept of it; and the filters of counts.
+    filtered: dict[str, list[str]] = field(default_factory=dict)
+    count_filters: list[str] = field(default_factory=list)
+    #: Whether these are counted of single indices too.
+    counts_passing: bool = False
     #: Its jobs that are done, where a table is over them.
     done_jobs: DoneJobs | None = None
     #: The combinations that it has had, where a rule may ask for others.
@@ -86,11 +92,25 @@ class GroupState:
     def speak(self, names: Iterable[str]) -> None:
         """From now on these are kept: variables of single indices or in slices, counters of single
         indices."""
-        self.spoken.update(names)
+        for name in names:
+            self.spoken.add(name)
+            if name.endswith(")"):
+                self._speak_filtered(name)
         for change, counters in CHANGES.items():
             self.spoken_changes[change] = tuple(
                 each for each in counters if f"count.{each[0]}" in self.spoken
             )
+
+    def _speak_filtered(self, name: str) -> None:
+        base, condition = split_filter(name)
+        if base.startswith("count."):
+            if condition not in self.count_filters:
+                self.count_filters.append(condition)
+            return
+        self.spoken.add(base)
+        kept = self.filtered.setdefault(base, [])
+        if name not in kept:
+            kept.append(name)
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""

@@ -23,11 +23,13 @@ from ensemble_core.metrics.store import (
     USED,
     VARIABLES,
     MetricStore,
+    split_filter,
 )
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
+from ensemble_core.model.filters import Filter, attempt_fields, filter_of
 from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
@@ -99,6 +101,28 @@ class JobTable:
         if index.gauges:
             self.gauges.keep()
 
+    def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
+        """Evaluate the filters of counts, each once for an attempt."""
+        known = attempt_fields(record.job)
+        record.passed = tuple(text for text in group.count_filters if filter_of(text).passes(known))
+
+    def _count_passing(self, record: JobRecord, counter: str) -> None:
+        """Count an attempt for each filter that it passed."""
+        self._count_for(record, record.passed, counter)
+
+    def _count_for(self, record: JobRecord, passed: tuple[str, ...], counter: str) -> None:
+        if not passed:
+            return
+        kept = self._metrics.filtered.get(record.job.group, {})
+        for text in passed:
+            if text in kept:
+                kept[text][counter] += 1
+        if self.groups[record.job.group].counts_passing:
+            record.index.count_passing(passed, counter)
+        if record.kept is not None:
+            for each in record.kept.slices:
+                each.count_passing(passed, counter)
+
     def add(
         self,
         job: Job,
@@ -122,7 +146,11 @@ class JobTable:
         else:
             group.held[job.id] = (job, *origin)
             heapq.heappush(group.line, (-job.urgency, self.submitted, job.id))
+        if group.count_filters:
+            self._judge_filters(record, group)
         if index is not None:
+            if group.count_filters:
+                self._count_for(record, index.record.passed, "repeated")
             record.earlier = index.record.spent
             index.record = record
             group.counts["repeated"] += 1
@@ -134,11 +162,13 @@ class JobTable:
                 group.had.add(combination(job.parameters, job.replica))
             for table in group.tables:
                 self.enter_slice(record.index, table)
+        if record.passed:
+            self._count_passing(record, "submitted")
         if group.watches or group.spoken or self.gauges.kept:
             self._counted(group, record, "first" if index is None else "again")
 
-    def enter_slice(self, index: Index, table: SliceTable) -> None:
-        """An index belongs to the slice of its parameters."""
+    def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
+        """An index belongs to the slice of its parameters; ``late``: of a rule that joined."""
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
@@ -160,6 +190,10 @@ class JobTable:
         if index.record.outcome is not None:
             found.counters[index.record.outcome] += 1
         self.emptied.pop(found, None)
+        if late and index.record.passed:
+            found.count_passing(index.record.passed, "submitted")
+            if index.record.outcome is not None:
+                found.count_passing(index.record.passed, index.record.outcome)
 
     def _hand_on(self, record: JobRecord, group: GroupState) -> None:
         """It goes to its executor now."""
@@ -271,6 +305,9 @@ class JobTable:
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"
         group.counts[change] += 1
+        if record.passed:
+            self._count_passing(record, change)
+            index = record.kept
         if group.watches or group.spoken_changes[change]:
             self._counted(group, record, change)
         if done and group.done_jobs is not None:
@@ -278,7 +315,7 @@ class JobTable:
             if record.started is not None and record.finished is not None:
                 duration = record.finished - record.started
             result = NOTHING if index is None else index.result
-            group.done_jobs.add(job.index, job.parameters, result, duration, job.attempt)
+            group.done_jobs.add(job, result, duration)
         if index is None:
             return
         index.over = True
@@ -390,6 +427,8 @@ class JobTable:
             outcome = "success" if good else "failed"
         record.outcome = outcome
         group.counts[outcome] += 1
+        if record.passed:
+            self._count_passing(record, outcome)
         if record.kept is not None:
             for each in record.kept.slices:
                 each.counters[outcome] += 1
@@ -410,6 +449,10 @@ class JobTable:
                     self._record(job.group, _DURATIONS[outcome], duration, record.finished)
                 if "duration" in group.spoken:
                     self._sample(group, record, "duration", duration, record.finished)
+                    if "duration" in group.filtered:
+                        self._sample_durations(
+                            group, record, duration, record.finished, with_result=False
+                        )
         return OUTCOME_OCCASIONS[outcome]
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
@@ -422,6 +465,37 @@ class JobTable:
                     self.gauges.count_active(by)
         for counter, by in group.spoken_changes[change]:
             record.index.count(counter, by)
+
+    def _sample_passing(
+        self,
+        group: GroupState,
+        record: JobRecord,
+        variable: str,
+        value: float,
+        now: float,
+        row: Mapping[str, Any],
+    ) -> None:
+        """A value of one job, for the filtered statistics over it; ``row`` is what their filters
+        see beside the job's parameters."""
+        for name in group.filtered[variable]:
+            if self._passes(record, filter_of(split_filter(name)[1]), row):
+                self._sample(group, record, name, value, now)
+                self._record(record.job.group, name, value, now)
+
+    @staticmethod
+    def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
+        """True if a value of this row passes: worked out once for an attempt where the filter names
+        nothing of the row."""
+        text, verdicts = condition.condition.text, record.verdicts
+        if verdicts is not None and text in verdicts:
+            return verdicts[text]
+        known = attempt_fields(record.job)
+        if all(name in known for name in condition.names):
+            if record.verdicts is None:
+                record.verdicts = {}
+            found = record.verdicts[text] = condition.passes(known)
+            return found
+        return condition.passes({**row, **known})
 
     @staticmethod
     def _sample(
@@ -438,15 +512,44 @@ class JobTable:
                 if specs:
                     each.take(variable, value, now, specs)
 
+    def _sample_durations(
+        self,
+        group: GroupState,
+        record: JobRecord,
+        duration: float,
+        now: float,
+        *,
+        with_result: bool,
+    ) -> None:
+        """How long an attempt ran, for filtered statistics over it. A filter that names a result
+        waits for it (``with_result``)."""
+        source = record.source
+        results: Mapping[str, Any] = NOTHING if source is None else source.result
+        row = {**record.result, "duration": duration}
+        for name in group.filtered["duration"]:
+            condition = filter_of(split_filter(name)[1])
+            named = any(each in results for each in condition.names)
+            if named is with_result and self._passes(record, condition, row):
+                self._sample(group, record, name, duration, now)
+                self._record(record.job.group, name, duration, now)
+
     def record_result(self, index: Index, now: float) -> None:
         """Record the result of a job that is done as variables of its group."""
         record, metrics = index.record, self._metrics
         name = record.job.group
         group = self.groups[name]
+        row = index.result
+        if group.filtered and record.started is not None and record.finished is not None:
+            duration = record.finished - record.started
+            row = {**row, "duration": duration}
+            if duration >= 0 and "duration" in group.filtered:
+                self._sample_durations(group, record, duration, now, with_result=True)
         for variable, value in index.result.items():
             if variable not in group.columns and not isinstance(value, str):
                 if variable in group.spoken:
                     self._sample(group, record, variable, value, now)
+                    if variable in group.filtered:
+                        self._sample_passing(group, record, variable, value, now, row)
                 if metrics.everything:
                     metrics.add(name, variable)
                 if (name, variable) in metrics.series:
@@ -481,6 +584,7 @@ class JobTable:
         self.holds = True
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
         fresh.earlier = record.spent
+        fresh.passed = record.passed
         if record.kept is not None:
             record.kept.record = fresh
         self.records[job.id] = fresh
@@ -523,6 +627,8 @@ class JobTable:
             self._record(group, variable, number, now)
             if variable in state.spoken:
                 self._sample(state, record, variable, number, now)
+                if variable in state.filtered:
+                    self._sample_passing(state, record, variable, number, now, values)
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

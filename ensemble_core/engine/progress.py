@@ -6,12 +6,14 @@ Worked out when somebody asks, from the counts of the job table; asked by ``Engi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ensemble_core.engine.job_table import AT_ONCE
-from ensemble_core.engine.report import GroupReport, Progress, Report
+from ensemble_core.engine.report import GroupReport, Progress, Report, RuleReport
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.metrics.store import COMMITTED, USED
+from ensemble_core.model.filters import ALL
 
 __all__ = ["progress_of", "report_of"]
 
@@ -117,7 +119,7 @@ def report_of(state: State) -> Report:
         )
     return Report(
         groups=tuple(groups),
-        rules=state.rules.report(state.now),
+        rules=tuple(_with_reason(state, each) for each in state.rules.report(state.now)),
         events=state.events,
         firings=state.firings,
         errors=state.errors,
@@ -126,3 +128,18 @@ def report_of(state: State) -> Report:
         progress=progress_of(state),
         unhandled_failures=state.unhandled_failures,
     )
+
+
+def _with_reason(state: State, report: RuleReport) -> RuleReport:
+    """The report with the reason why a statistic over a table had no value, if one had none."""
+    rule_state = state.rules.states[report.id]
+    seen = rule_state.seen or {}
+    for name in sorted(rule_state.rule.of_tables):
+        # In a slice the table is another one, unless the whole table is meant.
+        if name in seen and seen[name] is None and (rule_state.slices is None or name[:4] == ALL):
+            why = state.tables().why_none(name)
+            if why:
+                said = f"{name} without a value"
+                told = report.last_seen.replace(said, f"{said} ({why})")
+                report = replace(report, last_seen=told)
+    return report

@@ -10,14 +10,14 @@ values alone; only those are kept that some rule names, but a slice counts its j
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ensemble_core.engine.job_states import Outcome
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.metrics.series import Series, StatisticSpec
-from ensemble_core.metrics.store import KEPT, counted
+from ensemble_core.metrics.store import KEPT, counted, split_filter
 from ensemble_core.model.causes import Cause, cause_of
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Retry, Terminate
@@ -79,6 +79,16 @@ class Scope:
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
     instances: dict[int, Instance] | None = None
+    #: By filter, what of ``KEPT`` is counted of the attempts that pass.
+    filtered: dict[str, dict[str, int]] | None = None
+
+    def count_passing(self, conditions: Iterable[str], counter: str) -> None:
+        """Count one more for each of these filters."""
+        if self.filtered is None:
+            self.filtered = {}
+        for condition in conditions:
+            counts = self.filtered.setdefault(condition, dict.fromkeys(KEPT, 0))
+            counts[counter] += 1
 
     def instance(self, rule: int) -> Instance:
         """The instance of this rule here, made at its first look."""
@@ -110,7 +120,11 @@ class Scope:
     def read(self, statistic: str, variable: str, now: float) -> float | None:
         """The value of ``STAT.VARIABLE`` here; ``None`` while there is none."""
         if statistic == "count":
-            return self.counted(variable)
+            if not variable.endswith(")"):
+                return self.counted(variable)
+            counter, condition = split_filter(variable)
+            counts = None if self.filtered is None else self.filtered.get(condition)
+            return 0 if counts is None else counted(counts, counter)
         series = None if self.series is None else self.series.get(variable)
         return None if series is None else series.scoped(statistic, now)
 
@@ -232,6 +246,10 @@ class JobRecord:
     rows: dict[str, int] | None = None
     #: The last value of each column that it printed.
     columns: dict[str, Any] | None = None
+    #: The filters of counts that it passed when it was submitted; and of other filters that name
+    #: nothing that it prints, whether it passes.
+    passed: tuple[str, ...] = ()
+    verdicts: dict[str, bool] | None = None
     #: Seconds of cores that earlier attempts of its index took.
     earlier: float = 0.0
 

@@ -14,6 +14,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.engine.variation import beyond, combinations
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import tidy
+from ensemble_core.model.filters import ALL, filtered
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.retry_policy import changed_fields
 
@@ -21,13 +22,15 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """The rows of the table of this name, in an instance those of its slice; of ``job`` those that
-    the event's job printed. Raises :class:`EnsembleError`."""
+    """The rows of ``TABLE`` or ``TABLE(CONDITION)``, in an instance those of its slice, or else of
+    ``all.TABLE``; of ``job`` those that the event's job printed. Raises :class:`EnsembleError`."""
     if rows != "job":
-        tables = state.tables(origin.occasion.scope)
-        if rows not in tables:
-            raise EnsembleError(f"there is no table {rows!r}", code="no-such-table")
-        return [*tables[rows]]
+        name, condition = filtered(rows, "rows")
+        tables = state.tables(None if name.startswith(ALL) else origin.occasion.scope)
+        name = name.removeprefix(ALL)
+        if name not in tables:
+            raise EnsembleError(f"there is no table {name!r}", code="no-such-table")
+        return [*tables.passing(name, condition)]
     record = origin.occasion.record
     if record is None:
         raise EnsembleError("'rows: job' means the event's job, and it has none", code="no-job")

@@ -128,6 +128,7 @@ class RuleState:
         read = rule.reads.difference(rule.of_tables, rule.of_gauges, GAUGES)
         if rule.reads_of is not None:
             read = frozenset()
+        read = frozenset(name for name in read if not name.startswith("all."))
         self.plain = tuple(name for name in names if name not in read)
         parts = (name.partition(".") for name in names if name in read)
         self.scoped = tuple((a + dot + b, a, b) for a, dot, b in parts)

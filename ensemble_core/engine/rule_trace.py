@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.records import Occasion, Slice
+from ensemble_core.engine.records import Occasion, Scope, Slice
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
 from ensemble_core.model.codec import NOTHING
@@ -137,6 +137,8 @@ class RuleTracer:
             if self.state.now >= until:
                 until = None
         seen = self._seen(state, verdict, known)
+        if verdict == "no value":
+            note = self._why_none(state, seen, scope)
         self._said.append(
             Verdict(verdict, state.value, seen, note, until, skips, one.fired, job, parameters)
         )
@@ -186,6 +188,13 @@ class RuleTracer:
         if "value" in seen:
             seen = {name: value for name, value in seen.items() if name != "value"}
         return seen
+
+    def _why_none(self, state: RuleState, seen: Mapping[str, object], scope: Scope | None) -> str:
+        """Why statistics over tables have no value, in words."""
+        tables = self.state.tables(scope)
+        missing = [n for n, v in seen.items() if v is None and n in state.rule.of_tables]
+        found = ((name, tables.why_none(name)) for name in missing)
+        return ", ".join(f"{name} ({why})" for name, why in found if why)
 
     def _metric(self) -> float | None:
         path = None if self._rule is None else self._rule.rule.trigger.metric

@@ -31,7 +31,7 @@ from ensemble_core.engine.records import (
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.silence import Silence
-from ensemble_core.engine.table_rows import Tables
+from ensemble_core.engine.table_rows import TableCache, Tables
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
     COMMITTED,
@@ -55,6 +55,7 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
+from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
 
@@ -98,8 +99,8 @@ class State:
         "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs", "generators",
         "generators_due", "heeds", "held_at", "limits_met", "limits_told", "link", "look_for_end",
         "look_for_idle", "lost", "metrics", "notices", "now", "out", "rate_limit", "resizes",
-        "retries", "rules", "shared", "silence", "sources", "started", "stop", "table", "timers",
-        "unhandled_failures", "via", "warnings", "withdrawn",
+        "retries", "rules", "shared", "silence", "sources", "started", "stop", "table",
+        "table_cache", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +114,8 @@ class State:
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
         self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
+        #: What is worked out of tables already. No snapshot has it.
+        self.table_cache = TableCache()
         self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
         self.silence = Silence()
@@ -180,6 +183,7 @@ class State:
         are still there go on where they stood. The rules that joined while the run was under way
         and that speak of what the new file does not have: they are gone."""
         before, self.ensemble = self.ensemble, ensemble
+        self.table_cache = TableCache()
         earlier = list(self.rules.states.values())
         everything = _asks_for_everything(ensemble)
         self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
@@ -220,6 +224,8 @@ class State:
     def serve(self, rule: BoundRule) -> None:
         """Keep what a rule speaks of, or waits for."""
         demands.serve(self.table, rule, self.ensemble.statistics)
+        for text in rule.of_group:
+            self._keep(text)
         if any(COMMITTED in path for path in rule.metrics):
             self.table.keep_budget(self.ensemble.limits)
         elif any(USED in path for path in rule.metrics):
@@ -244,24 +250,32 @@ class State:
             else:  # of a changed file
                 generator.met = generator.exhausted = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
-                path = self.rules.path(text)
-                if path is not None:
-                    self.metrics.keep(path)
+                self._keep(text)
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
             demands.read(self.table, group.name, group.reads, ensemble.statistics)
             self.heeds.update(("finish",) if group.result else ())
-            for text in () if group.retry is None else sorted(group.retry.metrics):
-                path = self.rules.path(text)
-                if path is not None:
-                    self.metrics.keep(path)
+            whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
+            for text in (*(() if group.retry is None else sorted(group.retry.metrics)), *whole):
+                self._keep(text)
         demands.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
         if everything:
             demands.remember(self.table, ensemble.groups)
             self.table.usage.keep()
+
+    def _keep(self, text: str) -> None:
+        """Keep a metric, with its filter if it has one."""
+        path = self.rules.path(text)
+        if path is None:
+            return
+        self.metrics.keep(path)
+        if path.variable.endswith(")"):
+            counts = path.kind == "count"
+            spoken = f"count.{path.variable}" if counts else path.variable
+            self.table.groups[path.group].speak([spoken])
 
     # -- what may be asked ---------------------------------------------------------------------
 
@@ -289,7 +303,15 @@ class State:
     def read_scoped(
         self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
     ) -> float | None:
-        """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""
+        """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group, as
+        ``all.STAT.NAME`` always is."""
+        if name.startswith(ALL):
+            record = occasion.record
+            if record is not None:
+                group = record.job.group
+            elif isinstance(scope, Slice):
+                group = scope.key.groups[0]
+            name = name.removeprefix(ALL)
         statistic, _, variable = name.partition(".")
         if group is not None:
             series = self.metrics.series.get((group, variable))
@@ -310,7 +332,7 @@ class State:
         }
         ensemble = self.ensemble
         slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
-        return Tables(ensemble.tables, done, ensemble.statistics, slice_of)
+        return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
 
     def metric(self, path: str) -> float | None:
         """A metric's value now; ``None`` while there is none, or where there is no such metric."""

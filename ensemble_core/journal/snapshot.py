@@ -23,6 +23,7 @@ from typing import Any
 
 from ensemble_core.engine import (
     budget,
+    done_jobs,
     foreign_jobs,
     gauges,
     generator_state,
@@ -33,12 +34,12 @@ from ensemble_core.engine import (
     rule_index,
     rule_set,
     silence,
-    table_rows,
     timers,
 )
 from ensemble_core.engine import state as engine_state
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
+from ensemble_core.engine.table_rows import TableCache
 from ensemble_core.metrics import series, store
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
@@ -52,7 +53,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 19
+FORMAT = 20
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -60,6 +61,7 @@ _CLASSES: dict[str, type[Any]] = {
     for module in (
         *(
             budget,
+            done_jobs,
             engine_state,
             foreign_jobs,
             gauges,
@@ -73,7 +75,6 @@ _CLASSES: dict[str, type[Any]] = {
         *(
             rule_set,
             silence,
-            table_rows,
             timers,
             series,
             store,
@@ -97,8 +98,9 @@ _NAMES: dict[type[Any], str] = {
     BoundSpec: "dict",  # a copy of it is plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
-#: Fields that hold functions, which are made again.
+#: Fields that hold functions or what is worked out of others, which are made again.
 _MADE_AGAIN = {
+    "State": ("table_cache",),
     "Watch": ("read",),
     "Series": ("_problems",),
     "_Cell": ("statistic", "get", "update", "update_all"),
@@ -233,6 +235,7 @@ class _Reader:
             raise TypeError("no state of an engine")
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
+        state.table_cache = TableCache()
         state.metrics.hear_of_faults()
         for watch in state.rules.index.watches.values():
             watch.read = state.metrics.reader(watch.path)

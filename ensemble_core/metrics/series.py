@@ -8,7 +8,8 @@ memory does not grow with the number of values. Kept by ``store.MetricStore``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -193,6 +194,21 @@ class Series:
             self._stamps.append(timestamp)
         if len(buffer) >= _BUFFER:
             self._flush()
+
+    def extend(self, values: Sequence[float]) -> None:
+        """Take these finite numbers, whose time does not matter."""
+        if not values:
+            return
+        self.count += len(values)
+        self.total += math.fsum(values)
+        self.high = max(self.high, max(values))
+        self.low = min(self.low, min(values))
+        for first in range(0, len(values), _BUFFER):
+            part = values[first : first + _BUFFER]
+            self._flush()
+            self._buffer += part
+            if self._timed:
+                self._stamps += [0.0] * len(part)
 
     def _flush(self) -> None:
         if self._buffer:

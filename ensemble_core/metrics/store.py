@@ -36,6 +36,7 @@ __all__ = [
     "generator_gauge",
     "is_gauge",
     "parse_path",
+    "split_filter",
 ]
 
 #: What is counted for each group.
@@ -120,9 +121,11 @@ def parse_path(
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
-        group, _, counter = rest.rpartition(".")
+        base, condition = split_filter(rest)
+        group, _, counter = base.rpartition(".")
         if group in groups and counter in COUNTS:
-            return MetricPath(text, "count", group, counter)
+            filtered = f"{counter}({condition})" if condition else counter
+            return MetricPath(text, "count", group, filtered)
     elif head in statistics and rest:
         path = _series_path(text, head, rest, groups)
         if path:
@@ -132,6 +135,16 @@ def parse_path(
     if is_gauge(text, groups, rules):
         return MetricPath(text, "gauge")
     raise _unknown(text, groups, statistics, rules or ())
+
+
+def split_filter(name: str) -> tuple[str, str]:
+    """Split ``NAME(CONDITION)`` into its two parts; the condition is empty where it has none.
+
+    >>> split_filter("mean.U(L == 16)"), split_filter("mean.U")
+    (('mean.U', 'L == 16'), ('mean.U', ''))
+    """
+    base, bracket, condition = name.partition("(")
+    return (base, condition[:-1]) if bracket else (name, "")
 
 
 def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
@@ -234,6 +247,8 @@ class MetricStore:
         #: The statistics of which it was told that they are at fault.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
+        #: By group and filter, what of ``KEPT`` is counted of the attempts that pass.
+        self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         self.adopt(groups, statistics, everything=everything)
 
     def adopt(
@@ -260,8 +275,9 @@ class MetricStore:
         series = self.series.get((group, variable))
         if series is None:
             told = partial(self._fault, group, variable)
-            # Of a gauge only what is asked for: nobody reads the rest.
-            series = self.series[group, variable] = Series(self._kept if group else (), told)
+            # Of a gauge, or with a filter, only what is asked for: nobody reads the rest.
+            kept = self._kept if group and not variable.endswith(")") else ()
+            series = self.series[group, variable] = Series(kept, told)
         return series
 
     def _to_keep(self) -> list[StatisticSpec]:
@@ -296,6 +312,10 @@ class MetricStore:
         if path.kind == "series":
             self._asked.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
+        elif path.kind == "count" and path.variable.endswith(")"):
+            _, condition = split_filter(path.variable)
+            counts = self.filtered.setdefault(path.group, {})
+            counts.setdefault(condition, dict.fromkeys(KEPT, 0))
 
     def moves_with_time(self, path: MetricPath) -> bool:
         """True if the value may change although nothing happens to a job of the group."""
@@ -315,7 +335,11 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """One of ``COUNTS`` of a group."""
+        """One of ``COUNTS`` of a group, perhaps with a filter; 0 where that is not kept."""
+        if counter.endswith(")"):
+            counter, condition = split_filter(counter)
+            counts = self.filtered.get(group, {}).get(condition)
+            return 0 if counts is None else counted(counts, counter)
         return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
@@ -349,6 +373,10 @@ class MetricStore:
         for group in self.counts:
             for counter in COUNTS:
                 values[f"count.{group}.{counter}"] = self.count(group, counter)
+        for group, filters in self.filtered.items():
+            for condition, counts in filters.items():
+                for counter in COUNTS:
+                    values[f"count.{group}.{counter}({condition})"] = counted(counts, counter)
         for (group, variable), series in self.series.items():
             for name in series.names:
                 value = series.get(name, now)

@@ -2,9 +2,10 @@
 
 :func:`parse` reads a formula and refuses what is none: there are no attributes, no subscripts, and
 no calls but those of ``FUNCTIONS``. What looks like one of the first two
-(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. ``conditions`` makes a ``when`` of a
-formula; an :class:`Expression` gives a number, and plugins' options have such ones. ``compiler``
-checks a formula, and makes a function of it when it is first asked.
+(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. So is a filter: ``mean.U(L == 16)``
+is the field of that name, with its condition in normal form (see ``filters``). ``conditions``
+makes a ``when`` of a formula; an :class:`Expression` gives a number, and plugins' options have such
+ones. ``compiler`` checks a formula, and makes a function of it when it is first asked.
 
 A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
 """
@@ -28,7 +29,7 @@ from ensemble_core.model.compiler import (
     compiled,
     refused,
 )
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, normal_name
 from ensemble_core.model.slips import meant
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "called",
     "check_names",
     "expression",
+    "index_label",
     "parse",
     "tidy",
     "worked_out",
@@ -209,6 +211,7 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
         name, form = match[3], match[4]
         if name is None or not is_format((form or ":")[1:]):
             continue
+        name = normal_name(name)
         found = fields.get(name)
         if found is None:
             raise EnsembleError(
@@ -268,6 +271,8 @@ def parse(
     try:
         whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, SyntaxError) and (words := _WHERE.search(text)) is not None:
+            raise _no_filter(what, f"{words[1]}({words[2].strip()})") from None
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
         better = meant(text)
         if reason.startswith("expected 'else'"):
@@ -284,6 +289,7 @@ def parse(
     for node in ast.walk(whole):
         if isinstance(node, ast.Compare):
             _check_lists(node, source, text)
+    _check_filters(whole, what, hint)
     _name_columns(whole)
     _check_depth(whole.body, text)
     return whole.body, *checked(whole.body, text)
@@ -305,13 +311,57 @@ def _check_lists(node: ast.Compare, source: str, text: str) -> None:
             )
 
 
+#: What people write who want ``mean.U(L == 16)``.
+_WHERE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
+
+
+def _no_filter(what: str, better: str) -> EnsembleError:
+    return refused(f"{what} has no such filter", f"write {better}")
+
+
+def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
+    """Refuse a filter that is written in another way, or that is no condition."""
+    for node in ast.walk(whole):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.BoolOp)):
+            name = ast.unparse(node.value)
+            raise _no_filter(what, f"{name}({ast.unparse(node.slice)})")
+        if not isinstance(node, ast.Call) or not isinstance(_column(node.func), ast.Name):
+            continue
+        name = ast.unparse(node.func)
+        compares = [isinstance(each, (ast.Compare, ast.BoolOp)) for each in node.args]
+        if "." not in name:
+            if name not in FUNCTIONS and compares == [True]:
+                raise _no_filter(what, f"mean.{ast.unparse(node)}")
+            continue
+        conditions = [ast.unparse(each) for each in node.args]
+        conditions += [f"{each.arg} == {ast.unparse(each.value)}" for each in node.keywords]
+        if len(node.args) != 1 or node.keywords:
+            raise _no_filter(what, f"{name}({' and '.join(conditions) or 'CONDITION'})")
+        (inner,) = node.args
+        if isinstance(inner, (ast.Constant, ast.Tuple, ast.List)):
+            raise refused(
+                f"the filter of {name!r} compares nothing: {conditions[0]!r}",
+                f"write {name}(NAME == {conditions[0]})",
+            )
+        for part in ast.walk(inner):
+            if isinstance(part, ast.Call) and (
+                isinstance(part.func, ast.Attribute) or called(part) == "metric"
+            ):
+                raise refused(
+                    f"a filter sees one job: {ast.unparse(part)!r} is a statistic",
+                    "compare parameters, or what the job printed",
+                )
+        parse(conditions[0], conditions[0], f"the filter of {name!r}", hint)
+
+
 def _name_columns(whole: ast.AST) -> None:
-    """Make names of what only looks like a subscript or an attribute: ``c_msd[4]``."""
+    """Make names of what only looks like a subscript, an attribute or a call: ``c_msd[4]``,
+    ``mean.U(L == 16)``."""
     for node in ast.walk(whole):
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
                 value[:] = [_column(item) for item in value]
-            elif isinstance(value, (ast.Subscript, ast.Attribute)):
+            elif isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)):
                 setattr(node, name, _column(value))
 
 
@@ -319,12 +369,17 @@ def _column(node: Any) -> Any:
     """The field whose name this is; the node itself where it can be none."""
     here: Any = node
     rest = ""
+    if isinstance(node, ast.Call):
+        inner = _column(node.func)
+        if not isinstance(node.func, ast.Attribute) or not isinstance(inner, ast.Name):
+            return node
+        return ast.copy_location(ast.Name(ast.unparse(node), ast.Load()), node)
     while True:
-        if isinstance(here, ast.Subscript) and isinstance(here.slice, ast.Constant):
-            index = here.slice.value
-            if type(index) is not int:
+        if isinstance(here, ast.Subscript):
+            index = _index(here.slice)
+            if index is None:
                 return node
-            here, rest = here.value, f"[{index}]{rest}"
+            here, rest = here.value, f"[{index_label(index)}]{rest}"
         elif isinstance(here, ast.Attribute) and not here.attr.startswith("_"):
             here, rest = here.value, f".{here.attr}{rest}"
         else:
@@ -335,6 +390,30 @@ def _column(node: Any) -> Any:
     if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
         return node
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
+
+
+def _index(node: ast.expr) -> int | float | str | None:
+    """The value within ``[…]``; ``None`` where it can be none."""
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    if negative:
+        node = node.operand  # type: ignore[attr-defined]
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return -value if negative else value
+    return value if isinstance(value, str) and not negative else None
+
+
+def index_label(value: object) -> str:
+    """A value as it stands within the brackets of a column's name: ``U[16]``, ``U[hex]``.
+
+    >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
+    ('16', '0.5', 'hex', "'16'")
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|", value):
+        return repr(value)
+    return str(value)
 
 
 def _check_depth(tree: ast.expr, text: str) -> None:

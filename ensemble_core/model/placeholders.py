@@ -7,8 +7,10 @@ they are. Filled by job groups and actions, checked by the config part.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
@@ -20,11 +22,13 @@ __all__ = [
     "filled_message",
     "formatted",
     "is_format",
+    "normal_name",
 ]
 
 _NAME = r"[A-Za-z_]\w*"
-#: A field may have the name of a column: ``c_msd[4]``, ``PotEng.error``.
-_FIELD = rf"{_NAME}(?:\.\w+|\[\w+\])*"
+#: A field may have the name of a column: ``c_msd[4]``, ``PotEng.error``; or be a statistic with a
+#: filter: ``mean.U(L == 16)``.
+_FIELD = rf"{_NAME}(?:(?:\.\w+|\[[\w.]+\])+(?:\([^{{}}]*\))?)?"
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -76,6 +80,7 @@ def fill(
             if literal_form is not None and literal not in values:
                 return match.group()
             return "{" + literal + (literal_form or "") + "}"
+        name = normal_name(name)
         if name not in values:
             return match.group()
         if form is None:
@@ -100,7 +105,7 @@ def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     known: dict[str, object] = {}
     missing = []
     for match in FIELD_PLACEHOLDER.finditer(text):
-        name = match[1] or match[3]
+        name = normal_name(match[1] or match[3])
         if name in fields:
             known[name] = fields[name]
         elif match[3] and _is_field(name, match[4]) and name not in known:
@@ -110,6 +115,21 @@ def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     if missing:
         message += f" (the event has no {', '.join(missing)})"
     return message, bool(missing)
+
+
+@lru_cache(maxsize=1024)
+def normal_name(name: str) -> str:
+    """A name with its filter in normal form, as formulas have it.
+
+    >>> normal_name("mean.U(L==16)"), normal_name("mean.U")
+    ('mean.U(L == 16)', 'mean.U')
+    """
+    if not name.endswith(")"):
+        return name
+    try:
+        return ast.unparse(ast.parse(name, mode="eval"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return name
 
 
 def _shown(value: object) -> str:

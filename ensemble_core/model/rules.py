@@ -440,14 +440,21 @@ class BoundRule:
         return self.trigger.groups or (() if group is None else (group,))
 
     @property
+    def of_group(self) -> Iterator[str]:
+        """The paths of the ``STAT.NAME`` that are over a whole group."""
+        group = self.reads_of or next(iter(self.groups), None)
+        for name in sorted(self.reads):
+            if group is not None and (self.reads_of is not None or name.startswith("all.")):
+                yield group_path(name, group)
+
+    @property
     def metrics(self) -> Iterator[str]:
         """The paths of the metrics that the rule speaks of."""
         if self.trigger.metric is not None:
             yield self.trigger.metric
         if self.condition is not None:
             yield from sorted(self.condition.metrics)
-        if self.reads_of is not None:
-            yield from (group_path(name, self.reads_of) for name in sorted(self.reads))
+        yield from self.of_group
         yield from sorted(self.of_gauges)
         for action in self.actions:
             for each in action.flat():
@@ -457,10 +464,10 @@ class BoundRule:
 def group_path(name: str, group: str) -> str:
     """The path of ``STAT.NAME`` over a whole group.
 
-    >>> group_path("mean.E", "sim"), group_path("count.done", "sim")
-    ('mean.sim-E', 'count.sim.done')
+    >>> group_path("mean.E", "sim"), group_path("all.count.done(T == 1)", "sim")
+    ('mean.sim-E', 'count.sim.done(T == 1)')
     """
-    statistic, _, variable = name.partition(".")
+    statistic, _, variable = name.removeprefix("all.").partition(".")
     return (
         f"count.{group}.{variable}" if statistic == "count" else f"{statistic}.{group}-{variable}"
     )

@@ -407,8 +407,10 @@ class Inspection:
         found = []
         computed = engine.tables()
         for name, table in engine.state.ensemble.tables.items():
-            rows = [[row.get(n) for n in table.shown] for row in computed.shown(name)]
-            one = {"name": name, "names": list(table.shown), "rows": rows, "plot": dict(table.plot)}
+            names = computed.columns(name)
+            rows = [[row.get(n) for n in names] for row in computed[name]]
+            plot = table.drawn(computed.pivot_values(name))
+            one = {"name": name, "names": list(names), "rows": rows, "plot": plot}
             found.append({**one, "kind": "table", "of": table.of})
         for name, state in engine.state.generators.items():
             vocs = engine.state.ensemble.generators[name].vocs

@@ -67,7 +67,6 @@ def test_a_wrong_table_is_one_error_with_its_place(
         ("columns: {x: 2 * «TT}", "TT", "'T'"),
         ("columns: {x: «E}", "E", "last.E"),
         ("columns: {x: «mean.duration}", "mean.duration", "write duration, or give 'by'"),
-        ("columns: {x: T, y: «x + 1}", "x", "do not see one another"),
         ("by: [T], columns: {x: «duration}", "duration", "mean.duration"),
         ("by: [T], columns: {x: «avg.duration}", "avg.duration", "did you mean 'mean.duration'?"),
         ("by: [T], columns: {x: «mean.energy}", "mean.energy", "known are "),
@@ -113,9 +112,124 @@ def test_a_table_knows_what_it_shows() -> None:
         "  plain: {of: sim, by: d}\n",
         REGISTRY,
     ).tables
-    assert tables["all"].shown == ("index", "T", "d", "duration", "attempt")
-    assert tables["some"].shown == ("index", "x")
+    assert tables["all"].shown(()) == ("index", "T", "d", "duration", "attempt")
+    assert tables["some"].shown(()) == ("index", "x")
     assert (tables["some"].order, tables["some"].descending) == ("x", True)
     assert (tables["some"].top, tables["some"].percent) == (None, 5.0)
-    assert tables["each"].shown == ("T", "m", "share")
-    assert tables["plain"].shown == ("d", "n")
+    assert tables["each"].shown(()) == ("T", "m", "share")
+    assert tables["plain"].shown(()) == ("d", "n")
+
+
+_PIVOT = "of: sim, by: [d], pivot: T, columns: {E: mean.duration"
+
+
+def _ruled(rule: str) -> str:
+    """The file with one more rule, and a table ``best``."""
+    start, _, rest = _JOBS.partition("rules: [")
+    first, _, _ = rest.partition("]\nresults")
+    return f"{start}rules:\n  - {first}\n{rule}results:\n  best: {{of: sim}}\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "hint"),
+    [
+        ("of: sim, by: [T], where: «d == 5", "'d' is not known in the table 'a': a row is of many jobs", "write of: sim(d == 5)"),
+        ("of: sim, by: [T], where: «d == 5 and n > 1", "a row is of many jobs", "write of: sim(CONDITION)"),
+        ("of: sim, columns: {y: 2 * «x, x: T}", "'x' is defined below 'y'", "move 'x' above it"),
+        ("of: sim, columns: {y: «y + 1}", "the column 'y' speaks of itself", "columns above it"),
+        ("of: sim, by: [T], columns: {x: «'mean.duration[d == 5]'}", "the expression has no such filter", "write mean.duration(d == 5)"),
+        ("of: sim, by: [T], columns: {x: «mean.duration(d = 5)}", "the expression has no such filter", "write mean.duration(d == 5)"),
+        ("of: sim, by: [T], columns: {x: «mean.duration where d == 5}", "the expression has no such filter", "write mean.duration(d == 5)"),
+        ("of: sim, by: [T], columns: {x: mean.duration(«mean.d > 2)}", "a filter sees one job: 'mean.d' is a statistic", "known are"),
+        ("of: sim, by: [T], columns: {x: mean.duration(«dd > 2)}", "'dd' is not known in the filter of 'mean.duration'", "'d'"),
+        ("of: sim, by: [T], columns: {x: «mean.duration(5)}", "compares nothing", "NAME == 5"),
+        ("of: sim(T > «mean.d)", "a filter sees one job: 'mean.d' is a statistic", "known are"),
+        ("of: «'sim[T > 1]'", "'of' has no such filter", "write sim(T > 1)"),
+        ("of: «sim where T > 1", "'of' has no such filter", "write sim(T > 1)"),
+        ("of: «sim(T = 1)", "'of' does not parse", "T == 1"),
+        ("of: «sim(T >", "'of' does not parse", "sim(CONDITION)"),
+        ("of: sim, by: [T], pivot: «T", "'T' is in 'by' and 'pivot'", "leave it out"),
+        ("of: sim, pivot: «T", "'pivot' needs 'by'", "by:"),
+        ("of: sim, by: [T], pivot: «q", "no parameter 'q'", "known are T, d"),
+        (_PIVOT + "}, order: «E", "'E' has one value per T", "write E[1]"),
+        (_PIVOT + "}, where: «E > 1", "'E' has one value per T", "write E[1]"),
+        (_PIVOT + "}, where: «mean.duration > 1", "'mean.duration' has one value per T", "make it a column"),
+        (_PIVOT + ", x: '«F[1]'}", "'F[1]' is not known", "known are"),
+        ("of: sim, by: [T], columns: {E: mean.duration, x: '«E[1]'}", "'E[1]' is not known", "'pivot:'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_filter_pivot_or_column_is_one_error_that_says_what_to_write(
+    table: str, said: str, hint: str
+) -> None:
+    error = the_error(f"  a: {{{table}}}")
+    assert said in error.what
+    assert hint in (error.hint or "")
+
+
+def test_a_pivot_of_too_many_values_is_an_error_before_anything_runs() -> None:
+    jobs = _JOBS.replace("T: [1, 2]", "T: {from: 1, to: 201}")
+    text, place = unmarked(jobs + "  a: {of: sim, by: [d], pivot: «T}\n")
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY, file="study.yaml")
+    (error,) = caught.value.errors
+    assert str(error.where) == f"study.yaml:{place}"
+    assert "'T' has 201 values, and 'pivot' makes at most 200" in error.what
+    few = load_text(jobs + "  a: {of: sim(T < 100), by: [d], pivot: T}\n", REGISTRY)
+    assert len(few.tables["a"].values) == 99
+
+
+def test_a_value_that_the_pivot_does_not_have_is_a_warning() -> None:
+    table = f"  a: {{{_PIVOT}, x: 'E[3] - E[1]'}}}}\n"
+    assert "T has no value 3: 1, 2" in load_text(_JOBS + table, REGISTRY).warnings
+
+
+@pytest.mark.parametrize(
+    ("rule", "said", "hint"),
+    [
+        ("when: «mean.E where T == 1", "'when' has no such filter", "write mean.E(T == 1)"),
+        ("when: «mean.E[T == 1] > 2", "'when' has no such filter", "write mean.E(T == 1)"),
+        ("when: «mean.E(T = 1) > 2", "'when' has no such filter", "write mean.E(T == 1)"),
+        ("when: mean.E(«mean.T > 1) > 2", "a filter sees one job: 'mean.T' is a statistic", ""),
+        ("when: mean.E(«dur > 1) > 2", "'dur' is not known in the filter of 'mean.E'", ""),
+        ("when: count.done(«E > 1) > 2", "'E' is not known in the filter of 'count.done'", ""),
+        ("when: max.best.T(«x > 1) > 2", "'x' is not known in the filter of 'max.best.T'", ""),
+        ("when: «max.best.T(mean.d(T > 1) > 1) > 2", "a filter sees one job", ""),
+        ("when: metric(«\"mean.sim-E(T == 1)\") > 2", "takes no filter", "mean.E(T == 1)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_filter_of_a_rule_is_one_error_that_says_what_to_write(
+    rule: str, said: str, hint: str
+) -> None:
+    what, _, condition = rule.partition(": ")
+    rule = f"  - {{trigger: idle, name: sim, {what}: '{condition}', action: {{name: log, message: x}}}}\n"
+    if condition.startswith("«"):
+        rule = rule.replace("'«", "«'")
+    text, place = unmarked(_ruled(rule))
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY, file="study.yaml")
+    (error,) = caught.value.errors
+    assert said in error.what
+    assert hint in (error.hint or "")
+    assert str(error.where).startswith("study.yaml:")
+    assert error.where is not None
+    assert error.where.line == int(place.split(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said", "hint"),
+    [
+        ("best(«x > 1)", "'x' is not known in the filter of 'best'", ""),
+        ("«best where T > 1", "'rows' has no such filter", "write best(T > 1)"),
+        ("«bets(T > 1)", "no table 'bets'", "'best'"),
+        ("«best(T >", "'rows' does not parse", "best(CONDITION)"),
+    ],
+)
+def test_wrong_rows_are_one_error_that_says_what_to_write(rows: str, said: str, hint: str) -> None:
+    rule = f"  - {{trigger: idle, name: sim, action: {{name: submit, label: sim, rows: {rows}}}}}\n"
+    text, place = unmarked(_ruled(rule))
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY, file="study.yaml")
+    (error,) = caught.value.errors
+    assert said in error.what
+    assert hint in (error.hint or "")
+    assert str(error.where) == f"study.yaml:{place}"

@@ -56,8 +56,8 @@ def test_a_table_has_a_row_for_each_job_that_is_done_in_the_order_of_index() -> 
     story.play("sim.0", duration=2)
     story.play("sim.1", status=256)  # it fails
     assert _tables(story)["all"] == [
-        {"index": 0, "duration": 2.0, "attempt": 0, "T": 1},
-        {"index": 3, "duration": 4.0, "attempt": 0, "T": 2},
+        {"index": 0, "duration": 2.0, "attempt": 0, "replica": 0, "T": 1},
+        {"index": 3, "duration": 4.0, "attempt": 0, "replica": 0, "T": 2},
     ]
 
 

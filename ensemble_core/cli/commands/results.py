@@ -47,8 +47,11 @@ def results(
         if table not in tables:
             if_empty = "its file has no 'results:'; without a name there is a row for each job"
             raise no_such("the run", "table", table, [*tables, *generators], if_empty)
-        names, rows = tables[table].shown, engine.tables().shown(table)
+        found = engine.tables()
+        names, rows = found.columns(table), found[table]
         write_table(names, in_batches(names, rows), form, output)
+        if found.left_out(table):
+            print_warning(found.left_out(table))
         percent = tables[table].percent
         if percent is not None and not rows:
             print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")

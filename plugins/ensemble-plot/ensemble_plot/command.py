@@ -236,7 +236,8 @@ def _of_table(
         raise no_such("the run", "table", name, [*tables, *generators], if_empty)
     if parallel:
         raise click.UsageError("--parallel is for a generator's points, and this is a table")
-    return table_picture(name, tables[name], engine.tables().shown(name), title)
+    found = engine.tables()
+    return table_picture(name, tables[name], found[name], title, found.pivot_values(name))
 
 
 def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeline:

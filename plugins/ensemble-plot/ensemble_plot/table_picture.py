@@ -95,9 +95,14 @@ class TablePicture:
 
 
 def table_picture(
-    name: str, table: Any, rows: Sequence[Mapping[str, Any]], title: str | None
+    name: str,
+    table: Any,
+    rows: Sequence[Mapping[str, Any]],
+    title: str | None,
+    values: Sequence[Any] = (),
 ) -> TablePicture:
-    """The picture of a table. Raises :class:`UsageError` where it is not said what to draw, or
+    """The picture of a table, with a curve for each of these pivot values. Raises
+    :class:`UsageError` where it is not said what to draw, or
     there is nothing."""
     plot = table.plot
     if not plot:
@@ -121,27 +126,16 @@ def table_picture(
         )
     curves: list[Curve] = []
     for y in ys:
-        for values, found in groups.items():
-            shown = (
-                (n, f"{v:g}" if isinstance(v, float) else v)
-                for n, v in zip(others, values, strict=True)
-            )
-            label = ", ".join(f"{n} = {v}" for n, v in shown)
-            points = [row for row in found if row.get(x) is not None and _is_number(row.get(y))]
-            if all(_is_number(row[x]) for row in points):
-                points.sort(key=lambda row: float(row[x]))
-            error = errors.get(y)
-            curve = Curve(
-                y,
-                label,
-                [row[x] for row in points],
-                [float(row[y]) for row in points],
-                [float(row[error]) if _is_number(row.get(error)) else 0.0 for row in points]
-                if error
-                else [],
-            )
-            if points:
-                curves.append(curve)
+        for parameters, found in groups.items():
+            shown = [(n, v) for n, v in zip(others, parameters, strict=True)]
+            for column, pivot in _columns(table, y, values):
+                label = ", ".join(f"{n} = {_shown(v)}" for n, v in [*shown, *pivot])
+                error = errors.get(column, errors.get(y))
+                if error is not None and error in table.per_value:
+                    error += column.removeprefix(y)
+                curve = _curve(y, column, error, x, label, found)
+                if curve.xs:
+                    curves.append(curve)
     if not curves:
         raise UsageError(
             f"the table {name!r} has nothing to draw: no row has {x} and {' or '.join(ys)}",
@@ -149,6 +143,41 @@ def table_picture(
             code="nothing-to-draw",
         )
     return TablePicture(name, x, ys, tuple(curves), title)
+
+
+def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
+    """The columns that are drawn for ``y``, each with the pivot and its value, if it has one."""
+    if y not in table.per_value:
+        return [(y, [])]
+    names = table.expanded((y,), values)
+    return [(name, [(table.pivot, value)]) for name, value in zip(names, values, strict=True)]
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _curve(
+    y: str,
+    column: str,
+    error: str | None,
+    x: str,
+    label: str,
+    rows: Sequence[Mapping[str, Any]],
+) -> Curve:
+    """The curve of a column, of the rows that have a value of it."""
+    points = [row for row in rows if row.get(x) is not None and _is_number(row.get(column))]
+    if all(_is_number(row[x]) for row in points):
+        points.sort(key=lambda row: float(row[x]))
+    return Curve(
+        y,
+        label,
+        [row[x] for row in points],
+        [float(row[column]) for row in points],
+        [float(row[error]) if _is_number(row.get(error)) else 0.0 for row in points]
+        if error
+        else [],
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -1,0 +1,125 @@
+"""Filters: ``NAME(CONDITION)`` is NAME over the items for which CONDITION holds.
+
+A filtered name stands in formulas as one name with its condition in normal form
+(``mean.U(L == 16)``); this parses the condition and evaluates it. Used by the checks of the file,
+by the job table for statistics and counts, and by tables for jobs and rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ensemble_core.metrics.store import split_filter
+from ensemble_core.model import conditions
+from ensemble_core.model.compiler import refused
+from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import called
+from ensemble_core.model.jobs import Job
+
+__all__ = [
+    "ALL",
+    "ATTEMPT_NAMES",
+    "Filter",
+    "Spoken",
+    "attempt_fields",
+    "filter_of",
+    "filtered",
+    "spoken",
+]
+
+#: What comes before a name that is over everything, whatever the rule's instance or job is.
+ALL = "all."
+#: What every filter sees of a job, beside its parameters.
+ATTEMPT_NAMES = ("index", "replica", "attempt")
+
+
+class Spoken(NamedTuple):
+    """The parts of ``all.STAT.NAME(CONDITION)``: ``path`` is ``STAT.NAME``."""
+
+    whole: bool
+    path: str
+    condition: str
+
+
+def spoken(name: str) -> Spoken:
+    """Split a name into its parts.
+
+    >>> spoken("all.max.binder.T(gap > 0)")
+    Spoken(whole=True, path='max.binder.T', condition='gap > 0')
+    """
+    base, condition = split_filter(name)
+    return Spoken(base.startswith(ALL), base.removeprefix(ALL), condition)
+
+
+def attempt_fields(job: Job) -> dict[str, Any]:
+    """The fields of an attempt that filters see before it prints; parameters come first."""
+    own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
+    return {**own, **job.parameters}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed filter. ``names`` are those that it reads, ``not_nan`` those of which nan is as good
+    as no value: all but those that it asks whether they are nan."""
+
+    condition: Condition
+    names: tuple[str, ...]
+    not_nan: frozenset[str]
+
+    def passes(self, known: Mapping[str, Any]) -> bool:
+        """True if the condition holds. If something that it compares has no value or is nan, it
+        does not."""
+        for name in self.not_nan:
+            value = known.get(name)
+            if value is not None and value != value:
+                known = {**known, name: None}
+        return self.condition.evaluate(None, known, _no_metric) not in (None, False, 0)
+
+
+def _no_metric(path: str) -> None:
+    return None
+
+
+#: What people write who want ``NAME(CONDITION)``.
+_OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
+
+
+def filtered(text: str, key: str) -> tuple[str, str]:
+    """The name and the condition of ``NAME(CONDITION)``, the value of ``key``; the condition is
+    empty where there is none. Raises :class:`EnsembleError`.
+
+    >>> filtered("ising(T>2)", "of"), filtered("ising", "of")
+    (('ising', 'T > 2'), ('ising', ''))
+    """
+    otherwise = _OTHERWISE.fullmatch(text.strip())
+    if otherwise is not None:
+        better = f"{otherwise[1]}({otherwise[2] or otherwise[3]})"
+        raise refused(f"{key!r} has no such filter", f"write {better}")
+    name, bracket, inner = text.strip().partition("(")
+    if not bracket:
+        return name, ""
+    if not inner.endswith(")") or not inner[:-1].strip():
+        raise refused(f"{key!r} does not parse: {text!r}", f"write {name}(CONDITION)")
+    tree = filter_of(inner[:-1], key).condition.tree
+    assert tree is not None
+    return name, ast.unparse(tree)
+
+
+@lru_cache(maxsize=4096)
+def filter_of(text: str, key: str = "filter") -> Filter:
+    """The filter with this condition. Raises :class:`EnsembleError` if it is none."""
+    condition = conditions.parse(text, has_value=False, key=key)
+    conditions.check_nan(condition, ())
+    asked = {
+        part.id
+        for node in ast.walk(condition.tree or ast.Constant(0))
+        if isinstance(node, ast.Call) and called(node) in ("isnan", "isinf")
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name)
+    }
+    return Filter(condition, condition.spoken, frozenset(condition.names - asked))
