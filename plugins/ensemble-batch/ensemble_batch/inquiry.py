@@ -77,17 +77,17 @@ class Inquiry:
     def _ask_all(self) -> None:
         polled, hooks = self._polled, self._polled.hooks
         with polled.lock:
-            lives = {
-                life.queue_id: life for life in polled.lives.values() if life.queue_id is not None
-            }
+            lives = [life for life in polled.lives.values() if life.queue_id is not None]
+            ids = list(polled.by_id)
             asked = time.monotonic()
             polled.ask_at = asked + pace.between(hooks.poll)
         try:
-            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(list(lives))))}
+            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids)))}
             missing = [
                 id_
-                for id_, life in lives.items()
-                if (id_ not in rows or rows[id_].state == "over")
+                for id_ in ids
+                if (life := polled.by_id.get(id_)) is not None
+                and (id_ not in rows or rows[id_].state == "over")
                 and life.misses >= pace.MISSES - 1
                 and asked >= life.counts_at
             ]
@@ -106,10 +106,11 @@ class Inquiry:
         with polled.lock:
             polled.outlet.answered("ask")
             polled.read()  # what was written before the queue called them over
-            for id_, life in lives.items():
+            for life in lives:
                 if life.over:
                     continue
-                self._see(life, rows.get(id_), asked)
+                row = rows.get(life.queue_id or "") if polled.has_id(life) else None
+                self._see(life, row, asked)
                 if asked < life.counts_at and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
             if any(life.cancelled for life in polled.lives.values()):

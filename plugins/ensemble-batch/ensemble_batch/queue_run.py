@@ -91,11 +91,18 @@ class QueueRun:
         self.outlet.write(lambda: self.records.empty(path))
 
     def learn(self, life: JobLife, queue_id: str) -> None:
-        """The queue's id of a job."""
-        if life.queue_id is not None:
-            self.by_id.pop(life.queue_id, None)
+        """The queue's id of a job. A queue that crashed may give one away again: it is that of the
+        job which was handed in last."""
+        if life.queue_id is not None and self.has_id(life):
+            del self.by_id[life.queue_id]
         life.queue_id = queue_id
-        self.by_id[queue_id] = life
+        other = self.by_id.get(queue_id)
+        if other is None or other.handed_at <= life.handed_at:
+            self.by_id[queue_id] = life
+
+    def has_id(self, life: JobLife) -> bool:
+        """True if the queue means this job by its id."""
+        return life.queue_id is not None and self.by_id.get(life.queue_id) is life
 
     # -- what differs where jobs have a wrapper ------------------------------------------------
 
@@ -136,7 +143,7 @@ class QueueRun:
     def cancel(self, life: JobLife) -> None:
         """The run does not want this job any more."""
         life.cancelled = True
-        if life.queue_id is not None:
+        if life.queue_id is not None and self.has_id(life):
             self.cancels.setdefault(life.queue_id, 0.0)
 
     def bar(self, life: JobLife) -> bool:
@@ -181,8 +188,8 @@ class QueueRun:
         del self.lives[life.job]
         self.ids.discard(life.job)
         self.drops += 1
-        if life.queue_id is not None:
-            self.by_id.pop(life.queue_id, None)
+        if life.queue_id is not None and self.has_id(life):
+            del self.by_id[life.queue_id]
             if not life.cancelled:
                 self.cancels.pop(life.queue_id, None)
         sent = self.sent.get(life.key)

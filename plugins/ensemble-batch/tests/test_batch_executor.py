@@ -426,6 +426,28 @@ def test_a_job_that_was_told_as_lost_does_not_run_when_the_queue_starts_it_after
     assert ran(tmp_path) == 0
 
 
+def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """The queue crashed and forgot its newest job, which is lost and never runs."""
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        first = counted(session, tmp_path)
+        session.submit(first)
+        session.wait(lambda: "submit" in session.names(first), "submit")
+        forgotten = odd.batches.pop("0")
+        odd.auto = True
+        second = session.job("sh", "-c", "sleep 1", group="other")
+        session.submit(second)
+        session.wait_clean(first, second)
+        assert session.queue_id(first) == session.queue_id(second) == "0"
+        assert session.exception(first) == "lost"
+        assert session.context(second, "finish")["status"] == 0
+        assert "0" not in odd.ended
+        subprocess.run(["bash", forgotten.script], check=False)
+    assert ran(tmp_path) == 0
+
+
 def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
     odd: Odd, tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ class Watched:
 
     def taken(self) -> None:
         """The queue has taken the job."""
-        self.life.queue_id = "7"
+        self.run.learn(self.life, "7")
         self.life.counts_at = self.queue.now + pace.until_shown(self.queue.poll)
         self.life.arrived(self.queue.now)
         self.run.lives["a.0"] = self.life
@@ -135,7 +135,8 @@ def test_a_job_that_is_missed_later_does_not_hurry_the_verdict_on_an_earlier_one
     queue.gone_at = queue.now + 1.0
     watched.taken()
     other = JobLife("b.0", {}, watched.run.events)
-    other.queue_id, other.counts_at = "8", queue.now + pace.between(15.0) + 0.1
+    watched.run.learn(other, "8")
+    other.counts_at = queue.now + pace.between(15.0) + 0.1
     watched.run.lives["b.0"] = other
     assert watched.until(queue.now + 15.0) is not None
     assert other.misses == 2

@@ -82,6 +82,7 @@ class Telling(QueueExecutor):
         return [f"{name}-{place}" for place in range(size)] if found else None
 
     def end_jobs(self, ids: Collection[str]) -> None:
+        self.fault(self.instead, "end")
         self.ended += ids
         self.queue.tell(*(QueueJob(id_, "over", status=15) for id_ in ids))
 
@@ -283,6 +284,56 @@ def test_a_job_that_the_queue_has_lost_is_lost(queue: Queue, session: Session) -
     executor_of(session).leave.set()  # it tells no more, and begins again
     session.wait_clean(job)
     assert session.exception(job) == "lost"
+
+
+def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
+    queue: Queue, session: Session
+) -> None:
+    executor = executor_of(session)
+    submit = executor.submit_batch
+    executor.submit_batch = lambda batch: submit(batch) and ["7"]  # type: ignore[method-assign]
+    first, second = session.job("true"), session.job("true", group="other")
+    waiting(session, first)
+    waiting(session, second)
+    session.cancel(first)
+    queue.tell(QueueJob("7", "over", status=3 << 8))
+    executor.leave.set()  # it tells no more: it is asked
+    session.wait_clean(first, second)
+    assert session.context(second, "finish")["status"] == 3 << 8
+    assert session.exception(first) == "cancel"
+    assert executor.ended == []
+
+
+def test_a_queue_that_is_away_while_it_is_asked_or_told_to_cancel_is_tried_again(
+    queue: Queue, session: Session
+) -> None:
+    executor = executor_of(session)
+    away = CannotTake("no route to the queue")
+    job = session.job("true")
+    id_ = waiting(session, job)
+    executor.instead.update(ask=[away] * 3, end=[away] * 3)
+    session.cancel(job)
+    session.wait_clean(job)
+    assert session.exception(job) == "cancel"
+    assert executor.ended == [id_]
+    assert sum("does not take a cancel" in text for text in session.problems()) == 1
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_a_queue_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
+    queue: Queue, session: Session, off: float
+) -> None:
+    job = session.job("true")
+    id_ = waiting(session, job)
+    now = time.time()
+    wait_until(lambda: time.time() > now + 0.3)
+    queue.tell(QueueJob(id_, "over", status=0, began=now + off + 0.1, ended=now + off + 0.2))
+    session.wait_clean(job)
+    times = [event.timestamp for event in session.of(job)]
+    assert times == sorted(times)
+    named = {event.name: event.timestamp for event in session.of(job)}
+    assert named["finish"] - named["start"] == pytest.approx(0.1, abs=0.01)
+    assert session.misdated == []
 
 
 def test_what_was_not_told_is_asked_for_when_the_queue_tells_again(
