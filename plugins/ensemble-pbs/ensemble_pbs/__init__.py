@@ -86,7 +86,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
     return [
         ExecutorPlugin(
             name="pbs",
-            summary="Runs jobs on an OpenPBS or PBS Pro complex, in job arrays",
+            summary="Runs jobs on OpenPBS (run on 23.06.06) or PBS Pro (not yet run), as arrays",
             build=_build,
             capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
             options=OPTIONS,

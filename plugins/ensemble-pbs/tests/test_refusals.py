@@ -1,0 +1,57 @@
+"""What PBS's words for a failure mean: try again, wait for room, or never."""
+
+from __future__ import annotations
+
+import pytest
+from ensemble_batch import Batch, CannotTake, InvalidJob
+from ensemble_pbs import ensemble_executors
+from ensemble_pbs.executor import PBSExecutor
+
+from ensemble_core import ExecutorError, Job
+
+
+def error_of(said: str) -> ExecutorError:
+    """The error of a submit that PBS answers so."""
+    executor = PBSExecutor()
+    executor.command = lambda words, given=b"": (1, "", said)  # type: ignore[method-assign]
+    job = Job(id="t.0", group="t", index=0, command=("true",))
+    with pytest.raises(ExecutorError) as raised:
+        executor.submit_batch(Batch("ens_t", (job,), "script"))
+    return raised.value
+
+
+def test_a_server_that_is_away_is_asked_again() -> None:
+    error = error_of("qsub: cannot connect to server head (errno=111)")
+    assert isinstance(error, CannotTake)
+    assert (error.code, error.transient) == ("no-answer", True)
+    assert "qstat -B" in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state",
+        "qsub: Maximum number of jobs already in complex",
+    ],
+)
+def test_a_limit_on_the_number_of_jobs_is_waited_for(said: str) -> None:
+    error = error_of(said)
+    assert isinstance(error, CannotTake)
+    assert error.code == "full"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["qsub: Unknown queue", "qsub: would exceed limit on resource ncpus in queue workq"],
+)
+def test_what_pbs_will_never_take_fails_its_job_with_its_words(said: str) -> None:
+    error = error_of(said)
+    assert isinstance(error, InvalidJob)
+    assert not error.transient
+    assert said in str(error)
+
+
+def test_the_plugin_says_which_pbs_it_was_run_on() -> None:
+    (plugin,) = ensemble_executors()
+    assert "23.06.06" in plugin.summary
+    assert "PBS Pro (not yet run)" in plugin.summary
