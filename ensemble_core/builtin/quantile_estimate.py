@@ -8,6 +8,8 @@ it); river itself would bring scipy into every installation. Used by ``reducers`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = ["Interquartile", "MedianDeviation", "QuantileEstimate"]
 
 
@@ -18,63 +20,106 @@ class QuantileEstimate:
 
     def __init__(self, q: float) -> None:
         self._q = q
-        #: The value at each marker; how many values it should have up to itself, and how many it
-        #: has. Until there are five values, the heights are the values in order.
+        #: The value at each marker; until there are five values, the values in order.
         self._heights: list[float] = []
-        self._wanted = [1.0, 1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q, 5.0]
-        self._places = [1.0, 2.0, 3.0, 4.0, 5.0]
+        #: How many values there are up to each marker but the first, and how many there should be
+        #: up to each of the three in between.
+        self._places = (2.0, 3.0, 4.0, 5.0)
+        self._wanted = (1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q)
 
     def update(self, value: float) -> None:
-        heights, places, wanted = self._heights, self._places, self._wanted
-        if len(heights) < 5:
-            heights.append(value)
-            heights.sort()
-            return
-        if value < heights[1]:
-            above = 1
-            if value < heights[0]:
-                heights[0] = value
-        elif value < heights[3]:
-            above = 2 if value < heights[2] else 3
-        else:
-            above = 4
-            if value > heights[4]:
-                heights[4] = value
-        for marker in range(above, 5):
-            places[marker] += 1.0
-        q = self._q
-        wanted[1] += q / 2.0
-        wanted[2] += q
-        wanted[3] += (1.0 + q) / 2.0
-        for marker in (1, 2, 3):
-            ahead = wanted[marker] - places[marker]
-            if ahead >= 1.0:
-                if places[marker + 1] - places[marker] > 1.0:
-                    self._move(marker, 1)
-            elif ahead <= -1.0 and places[marker - 1] - places[marker] < -1.0:
-                self._move(marker, -1)
+        self.follow((value,))
 
-    def _move(self, marker: int, step: int) -> None:
-        """Move a marker by one place, along a parabola; along a line where that would pass a
-        neighbour."""
-        heights, places = self._heights, self._places
-        low, height, high = heights[marker - 1 : marker + 2]
-        before, place, after = places[marker - 1 : marker + 2]
-        left = (place - before + step) * (high - height) / (after - place)
-        right = (after - place - step) * (height - low) / (place - before)
-        moved = height + step / (after - before) * (left + right)
-        if not low < moved < high:
-            beyond = marker + step
-            moved = height + step * (heights[beyond] - height) / (places[beyond] - place)
-        heights[marker], places[marker] = moved, place + step
+    def update_all(self, values: Sequence[float]) -> None:
+        self.follow(values)
+
+    def follow(self, values: Sequence[float]) -> list[float]:
+        """Take these values, and return the estimate after each of them."""
+        found: list[float] = []
+        begun = len(self._heights)
+        for value in values[: 5 - begun] if begun < 5 else ():
+            self._heights.append(value)
+            self._heights.sort()
+            found.append(self.get())
+        if len(found) < len(values):
+            self._move_markers(values[len(found) :] if found else values, found)
+        return found
+
+    def _move_markers(self, values: Sequence[float], found: list[float]) -> None:
+        # Written out, marker by marker: with loops over the markers it takes twice as long.
+        h0, h1, h2, h3, h4 = self._heights
+        n1, n2, n3, n4 = self._places
+        w1, w2, w3 = self._wanted
+        q, half, more = self._q, self._q / 2.0, (1.0 + self._q) / 2.0
+        for value in values:
+            n4 += 1.0
+            if value < h1:
+                n1 += 1.0
+                n2 += 1.0
+                n3 += 1.0
+                if value < h0:
+                    h0 = value
+            elif value < h3:
+                n3 += 1.0
+                if value < h2:
+                    n2 += 1.0
+            elif value > h4:
+                h4 = value
+            w1 += half
+            w2 += q
+            w3 += more
+            ahead = w1 - n1
+            if ahead >= 1.0:
+                if n2 - n1 > 1.0:
+                    h1 = _moved(h0, h1, h2, 1.0, n1, n2, 1.0)
+                    n1 += 1.0
+            elif ahead <= -1.0 and n1 > 2.0:
+                h1 = _moved(h0, h1, h2, 1.0, n1, n2, -1.0)
+                n1 -= 1.0
+            ahead = w2 - n2
+            if ahead >= 1.0:
+                if n3 - n2 > 1.0:
+                    h2 = _moved(h1, h2, h3, n1, n2, n3, 1.0)
+                    n2 += 1.0
+            elif ahead <= -1.0 and n2 - n1 > 1.0:
+                h2 = _moved(h1, h2, h3, n1, n2, n3, -1.0)
+                n2 -= 1.0
+            ahead = w3 - n3
+            if ahead >= 1.0:
+                if n4 - n3 > 1.0:
+                    h3 = _moved(h2, h3, h4, n2, n3, n4, 1.0)
+                    n3 += 1.0
+            elif ahead <= -1.0 and n3 - n2 > 1.0:
+                h3 = _moved(h2, h3, h4, n2, n3, n4, -1.0)
+                n3 -= 1.0
+            found.append(h2)
+        self._heights = [h0, h1, h2, h3, h4]
+        self._places = n1, n2, n3, n4
+        self._wanted = w1, w2, w3
 
     def get(self) -> float:
         heights = self._heights
-        if self._places[4] > 5.0:
+        if self._places[3] > 5.0:
             return heights[2]
         if not heights:
             return 0.0
         return heights[min(int(len(heights) * self._q), len(heights) - 1)]
+
+
+def _moved(
+    low: float, height: float, high: float, before: float, place: float, after: float, step: float
+) -> float:
+    """The height of a marker that moves by ``step`` (1 or -1), along a parabola; along a line where
+    that would pass a neighbour. ``low`` and ``high`` are its neighbours' heights, ``before`` and
+    ``after`` their places."""
+    left = (place - before + step) * (high - height) / (after - place)
+    right = (after - place - step) * (height - low) / (place - before)
+    moved = height + step / (after - before) * (left + right)
+    if low < moved < high:
+        return moved
+    if step > 0.0:
+        return height + step * (high - height) / (after - place)
+    return height + step * (low - height) / (before - place)
 
 
 class Interquartile:
@@ -86,8 +131,11 @@ class Interquartile:
         self._lower, self._upper = QuantileEstimate(0.25), QuantileEstimate(0.75)
 
     def update(self, value: float) -> None:
-        self._lower.update(value)
-        self._upper.update(value)
+        self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        self._lower.update_all(values)
+        self._upper.update_all(values)
 
     def get(self) -> float:
         return self._upper.get() - self._lower.get()
@@ -103,8 +151,13 @@ class MedianDeviation:
         self._median, self._distance = QuantileEstimate(0.5), QuantileEstimate(0.5)
 
     def update(self, value: float) -> None:
-        self._median.update(value)
-        self._distance.update(abs(value - self._median.get()))
+        self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        medians = self._median.follow(values)
+        self._distance.update_all(
+            [abs(value - median) for value, median in zip(values, medians, strict=True)]
+        )
 
     def get(self) -> float:
         return self._distance.get()

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ensemble_core.metrics.series import Statistic
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
@@ -174,10 +173,10 @@ class ExactFirst:
 
     __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
 
-    def __init__(self, estimate: Callable[[], Statistic], reduce: Reduce) -> None:
+    def __init__(self, estimate: Callable[[], Any], reduce: Reduce) -> None:
         self._estimate = estimate
         self._reduce = reduce
-        self._model: Statistic | None = None
+        self._model: Any = None
         #: The values as they came, for an estimate depends on that; and in order, as far as read.
         self._kept: list[float] = []
         self._ordered: list[float] = []
@@ -195,13 +194,12 @@ class ExactFirst:
                 return
             self._model = self._estimate()
             values, self._kept, self._ordered = self._kept, [], []
-        update = self._model.update
-        for value in values:
-            update(value)
+        self._model.update_all(values)
 
     def get(self) -> float | None:
         if self._model is not None:
-            return self._model.get()
+            estimate: float = self._model.get()
+            return estimate
         kept, ordered = self._kept, self._ordered
         if len(ordered) + 1 == len(kept):
             insort(ordered, kept[-1])
