@@ -10,22 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.builtin.learning_algorithms import LEARNING, after_each
+from ensemble_core.builtin.learning_algorithms import AT_ONCE, GROUPS, LEARNING, after_each
 from ensemble_core.builtin.scaling import SCALING_OPTIONS, scaling
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
 
 __all__ = ["ensemble_algorithms"]
 
-_GROUPS = {
-    "description": "The job groups whose jobs are submitted.",
-    "type": "array",
-    "minItems": 1,
-    "items": {"description": "A job group.", "type": "string"},
-    "x-ensemble": "group",
-}
 _SEED = {"description": "What a random order is drawn by.", "type": "integer", "default": 0}
-_AT_ONCE = {"description": "Jobs at a time.", "type": "integer", "minimum": 1}
 
 
 def _sum(groups: Sequence[str], form: str) -> str:
@@ -184,7 +176,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
         build=_demand,
         options=_schema(
             ["groups"],
-            groups=_GROUPS,
+            groups=GROUPS,
             order={
                 "description": "Which jobs are submitted first; see the action submit-next.",
                 "enum": ["given", "random", "ascending", "descending", "shortest", "longest"],
@@ -214,8 +206,8 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
         build=_random,
         options=_schema(
             ["groups", "at_once"],
-            groups=_GROUPS,
-            at_once=_AT_ONCE,
+            groups=GROUPS,
+            at_once=AT_ONCE,
             seed=_SEED,
             scale={
                 "description": "Whether the cluster is fitted to the queue, as in workload-demand.",
@@ -235,7 +227,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
             ["group", "successes"],
             group={"description": "The job group.", "type": "string", "x-ensemble": "group"},
             successes={"description": "So many end the run.", "type": "integer", "minimum": 1},
-            at_once={**_AT_ONCE, "default": 1},
+            at_once={**AT_ONCE, "default": 1},
             valid={
                 "description": "What must hold of a job that succeeded so that it counts: a "
                 "condition over its end, for example last.energy < 0.",

@@ -4,65 +4,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 from ensemble_core.plugin.hookspecs import GeneratorPlugin, hookimpl
-
-if TYPE_CHECKING:
-    from ensemble_core.model.generators import Generator, Vocs
 
 __all__ = ["ensemble_generators"]
 
 _SEED = {"description": "What points are drawn by.", "type": "integer", "minimum": 0, "default": 0}
 
 
-def _grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    from ensemble_core.builtin.numbered_points import grid
+def _later(module: str, function: str) -> Callable[..., Any]:
+    """A function of this module here, which is imported once the function is called."""
 
-    return grid(vocs, options)
+    def called(*given: Any) -> Any:
+        return getattr(import_module(f"ensemble_core.builtin.{module}"), function)(*given)
 
-
-def _check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    from ensemble_core.builtin.numbered_points import check_grid
-
-    check_grid(vocs, options)
+    return called
 
 
-def _random(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    from ensemble_core.builtin.numbered_points import random_points
-
-    return random_points(vocs, options)
-
-
-def _sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    from ensemble_core.builtin.numbered_points import sobol
-
-    return sobol(vocs, options)
-
-
-def _latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    from ensemble_core.builtin.numbered_points import latin_hypercube
-
-    return latin_hypercube(vocs, options)
-
-
-def _check_scipy(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    from ensemble_core.builtin.numbered_points import check_scipy
-
-    check_scipy()
-
-
-def _nelder_mead(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    from ensemble_core.builtin.nelder_mead import NelderMead
-
-    return NelderMead(vocs, options)
-
-
-def _check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    from ensemble_core.builtin.nelder_mead import check_start
-
-    check_start(vocs, options)
+_points = partial(_later, "numbered_points")
 
 
 @hookimpl
@@ -71,8 +34,8 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     yield GeneratorPlugin(
         name="grid",
         summary="every combination of the variables' values, the last variable the fastest",
-        build=_grid,
-        check=_check_grid,
+        build=_points("grid"),
+        check=_points("check_grid"),
         finite=lambda options: True,
         options={
             "type": "object",
@@ -89,14 +52,14 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     yield GeneratorPlugin(
         name="random",
         summary="points drawn at random",
-        build=_random,
+        build=_points("random_points"),
         options={"type": "object", "properties": {"seed": _SEED}},
     )
     yield GeneratorPlugin(
         name="sobol",
         summary="a Sobol' sequence: points that fill the space evenly, however many are taken",
-        build=_sobol,
-        check=_check_scipy,
+        build=_points("sobol"),
+        check=_points("check_scipy"),
         options={
             "type": "object",
             "properties": {
@@ -112,8 +75,8 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     yield GeneratorPlugin(
         name="latin-hypercube",
         summary="so many points, one in each of as many equal shares of every variable",
-        build=_latin_hypercube,
-        check=_check_scipy,
+        build=_points("latin_hypercube"),
+        check=_points("check_scipy"),
         finite=lambda options: True,
         options={
             "type": "object",
@@ -132,8 +95,8 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     yield GeneratorPlugin(
         name="nelder-mead",
         summary="a simplex that goes downhill to a minimum near its start, without derivatives",
-        build=_nelder_mead,
-        check=_check_start,
+        build=_later("nelder_mead", "NelderMead"),
+        check=_later("nelder_mead", "check_start"),
         finite=lambda options: True,
         options={
             "type": "object",

@@ -14,7 +14,16 @@ from typing import Any
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 
-__all__ = ["LEARNING", "after_each"]
+__all__ = ["AT_ONCE", "GROUPS", "LEARNING", "after_each"]
+
+GROUPS = {
+    "description": "The job groups whose jobs are submitted.",
+    "type": "array",
+    "minItems": 1,
+    "items": {"description": "A job group.", "type": "string"},
+    "x-ensemble": "group",
+}
+AT_ONCE = {"description": "Jobs at a time.", "type": "integer", "minimum": 1}
 
 _QUANTILE = re.compile(r"p[0-9]{1,2}")
 _SAMPLES = {
@@ -116,13 +125,10 @@ def _runtime_options() -> dict[str, Any]:
         "required": ["groups", "at_once"],
         "properties": {
             "groups": {
+                **GROUPS,
                 "description": "The job groups, each a category of jobs that run about as long.",
-                "type": "array",
-                "minItems": 1,
-                "items": {"description": "A job group.", "type": "string"},
-                "x-ensemble": "group",
             },
-            "at_once": {"description": "Jobs at a time.", "type": "integer", "minimum": 1},
+            "at_once": AT_ONCE,
             "samples": _SAMPLES,
             "statistic": {
                 "description": "What is compared of a group's durations: mean, median, max, p90 …",

@@ -123,7 +123,7 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 _BLOCK = 256
 
 
-def check_scipy() -> None:
+def check_scipy(*_: object) -> None:
     """Check that scipy is installed, which not every user has."""
     if importlib.util.find_spec("scipy") is None:
         raise EnsembleError(

@@ -133,7 +133,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         about="run",
     )
     jobs = {event: f"a job's event {event!r} of Flux RFC 21" for event in RFC21_EVENTS}
-    for what, summary in {**jobs, **_STATES, **_OUTCOMES}.items():
+    for what, summary in {**jobs, **_STATES, **_OUTCOMES, **_OVER}.items():
         name = f"job-{what}"
         yield TriggerPlugin(
             name=name,
@@ -141,15 +141,6 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
             build=_on(name),
             name_means="group",
             fields=_CONTEXTS.get(what, frozenset()),
-            about=_ABOUT.get(what, "job"),
-        )
-    for what, summary in _OVER.items():
-        name = f"job-{what}"
-        yield TriggerPlugin(
-            name=name,
-            summary=summary,
-            build=_on(name),
-            name_means="group",
             about=_ABOUT.get(what, "job"),
         )
     yield TriggerPlugin(

@@ -13,6 +13,7 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
 from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import Location, UsageError
 
@@ -23,7 +24,8 @@ __all__ = [
     "AGAIN",
     "given_values",
     "request",
-    "switch_rules",
+    "say",
+    "switch_command",
     "wait_until_left",
 ]
 
@@ -41,13 +43,8 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
         decided = ask(folder, action, asker())
-    if as_json:
-        click.echo(to_json({"tag": folder.name, "decided": decided}))
-    else:
-        for line in map(_said, decided):
-            click.echo(printable(line))
-        if not decided:
-            click.echo("nothing was done")
+    lines = [printable(_said(decision)) for decision in decided] or ["nothing was done"]
+    say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))
     return 0 if any(one["type"] != "log" for one in decided) else 1
 
 
@@ -93,8 +90,24 @@ def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[s
     return found
 
 
-def switch_rules(
-    word: str, run: str, rules: Sequence[str], state: str | None, as_json: bool
-) -> int:
-    """``enable`` or ``disable`` these rules."""
-    return request(run, state, as_json, {"name": word, "rules": list(rules)})
+def switch_command(word: str, way: str) -> click.Command:
+    """The command ``enable`` or ``disable``; ``way`` is ``on`` or ``off``."""
+
+    @click.command(
+        word,
+        help=f"Switch rules of a run under way {way}, as the action '{word}' of a rule does.\n\n"
+        "The run's journal keeps who asked for it: 'ensemble events' and 'ensemble why' show it.",
+    )
+    @run_argument
+    @click.argument("rules", metavar="RULE...", nargs=-1, required=True)
+    @state_option
+    @json_option
+    def switch(run: str, rules: tuple[str, ...], state: str | None, as_json: bool) -> int:
+        return request(run, state, as_json, {"name": word, "rules": list(rules)})
+
+    return switch
+
+
+def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
+    """Print what became of a request: a text for people, or with ``--json`` the data."""
+    click.echo(to_json(told) if as_json else text)

@@ -24,6 +24,7 @@ from ensemble_core.display.text_style import (
     format_time,
     is_terminal,
     print_line,
+    print_table,
     printable,
     style_of,
 )
@@ -249,9 +250,7 @@ def _show(
         rest += max(0, len(batch[0]) - room) if batch else 0
     lines = aligned(names, shown, times)
     look = style_of(sys.stdout)
-    print_line(look.paint(lines[0], "bold"))
-    for line in lines[1:]:
-        print_line(line)
+    print_table(lines, look)
     if rest:
         print_line(f"{look.ellipsis} {rest:,} more; --csv has them all")
 

@@ -27,6 +27,7 @@ __all__ = [
     "in_one_line",
     "is_terminal",
     "print_line",
+    "print_table",
     "printable",
     "shorten",
     "style_of",
@@ -214,6 +215,13 @@ def encodable(text: str, stream: TextIO) -> str:
 def print_line(text: str) -> None:
     """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
     sys.stdout.write(encodable(text, sys.stdout) + "\n")
+
+
+def print_table(lines: Sequence[str], look: TextStyle) -> None:
+    """Print the lines of a table on stdout, the first as its heading."""
+    print_line(look.paint(lines[0], "bold"))
+    for line in lines[1:]:
+        print_line(line)
 
 
 def close_quietly(stream: TextIO) -> None:

@@ -16,34 +16,18 @@ from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from importlib import import_module
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from ensemble_core.engine import (
-    budget,
-    done_jobs,
-    foreign_jobs,
-    gauges,
-    generator_state,
-    group_state,
-    job_table,
-    rate_limit,
-    records,
-    rule_index,
-    rule_set,
-    silence,
-    timers,
-)
-from ensemble_core.engine import state as engine_state
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
 from ensemble_core.engine.table_rows import TableCache
-from ensemble_core.metrics import series, store
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
-from ensemble_core.model import conditions, decisions, events, generators, jobs, sweeps
+from ensemble_core.model import conditions
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.expressions import Formula, expression
@@ -56,35 +40,15 @@ __all__ = ["FORMAT", "dump", "load"]
 FORMAT = 20
 
 #: What a state is made of: the classes of these modules, by name.
+_MODULES = (
+    "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
+    "engine.generator_state engine.group_state engine.job_table engine.rate_limit engine.records "
+    "engine.rule_index engine.rule_set engine.silence engine.timers metrics.series metrics.store "
+    "model.decisions model.events model.generators model.jobs model.sweeps"
+)
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
-    for module in (
-        *(
-            budget,
-            done_jobs,
-            engine_state,
-            foreign_jobs,
-            gauges,
-            generator_state,
-            group_state,
-            job_table,
-            rate_limit,
-            records,
-            rule_index,
-        ),
-        *(
-            rule_set,
-            silence,
-            timers,
-            series,
-            store,
-            decisions,
-            events,
-            generators,
-            jobs,
-            sweeps,
-        ),
-    )
+    for module in (import_module(f"ensemble_core.{each}") for each in _MODULES.split())
     for name, found in vars(module).items()
     if isinstance(found, type)
     and found.__module__ == module.__name__

@@ -12,7 +12,7 @@ import click
 from ensemble_core.cli.commands.plugins import describe
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins, plugin_option
-from ensemble_core.display.text_style import format_table, printable, style_of
+from ensemble_core.display.text_style import format_table, print_table, printable, style_of
 from ensemble_core.plugin.validation import plain
 
 __all__ = ["algorithms"]
@@ -36,10 +36,7 @@ def list_algorithms(plugins: tuple[str, ...], as_json: bool) -> None:
         return
     rows = [("algorithm", "what it does")]
     rows += [(name, printable(record.summary)) for name, record in found]
-    lines, look = format_table(rows), style_of(sys.stdout)
-    click.echo(look.paint(lines[0], "bold"), color=look.color)
-    for line in lines[1:]:
-        click.echo(line)
+    print_table(format_table(rows), style_of(sys.stdout))
 
 
 def _described(registry: Any, name: str, record: Any) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ensemble_core.cli.asking import wait_until_left
+from ensemble_core.cli.asking import say, wait_until_left
 from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.executor_flags import CommandWithFlags
-from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
@@ -49,9 +48,6 @@ def cancel(
     left, this command takes the run up itself and cancels what its queue still has of it.
     """
 
-    def say(told: dict[str, object], text: str) -> None:
-        click.echo(to_json(told) if as_json else text)
-
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     if leave and lock.controller() is None:
@@ -64,7 +60,7 @@ def cancel(
         info = look(folder)
         if info.state == "ended":
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
-            say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
+            say(as_json, {"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
         stop = StopRequested(0.0, f"cancelled by {asker()}")
         display = Display(as_json=as_json)
@@ -76,11 +72,15 @@ def cancel(
             if not ended:
                 raise
             said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"
-            say({"tag": folder.name, "state": "unreadable", "ended": ended}, said)
+            say(as_json, {"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
     leave_word(folder, *((STOP, LEAVE) if leave else (STOP,)))
     if not wait:
-        say({"tag": folder.name, "state": "stopping"}, f"run {folder.name} was told to stop")
+        say(
+            as_json,
+            {"tag": folder.name, "state": "stopping"},
+            f"run {folder.name} was told to stop",
+        )
         return 0
     wait_until_left(lock)
     info = look(folder)
@@ -96,5 +96,5 @@ def cancel(
             f"the controller of run {folder.name} has gone before the run had ended; "
             f"'ensemble cancel {folder.name}' cancels what is left of it"
         )
-    say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
+    say(as_json, {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
     return 0 if leave or info.state == "ended" else 1

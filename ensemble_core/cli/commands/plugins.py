@@ -13,7 +13,13 @@ from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.main import COMMANDS
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.cli.plugin_commands import find_commands, listed_commands
-from ensemble_core.display.text_style import TextStyle, format_table, printable, style_of
+from ensemble_core.display.text_style import (
+    TextStyle,
+    format_table,
+    print_table,
+    printable,
+    style_of,
+)
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.plugin.validation import plain
@@ -62,9 +68,8 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
             rows.append((*(first if number == 0 else ("", "", "")), printable(text)))
             broken.append(plugin.error is not None)
     lines = format_table([tuple(printable(cell) for cell in row) for row in rows])
-    click.echo(look.paint(lines[0], "bold"), color=look.color)
-    for line, bad in zip(lines[1:], broken[1:], strict=True):
-        click.echo(look.paint(line, "bad") if bad else line, color=look.color)
+    shown = zip(lines, broken, strict=True)
+    print_table([look.paint(line, "bad") if bad else line for line, bad in shown], look)
     said = {f"{plugin} is broken and left out: {plugin.error}" for plugin in registry.broken}
     for text in warnings:
         if text not in said:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from ensemble_core.cli.asking import AGAIN, wait_until_left
+from ensemble_core.cli.asking import AGAIN, say, wait_until_left
 from ensemble_core.cli.executor_flags import CommandWithFlags
-from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.requests import asker, leave_word
@@ -49,7 +48,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
         leave_word(folder, HALT)
     if held and not wait:
         told = {"tag": folder.name, "state": "stopping"}
-        click.echo(to_json(told) if as_json else f"run {folder.name} was told to stop")
+        say(as_json, told, f"run {folder.name} was told to stop")
         return 0
     wait_until_left(lock)
     info = look(folder)
@@ -58,10 +57,10 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
         info = look(folder)
     found = {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}
     if not cancel_jobs or _none_left(info):
-        click.echo(to_json(found) if as_json else _said(info, held))
+        say(as_json, found, _said(info, held))
         return 0
     said = f"run {info.tag} is {info.state}, and may have jobs in its queue yet"
-    click.echo(to_json({**found, "left": True}) if as_json else said)
+    say(as_json, {**found, "left": True}, said)
     return AGAIN
 
 
