@@ -65,7 +65,9 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
          "drains": 4,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
-QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a", "flux": "flux uptime"}
+QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a",
+          # Always the stand-in: whose cluster a kubeconfig names is not for this to use.
+          "kubernetes": "false", "flux": "flux uptime"}  # fmt: skip
 #: The exit code where a queue is not there.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
@@ -74,6 +76,7 @@ OPTIONS = {
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
     "gridengine": ["--", "-o", "poll=1", "-o", "environment=smp"],
     "pbs": ["--", "-o", "poll=1"],
+    "kubernetes": ["--", "-o", "image=registry.example/work:1"],
     "power": ["--cuts", "50"],
     "stops": ["--", "--slots", "4"],
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
@@ -250,10 +253,11 @@ def main() -> int:
         "--executor",
         choices=[*PROGRAMS, "local", *QUEUES, "queues"],
         default="file",
-        help="a queue that is a file (default), this machine, the Slurm, Grid Engine or Flux "
-        "around, or one that is begun for it; queues: each of these four in turn, so many rounds "
-        "on each, passing over what is not there; power: power cuts of this machine, 50 in each "
-        "round; hostile: a queue that tells rubbish; wire: calls of a service that are nearly "
+        help="a queue that is a file (default), this machine, the Slurm, Grid Engine, PBS or Flux "
+        "around, or one that is begun for it, as the stand-in for Kubernetes is; queues: each of "
+        "these in turn, so many rounds on each, passing over what is not there; power: power cuts "
+        "of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
+        "calls of a service that are nearly "
         "right; stops: runs that are stopped by signals and resumed, on this machine or on a Slurm "
         "or Flux; studies: each study of examples/, in full and killed, against its figure; "
         "use-cases: the use cases likewise; algorithms: runs with algorithms, of a plugin that is "

@@ -96,7 +96,8 @@ job.command job.environment job.environment_from job.executor job.name job.obser
   job.observe.key-value.fields job.observe.key-value.path job.observe.lammps.columns
   job.observe.lammps.log job.observe.regex.fields job.observe.regex.path job.options.flux.attributes
   job.options.flux.bank job.options.flux.queue job.options.flux.shell job.options.gridengine.project
-  job.options.gridengine.queue job.options.gridengine.resources job.options.local
+  job.options.gridengine.queue job.options.gridengine.resources
+  job.options.kubernetes.container job.options.kubernetes.image job.options.kubernetes.pod job.options.local
   job.options.minicluster job.options.pbs.account job.options.pbs.project job.options.pbs.queue
   job.options.pbs.resources job.options.remote job.options.slurm.account job.options.slurm.constraint
   job.options.slurm.gres job.options.slurm.licenses job.options.slurm.mem

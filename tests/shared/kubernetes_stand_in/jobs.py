@@ -36,10 +36,12 @@ class JobController:
         self._failed: dict[str, set[str]] = {}
         self._done: dict[str, dict[str, int]] = {}
         self._terminating: dict[tuple[str, str], float] = {}
+        self._owned: dict[str, list[Object]] = {}
 
     def look(self, jobs: Iterable[Object]) -> None:
         """Bring these Jobs on."""
         self._count()
+        self._owned = self._store.owned(self._pods)
         for job in jobs:
             with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
                 self._bring_on(job)
@@ -69,6 +71,8 @@ class JobController:
         uid, spec = job["metadata"]["uid"], job["spec"]
         indexed = spec.get("completionMode") == "Indexed"
         size = spec.get("completions", 1) if indexed else 1
+        if "deletionTimestamp" in job["metadata"]:
+            return
         done = set(self._done.get(uid, {}).values()) & set(range(size))
         failed = len(self._failed.get(uid, ()))
         status = job.get("status", {})
@@ -88,15 +92,15 @@ class JobController:
                 self._jobs, job["metadata"]["namespace"], {**job, "status": {**status, **new}},
                 part="status",
             )  # fmt: skip
-        self._pods_of(job, size, done, over=bool(new.get("conditions")))
+        over = bool(new.get("conditions")) or spec.get("suspend", False)
+        self._pods_of(job, size, done, over=over)
 
     def _pods_of(self, job: Object, size: int, done: set[int], *, over: bool) -> None:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         active = {
             pod["metadata"]["name"]: int(pod["metadata"].get("labels", {}).get(INDEX, 0))
-            for pod in self._store.all(self._pods, namespace)
-            if _owner(pod) == job["metadata"]["uid"]
-            and "deletionTimestamp" not in pod["metadata"]
+            for pod in self._owned.get(job["metadata"]["uid"], ())
+            if "deletionTimestamp" not in pod["metadata"]
             and pod.get("status", {}).get("phase") not in _OVER
         }
         for pod, index in active.items():
@@ -142,6 +146,7 @@ def _pod(job: Object, name: str, index: int) -> Object:
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name}
     owner |= {"uid": job["metadata"]["uid"], "controller": True}
     labels = {**template.get("metadata", {}).get("labels", {}), "job-name": name}
+    labels["batch.kubernetes.io/job-name"] = name
     spec = dict(template["spec"])
     generated = f"{name}-"
     if job["spec"].get("completionMode") == "Indexed":

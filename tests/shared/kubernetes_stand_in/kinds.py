@@ -66,7 +66,7 @@ BUILT_IN = (
         "v1",
         "pods",
         "Pod",
-        subresources={"status": {}, "binding": {}},
+        subresources={"status": {}, "binding": {}, "log": {}},
         fields=("status.phase", "spec.nodeName"),
         categories=_ALL,
     ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -151,7 +152,7 @@ class _Api:
                 return found
         except urllib.error.HTTPError as error:
             raise LookupError(f"{method} {path}: {error.code} {error.read()[:300]!r}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise LookupError(f"{method} {path}: {error}") from None
 
 

@@ -153,7 +153,7 @@ class Player:
             for found in self._store.all(self._deployments):
                 with contextlib.suppress(Refusal):
                     self._deploy(found)
-            jobs = self._store.all(self._jobs)
+            jobs = self._store.all(self._jobs, only=_unfinished)
             self._controller.look(each for each in jobs if not _is_minicluster(each))
             for pod in self._store.all(self._pods) if self._plays_pods else ():
                 begun = pod.get("status", {}).get("phase", "Pending") != "Pending"
@@ -250,6 +250,10 @@ class Player:
             for pod in there
             for each in pod.get("status", {}).get("conditions", ())
         )
+
+
+def _unfinished(job: Object) -> bool:
+    return not job.get("status", {}).get("conditions")
 
 
 def _is_minicluster(job: Object) -> bool:

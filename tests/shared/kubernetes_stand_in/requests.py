@@ -93,6 +93,8 @@ class Requests:
             if strict and not at.subresource:
                 _check_fields(at.kind, body)
             return 201, self._create(at, body, query.get("fieldManager", ""))
+        if not at.name and method == "DELETE":
+            return 200, self._delete_all(at, query, body)
         if not at.name:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         if at.subresource == "scale":
@@ -171,6 +173,14 @@ class Requests:
                 body["metadata"]["managedFields"] = owned_by(manager, body)
         return self._store.create(at.kind, at.namespace, body)
 
+    def _delete_all(self, at: Target, query: dict[str, str], body: Body) -> Object:
+        """Delete what a selector matches, one after the other."""
+        found = self._list(at, {**query, "limit": ""})
+        for each in found["items"]:
+            one = Target(at.kind, at.namespace, each["metadata"]["name"], "")
+            self._delete(one, query, body)
+        return found
+
     def _delete(self, at: Target, query: dict[str, str], body: Body) -> Object:
         wanted = body.get("preconditions") or {} if isinstance(body, dict) else {}
         with self._store.changed:
@@ -187,6 +197,8 @@ class Requests:
             if at.kind.plural == "pods" and seconds is not None and int(seconds) == 0:
                 self._store.delete_now(at.kind, at.namespace, at.name)
                 found: Object = {"metadata": {}}
+            elif (said or query.get("propagationPolicy")) == "Foreground":
+                found = self._store.delete_foreground(at.kind, at.namespace, at.name)
             else:
                 found = self._store.delete(at.kind, at.namespace, at.name)
         if "deletionTimestamp" in found["metadata"]:

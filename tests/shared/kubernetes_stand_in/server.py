@@ -29,7 +29,7 @@ from .tables import as_table, wants_table
 
 #: Given a request's method and path: ``None``, or what to answer instead (status, text), or the
 #: seconds to hang before nothing is answered at all. ``"drop"`` breaks the connection once the
-#: request has been carried out.
+#: request has been carried out, ``"cut"`` in the middle of its answer.
 Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
 
 
@@ -54,6 +54,10 @@ class Cluster:
         #: Called after a request was carried out and before it is answered: for answers that are
         #: late.
         self.afterwards: Callable[[str, str], None] = lambda method, path: None
+        #: Where a node keeps the log of a pod; ``None`` if it has none.
+        self.logs: Callable[[str, str], Path | None] = lambda namespace, pod: None
+        #: Has the ``query`` and the ``headers`` of the request that a thread of the server is at.
+        self.asked = threading.local()
         #: Every request, with the path.
         self.log: list[tuple[str, str]] = []
         self.token = self.access.token(ADMIN)
@@ -162,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
         self.cluster.log.append((self.command, parts.path))
+        self.cluster.asked.query = dict(parse_qsl(parts.query))
+        self.cluster.asked.headers = self.headers
         trouble = self.cluster.trouble(self.command, parts.path)
         if isinstance(trouble, float):
             self.cluster.stopping.wait(trouble)
@@ -180,6 +186,11 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             return
         if trouble == "drop":
+            self.close_connection = True
+            return
+        if trouble == "cut":
+            text = json.dumps(answer[1]).encode()
+            self._send(answer[0], text, "application/json", cut=len(text) // 2)
             self.close_connection = True
             return
         self._send(answer[0], json.dumps(answer[1]).encode(), "application/json")
@@ -207,6 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
         if allowed == "watch":
             self._watch(at, query)
             return None
+        if at.subresource == "log":
+            self._log(at, query)
+            return None
         if query.get("dryRun") != "All":
             cluster.meanwhile(self.command, path)
         answer = cluster.requests.answer(self.command, at, query, body, content_type)
@@ -215,12 +229,46 @@ class _Handler(BaseHTTPRequestHandler):
             return answer[0], as_table(at.kind, answer[1])
         return answer
 
-    def _send(self, status: int, text: bytes, content_type: str) -> None:
+    def _send(self, status: int, text: bytes, content_type: str, cut: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(text[:cut])
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def _log(self, at: Target, query: dict[str, str]) -> None:
+        """The log of a pod's container as its node has it, from the beginning; with ``follow`` until
+        the container has ended."""
+        store = self.cluster.store
+        name = query.get("container") or "?"
+
+        def state() -> dict[str, Any]:
+            pod = store.get(at.kind, at.namespace, at.name)
+            known = pod.get("status", {}).get("containerStatuses", ())
+            return next((each["state"] for each in known if each["name"] == name), {})
+
+        path = self.cluster.logs(at.namespace, at.name)
+        if path is None or not {"running", "terminated"} & state().keys():
+            why = f'container "{name}" in pod "{at.name}" is waiting to start: ContainerCreating'
+            raise Refusal(400, why)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with path.open("rb") as file:
+            while not self.cluster.stopping.is_set():
+                try:
+                    ended = "running" not in state()
+                except Refusal:
+                    ended = True
+                while piece := file.read(65536):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                if ended or query.get("follow") not in ("1", "true", "True"):
+                    break
+                self.cluster.stopping.wait(0.05)
+        self.wfile.write(b"0\r\n\r\n")
 
     # -- watches -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import marshal
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -28,6 +28,7 @@ Key = tuple[str, str, str, str]  # group, plural, namespace, name
 _FIRST_VERSION = 1000
 #: Bytes of an object's annotations.
 _ANNOTATIONS = 256 * 1024
+_FOREGROUND = "foregroundDeletion"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
@@ -73,17 +74,30 @@ class Store:
                 raise not_found(kind.plural, kind.group, name)
             return copied(found)
 
-    def all(self, kind: Kind, namespace: str = "") -> list[Object]:
-        """Every object of a kind, of one namespace or of all."""
+    def all(
+        self,
+        kind: Kind,
+        namespace: str = "",
+        only: Callable[[Object], bool] = lambda found: True,
+    ) -> list[Object]:
+        """Every object of a kind, of one namespace or of all; ``only`` those."""
         with self.changed:
-            return [
-                copied(found)
-                for _, found in sorted(
-                    (key, found)
-                    for key, found in self._objects.items()
-                    if key[:2] == (kind.group, kind.plural) and namespace in ("", key[2])
-                )
+            found = [
+                (key, each)
+                for key, each in self._objects.items()
+                if key[:2] == (kind.group, kind.plural) and namespace in ("", key[2]) and only(each)
             ]
+            return [copied(each) for _, each in sorted(found, key=lambda item: item[0])]
+
+    def owned(self, kind: Kind) -> dict[str, list[Object]]:
+        """Every object of a kind by the uid of its owners, as it is kept: not to be changed."""
+        found: dict[str, list[Object]] = {}
+        with self.changed:
+            for (group, plural, *_), each in self._objects.items():
+                if (group, plural) == (kind.group, kind.plural):
+                    for owner in each["metadata"].get("ownerReferences", ()):
+                        found.setdefault(owner.get("uid", ""), []).append(each)
+        return found
 
     def since(
         self, version: int, kind: Kind, namespace: str
@@ -185,6 +199,29 @@ class Store:
                 metadata["generation"] += 1
                 return self._keep(kind, "MODIFIED", found)
             return self._remove(kind, found)
+
+    def delete_foreground(self, kind: Kind, namespace: str, name: str) -> Object:
+        """Delete what an object owns; it goes when the last of that is gone."""
+        with self.changed:
+            found = self.get(kind, namespace, name)
+            metadata = found["metadata"]
+            owned = [
+                (self.kinds[key[:2]], key[3])
+                for key, each in self._objects.items()
+                if any(
+                    owner.get("uid") == metadata["uid"]
+                    for owner in each["metadata"].get("ownerReferences", ())
+                )
+            ]
+            if not owned or "deletionTimestamp" in metadata:
+                return found if owned else self.delete(kind, namespace, name)
+            metadata["deletionTimestamp"] = now()
+            metadata["deletionGracePeriodSeconds"] = 0
+            metadata["finalizers"] = [*metadata.get("finalizers", ()), _FOREGROUND]
+            found = self._keep(kind, "MODIFIED", found)
+            for each, called in owned:
+                self.delete(each, namespace, called)
+            return found
 
     def delete_now(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object whose time has come."""
@@ -316,7 +353,24 @@ class Store:
         found = self._keep(kind, "DELETED", found)
         if not self._dry:
             self._collect(kind, found)
+            self._let_owners_go(found)
         return found
+
+    def _let_owners_go(self, gone: Object) -> None:
+        """Remove owners that wait for the last of what they own to be gone."""
+        owners = {each.get("uid") for each in gone["metadata"].get("ownerReferences", ())}
+        if not owners:
+            return
+        for key, found in list(self._objects.items()):
+            metadata = found["metadata"]
+            if metadata["uid"] in owners and _FOREGROUND in metadata.get("finalizers", ()):
+                kind = self.kinds[key[:2]]
+                if not any(
+                    owner.get("uid") == metadata["uid"]
+                    for each in self._objects.values()
+                    for owner in each["metadata"].get("ownerReferences", ())
+                ):
+                    self._remove(kind, copied(found))
 
     def orphan(self, uid: str) -> None:
         """Take the references to an owner away, so that what belongs to it stays."""

@@ -1,0 +1,96 @@
+"""KubernetesExecutor: what a run asks for; ``kubernetes_run`` does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from ensemble_batch import Records
+
+from ensemble_core import Cause, Emit, Executor, ExecutorError, Job, Run, start_folder
+from ensemble_kubernetes.api import Api
+from ensemble_kubernetes.kubernetes_run import KubernetesRun
+from ensemble_kubernetes.manifest import Settings
+
+__all__ = ["KubernetesExecutor"]
+
+
+class KubernetesExecutor(Executor):
+    """Runs each job as one ``batch/v1`` Job. Options are those of the plugin's record."""
+
+    capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        ("exit", "signal", "timeout", "memory", "node-failure", "preempted", "cancelled",
+         "submit", "lost")
+    )  # fmt: skip
+    shared = True
+
+    def __init__(
+        self,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._place = (kubeconfig, context, namespace)
+        self._settings = Settings.of(options)
+        unknown = options.keys() - {each.name for each in fields(Settings)}
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        self._run: KubernetesRun | None = None
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self._run is not None:
+            raise ExecutorError("the executor kubernetes is open already", code="already-open")
+        here, folder = start_folder(), os.path.abspath(run.folder)
+        api = Api(*self._place)
+        place = None
+        try:
+            api.check()
+            if run.state is not None:
+                place = os.path.join(os.path.realpath(run.state), "kubernetes")
+                os.makedirs(place, exist_ok=True)
+            records = Records(place)
+        except OSError as error:
+            api.release()
+            raise ExecutorError(
+                f"the folder of records cannot be used: {place}",
+                cause=error.strerror or str(error),
+                hint="choose a folder that this machine can write (--state)",
+                code="no-folder",
+            ) from None
+        except ExecutorError:
+            api.release()
+            raise
+        self._run = KubernetesRun(run, emit, api, records, self._settings, (folder, here))
+
+    def close(self) -> None:
+        """Let the cluster go. Jobs in it go on; those on their way to it arrive first."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def _opened(self) -> KubernetesRun:
+        if self._run is None:
+            raise ExecutorError("the executor kubernetes is not open", code="not-open")
+        return self._run
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._opened().submit(jobs)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._opened().cancel(jobs)
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return self._opened().reattach(jobs)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        self._opened().forget(jobs)
+
+    @property
+    def sees_strangers(self) -> bool:
+        """Never: it watches the run's own Jobs."""
+        return False

@@ -1,0 +1,617 @@
+"""One open run in Kubernetes: creates Jobs, watches them and their pods, and tells of them.
+
+Three watches (Jobs, pods, and Events about pods that could not be created) say all there is;
+nothing is polled. Everything that follows from them is done under one lock, requests are not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+from ensemble_batch import Outlet, OutputFiles, Records, Sent, mark_of
+
+from ensemble_core import (
+    Emit,
+    ExecutorError,
+    ExecutorLost,
+    Job,
+    JobEvent,
+    Run,
+    check_new,
+    raised_at,
+)
+from ensemble_kubernetes.api import Api, ApiError, Kind, selector
+from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
+from ensemble_kubernetes.pods import Failure, read_pod
+from ensemble_kubernetes.tasks import Tasks
+
+__all__ = ["KubernetesRun"]
+
+Object = Mapping[str, Any]
+#: Requests that are made at once; Jobs of one request to delete.
+WORKERS, _TOGETHER = 4, 100
+#: Seconds between tries, at first and at most; while a quota is used up; and while a container
+#: cannot be started, until its job has failed.
+_SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 10.0, 45.0
+#: Seconds that pods may need to end after their Job, and that no pod may be seen of one that ended.
+_GRACE, _UNSEEN = 45.0, 10.0
+#: Seconds after which Jobs that are on record are deleted, and that a closing run waits.
+_TIDY, _LEAVE = 2.0, 10.0
+_TRIES = 3
+#: Seconds after which a watch that is silent counts as one that works.
+_WELL = 1.0
+#: What says that a pod will never be created; other reasons may pass.
+_NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
+_EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
+_AGAIN = "jobs that run go on; it is tried again until it works"
+
+
+class KubernetesRun:
+    """The state of one run, and its threads."""
+
+    def __init__(
+        self,
+        run: Run,
+        emit: Emit,
+        api: Api,
+        records: Records,
+        settings: Settings,
+        places: tuple[str, str],
+    ) -> None:
+        self._run, self._api, self._records, self._settings = run, api, records, settings
+        self._outlet = Outlet("kubernetes", run.clock, emit, str(run.state))
+        self._output = OutputFiles(*places, records.was_emptied, self._emptied)
+        self._mark = mark_of(run.tag)
+        self._lock = threading.Condition()
+        self._events: list[JobEvent] = []
+        self._lives: dict[str, Life] = {}
+        self._names: dict[str, Life] = {}
+        self._waiting: list[tuple[int, int, Life]] = []
+        self._unrecorded: list[Life] = []
+        self._numbers = count()
+        self._creators = 0
+        self._full = self._closed = False
+        #: Names of Jobs that are to be deleted, and whether somebody waits for that.
+        self._doomed: dict[str, bool] = {}
+        self._sweeping = False
+        self._warned: set[str] = set()
+        self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
+        self._relist: set[Kind] = set()
+        self._tasks = Tasks(WORKERS, self._failed)
+        self._threads: list[threading.Thread] = []
+
+    def _emptied(self, path: str) -> None:
+        self._outlet.write(lambda: self._records.empty(path))
+
+    def _watch(self) -> None:
+        if self._threads:
+            return
+        for kind in self._lists:
+            name = f"kubernetes watches {kind}"
+            thread = threading.Thread(target=self._follow, args=(kind,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Leave: what waits to be created is created first, unless Kubernetes is away."""
+
+        def idle() -> bool:
+            return not (self._waiting or self._doomed) or bool(self._outlet.trouble_now)
+
+        with self._lock:
+            if self._doomed and not self._sweeping:
+                self._tasks.after(0.0, self._sweep)
+            self._lock.wait_for(idle, _LEAVE)
+            self._closed = True
+            self._lock.notify_all()
+        self._api.close()
+        self._tasks.close()
+        for thread in self._threads:
+            thread.join()
+        self._api.release()
+        self._records.close()
+
+    def _failed(self, error: Exception) -> None:
+        reason = f"its thread died of {error!r} ({raised_at(error)})"
+        lost = ExecutorLost(
+            self._run.clock(), "kubernetes", reason, "jobs go on: 'ensemble resume'"
+        )
+        with self._lock:
+            if not self._closed:
+                self._outlet.add((lost,))
+                self._outlet.emit()
+            self._closed = True
+            self._lock.notify_all()
+
+    # -- what the run asks for -------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Take jobs in; they are created by tasks."""
+        with self._lock:
+            check_new(jobs, self._lives)
+            self._watch()
+            for job in jobs:
+                self._take_in(job)
+            for _ in range(min(WORKERS - self._creators, len(self._waiting))):
+                self._creators += 1
+                self._tasks.after(0.0, self._create)
+            self._publish()
+
+    def _take_in(self, job: Job) -> None:
+        name, now = job_name(self._run.tag, job.id), self._run.clock()
+        notes: dict[str, Any] = {}
+        kind, why = "jobspec", wrong(job, self._settings)
+        if why is None:
+            try:
+                place = self._output.place(job)
+                os.makedirs(os.path.dirname(place.out), exist_ok=True)
+                notes = {**place.files, "stderr": place.out, "tasks": job.tasks}
+                notes |= {"observed": bool(job.observe), "kept": job.stdout is None}
+            except (OSError, ValueError) as error:
+                what = getattr(error, "filename", None) or job.stdout
+                said = getattr(error, "strerror", None) or error
+                kind, why = "output", f"the output file {what} cannot be used: {said}"
+        life = self._lives[job.id] = self._names[name] = Life(job.id, name, notes, self._events)
+        life.job_body = job
+        if why is not None:
+            life.refuse(kind, why, now)
+            return
+        self._unrecorded.append(life)
+        heapq.heappush(self._waiting, (-job.urgency, next(self._numbers), life))
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """End jobs; those that Kubernetes has not heard of are over now."""
+        with self._lock:
+            ours = [self._lives[job] for job in jobs if job in self._lives]
+            if ours:
+                self._outlet.write(lambda: self._records.cancel([life.job for life in ours]))
+            failure = Failure("cancel", f"cancelled by run {self._run.tag}")
+            for life in ours:
+                if not life.sent:
+                    life.refuse(failure.kind, failure.note, self._run.clock())
+                else:
+                    self._end(life, failure)
+            self._waiting = [each for each in self._waiting if not each[2].over]
+            heapq.heapify(self._waiting)
+            self._publish()
+
+    def _end(self, life: Life, why: Failure) -> None:
+        """Have Kubernetes end a job."""
+        life.verdict = life.verdict or why
+        if life.accepted_at is not None:
+            self._doom([life.name], wait=True)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """These jobs are over and on record: their Jobs are of no more use."""
+        with self._lock:
+            self._outlet.write(lambda: self._records.forget(jobs))
+            self._doom([job_name(self._run.tag, job) for job in jobs], wait=False)
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Find jobs of an earlier controller."""
+        with self._lock:
+            notes = {
+                job: each for sent in self._records.sent.values() for job, each in sent.jobs.items()
+            }
+            found = dict.fromkeys(jobs, False)
+            restored: list[Life] = []
+            for job, since in jobs.items():
+                told = self._records.told.get(job, ())
+                if job in self._lives or not (told or job in notes):
+                    found[job] = job in self._lives
+                    continue
+                name = job_name(self._run.tag, job)
+                life = Life(job, name, notes.get(job, {}), self._events)
+                self._outlet.add(life.restore(told, since))
+                found[job] = life.over
+                if life.over:
+                    continue
+                restored.append(life)
+                life.sent = life.resumed = True
+                if "submit" in life.told:
+                    life.accepted_at = 0.0
+                if job in self._records.cancelled:
+                    life.verdict = Failure("cancel", f"cancelled by run {self._run.tag}")
+                self._lives[job] = self._names[name] = life
+            self._outlet.emit()
+            before = dict(self._lists)
+            if self._threads:
+                self._relist |= {"jobs", "pods"}
+                self._api.cut()
+            self._watch()
+
+            def listed() -> bool:
+                both: tuple[Kind, Kind] = ("jobs", "pods")
+                return self._closed or all(self._lists[kind] > before[kind] for kind in both)
+
+            if not self._lock.wait_for(listed, 60.0):
+                raise ExecutorError(
+                    "Kubernetes does not say which jobs it has",
+                    cause=self._outlet.trouble_now or None,
+                    hint="resume again when 'kubectl get jobs' works",
+                    transient=True,
+                    code="no-kubernetes",
+                )
+            for life in restored:
+                found[life.job] = life.accepted_at is not None
+                if not found[life.job]:  # it never came here: it may be submitted
+                    self._drop(life)
+                elif life.verdict is not None and not life.over:
+                    self._doom([life.name], wait=True)
+            return found
+
+    # -- creating and deleting -------------------------------------------------------------------
+
+    def _create(self) -> None:
+        """Create the next Job that waits for it; then again, until none does."""
+        with self._lock:
+            if self._closed or not self._waiting or (self._full and self._creators > 1):
+                self._creators -= 1
+                return
+            if not self._record():
+                self._tasks.after(1.0, self._create)
+                return
+            entry = heapq.heappop(self._waiting)
+            life = entry[2]
+            life.sent = True
+            assert life.job_body is not None
+            body = manifest(life.job_body, self._run.tag, self._settings)
+            if life.verdict is not None:
+                body["spec"]["suspend"] = True  # whether it is there is not known: it is not to run
+        wait, error = 0.0, None
+        try:
+            self._api.create(body)
+        except ApiError as caught:
+            error = None if caught.status == 409 else caught  # by its name it is ours
+        with self._lock:
+            full = error is not None and "exceeded quota" in error.message
+            if error is None:
+                self._full = False
+                self._outlet.answered("create")
+                self._accepted(life)
+            elif full or error.passing:
+                heapq.heappush(self._waiting, entry)
+                self._full = full
+                wait = max(error.after, _FULL if full else 1.0)
+                # What was surely refused is not in Kubernetes.
+                life.sent = life.sent and not full
+                hint = "jobs wait until there is room, and are then tried again" if full else _AGAIN
+                self._outlet.trouble(
+                    "create", f"Kubernetes takes no Job: {error.message}\n  {hint}"
+                )
+            else:
+                life.refuse("submit", error.message, self._run.clock())
+            self._tasks.after(wait, self._create)
+            self._publish()
+
+    def _record(self) -> bool:
+        """Have what is about to be created on disk."""
+        new = [life for life in self._unrecorded if not life.over]
+        if new:
+            notes = {life.job: dict(life.notes) for life in new}
+            sent = Sent(uuid.uuid4().hex, notes, [self._mark], self._run.clock())
+            if not self._outlet.write(lambda: self._records.send(sent)):
+                self._outlet.emit()
+                return False
+        self._unrecorded.clear()
+        return True
+
+    def _accepted(self, life: Life) -> None:
+        """Kubernetes has its Job."""
+        life.sent = True
+        if life.accepted_at is None:
+            life.accepted_at = time.monotonic()
+            now = self._run.clock()
+            life.arrive(now, now)
+            if life.verdict is not None:
+                self._doom([life.name], wait=True)
+
+    def _doom(self, names: Sequence[str], *, wait: bool) -> None:
+        for name in names:
+            self._doomed[name] = wait or self._doomed.get(name, False)
+        if self._doomed and not self._sweeping:
+            self._sweeping = True
+            self._tasks.after(0.05 if wait else _TIDY, self._sweep)
+        elif wait:
+            self._tasks.after(0.05, self._sweep)
+
+    def _sweep(self) -> None:
+        """Delete Jobs, many by one request."""
+        with self._lock:
+            wait = any(self._doomed.values())
+            names = [name for name, each in self._doomed.items() if each == wait][:_TOGETHER]
+            for name in names:
+                del self._doomed[name]
+            if not names:
+                self._sweeping = False
+                self._lock.notify_all()
+                return
+        digests = [name.rpartition("-")[2] for name in names]
+        again = 0.0
+        try:
+            self._api.delete(f"{RUN}={self._mark},{selector(JOB, digests)}", wait=wait)
+        except ApiError as error:
+            with self._lock:
+                if error.passing:
+                    again = max(error.after, 1.0)
+                    self._doomed |= dict.fromkeys(names, wait)
+                    self._outlet.trouble(
+                        "delete", f"Kubernetes deletes no Job: {error.message}\n  {_AGAIN}"
+                    )
+                else:
+                    self._warn(
+                        "delete",
+                        f"Kubernetes deletes no Jobs: {error.message}\n  "
+                        "hint: allow 'deletecollection' of jobs (deploy/access.yaml)",
+                    )
+                self._outlet.emit()
+        else:
+            with self._lock:
+                self._outlet.answered("delete")
+                self._outlet.emit()
+        self._tasks.after(again, self._sweep)
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _follow(self, kind: Kind) -> None:
+        try:
+            version, pause, failures = "", _SOON, 0
+            query = _EVENTS if kind == "events" else {"label_selector": f"{RUN}={self._mark}"}
+            while True:
+                try:
+                    if not version or kind in self._relist:
+                        self._relist.discard(kind)
+                        began = time.monotonic()
+                        found, version = self._api.list(kind, **query)
+                        self._listed(kind, found, began)
+                    with self._api.watch(kind, version, **query) as changes:
+                        well = threading.Event()
+                        self._tasks.after(_WELL, partial(self._is_well, kind, well))
+                        try:
+                            for event in changes:
+                                well.set()
+                                version = event["object"]["metadata"]["resourceVersion"]
+                                with self._lock:
+                                    self._heard(kind, event)
+                            well.set()
+                        finally:
+                            failures *= not well.is_set()
+                            well.set()
+                    error = None
+                except ApiError as caught:
+                    error = caught
+                with self._lock:
+                    if self._closed:
+                        return
+                    if error is None or kind in self._relist:
+                        self._answered(kind)
+                        failures, pause = 0, _SOON
+                    elif error.status == 410:  # what it tells is too old by now
+                        version = ""
+                    else:
+                        failures += 1
+                        version = version if error.passing else ""
+                        if failures > 1:  # the first may be a connection that was idle for long
+                            self._outlet.trouble(
+                                f"watch {kind}",
+                                f"Kubernetes does not tell of {kind}: {error.message}\n  {_AGAIN}",
+                            )
+                            self._outlet.emit()
+                    self._lock.wait_for(lambda: self._closed, pause)
+                    pause = min(_LATER, pause * 2) if failures else _SOON
+        except Exception as error:
+            self._failed(error)
+
+    def _is_well(self, kind: Kind, well: threading.Event) -> None:
+        """A watch was begun a while ago, and nothing came: it works, if it was not broken."""
+        if not well.is_set():
+            well.set()
+            self._answered(kind)
+
+    def _heard(self, kind: Kind, event: Object) -> None:
+        self._answered(kind)
+        if event["type"] != "BOOKMARK":
+            self._changed(kind, event["object"], gone=event["type"] == "DELETED", live=True)
+            self._publish()
+
+    def _answered(self, kind: Kind) -> None:
+        with self._lock:
+            self._outlet.answered(f"watch {kind}")
+            self._outlet.emit()
+
+    def _listed(self, kind: Kind, found: Sequence[Object], began: float) -> None:
+        """Take all there is; what is not there any more was missed."""
+        with self._lock:
+            for each in found:
+                self._changed(kind, each, gone=False, live=False)
+            there = {each["metadata"]["name"] for each in found}
+            for life in list(self._lives.values()):
+                if kind == "pods":
+                    for rank, pod in life.pods.items():
+                        if pod.name not in there and not pod.over:
+                            life.pods[rank] = read_pod(
+                                {"metadata": {"name": pod.name}}, removed=True
+                            )
+                            self._settle(life, live=False)
+                elif kind == "jobs" and life.name not in there and life.was_accepted(began):
+                    life.gone = life.missed = True
+                    self._settle(life, live=False)
+            self._lists[kind] += 1
+            self._publish()
+            self._answered(kind)
+            self._lock.notify_all()
+
+    def _changed(self, kind: Kind, found: Object, *, gone: bool, live: bool) -> None:
+        metadata = found["metadata"]
+        if kind == "events":
+            life = self._names.get(found["involvedObject"]["name"])
+            if life is not None and not gone:
+                self._not_created(life, str(found.get("message", "")))
+        elif kind == "jobs":
+            life = self._names.get(metadata["name"])
+            if life is None or life.over:
+                return
+            self._accepted(life)
+            for each in (found.get("status") or {}).get("conditions") or ():
+                if each["type"] in ("Complete", "Failed") and each["status"] == "True":
+                    life.condition = each["type"], each.get("message", "")
+            life.gone = gone
+            self._settle(life, live=live)
+        else:
+            life = self._lives.get((metadata.get("annotations") or {}).get(JOB, ""))
+            if life is None or life.over:
+                return
+            self._accepted(life)
+            rank = int(metadata["labels"].get(INDEX, 0))
+            old = life.pods.get(rank)
+            if old is not None and old.over:
+                return
+            pod = life.pods[rank] = read_pod(found, removed=gone)
+            if life.begin_if_told(self._run.clock(), live=live) and life.notes.get("observed"):
+                self._observe(life)
+            if pod.stuck and not pod.over and not life.stuck:
+                life.stuck = True
+                self._warn(
+                    "stuck",
+                    f"{life.job} waits in Kubernetes: {pod.stuck}\n"
+                    f"  hint: it fails if that lasts for {STUCK:g} s",
+                )
+                self._tasks.after(STUCK, partial(self._still_stuck, life, rank))
+            elif pod.waits and not any("start" in each.told for each in self._lives.values()):
+                self._warn("waits", f"{life.job} waits in Kubernetes: {pod.waits}")
+            self._settle(life, live=live)
+
+    def _still_stuck(self, life: Life, rank: int) -> None:
+        with self._lock:
+            pod = life.pods[rank]
+            life.stuck = bool(pod.stuck)
+            if not life.over and pod.stuck:
+                self._end(life, Failure("submit", pod.stuck))
+
+    def _not_created(self, life: Life, message: str) -> None:
+        """Kubernetes did not create a pod of a job, for a reason that may pass or not."""
+        if life.over or life.pods or "being terminated" in message:
+            return
+        passing = "exceeded quota" in message
+        if not passing and any(word in message for word in _NEVER):
+            self._end(life, Failure("submit", message))
+        else:
+            self._warn("pods", f"{life.job} waits in Kubernetes: {message}")
+
+    def _warn(self, what: str, message: str) -> None:
+        """Tell something of this kind once."""
+        if what not in self._warned:
+            self._warned.add(what)
+            self._outlet.warn(message)
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def _settle(self, life: Life, *, live: bool) -> None:
+        """See whether a job is over."""
+        if life.over or life.ending:
+            return
+        if life.complete:
+            life.ending = True
+            self._tasks.after(0.0, partial(self._finish, life, live))
+        elif (life.gone or life.condition) and not life.overdue:
+            life.overdue = True
+            wait = _GRACE if life.pods else _UNSEEN
+            self._tasks.after(wait, partial(self._finish, life, live))
+
+    def _finish(self, life: Life, live: bool) -> None:
+        """Fetch the logs of a job, and tell its end."""
+        trouble = ""
+        for rank, pod in sorted(life.pods.items()):
+            if pod.began is not None and not pod.lost:
+                trouble = trouble or self._fetch(life, rank)
+        with self._lock:
+            if life.over or self._closed:
+                return
+            if trouble and life.verdict is None:
+                self._outlet.warn(f"the output of {life.job} is not complete: {trouble}")
+            life.tell_end(self._run.clock(), live=live)
+            self._publish()
+
+    def _fetch(self, life: Life, rank: int) -> str:
+        """Have the whole log of a pod in its file; else why not."""
+        tries = 0
+        while True:
+            try:
+                self._copy(life, rank, follow=False)
+                return ""
+            except ApiError as error:
+                tries += error.status != 0  # who does not answer is waited for
+                if self._closed or not error.passing or tries >= _TRIES:
+                    return error.message
+                with self._lock:
+                    self._lock.wait_for(lambda: self._closed, max(error.after, 1.0))
+            except OSError as error:
+                return f"{error.filename}: {error.strerror}"
+
+    def _observe(self, life: Life) -> None:
+        """Have the log of its first pod in its file while it is written."""
+        name = f"kubernetes log of {life.job}"
+        thread = threading.Thread(target=self._copy_on, args=(life,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _copy_on(self, life: Life) -> None:
+        while not (self._closed or life.over):
+            try:
+                self._copy(life, min(life.pods), follow=True)
+                break
+            except (ApiError, OSError):  # its end tries again, and says what is missing
+                time.sleep(1.0)
+            except Exception as error:
+                self._failed(error)
+        with self._lock:
+            if not self._closed:
+                self._threads.remove(threading.current_thread())
+
+    def _copy(self, life: Life, rank: int, *, follow: bool) -> None:
+        """Append to its file what is not there yet of a pod's log."""
+        path = life.files["stdout"]
+        with life.log_lock:
+            if rank not in life.written:
+                # An earlier controller may have written some of it.
+                mine = life.resumed and (life.notes.get("kept") or life.notes.get("observed"))
+                there = life.tasks == 1 and mine and os.path.exists(path)
+                life.written[rank] = os.path.getsize(path) if there else 0
+            skip = life.written[rank]
+            with self._api.log(life.pods[rank].name, follow=follow) as pieces:
+                for piece in pieces:
+                    new, skip = piece[skip:], max(0, skip - len(piece))
+                    if new:
+                        with open(path, "ab") as file:
+                            file.write(new)
+                        life.written[rank] += len(new)
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Record what has happened on disk, then tell it."""
+        events, self._events[:] = self._events[:], []
+        if events:
+            self._outlet.write(lambda: self._records.tell(events))
+            self._outlet.add(events)
+        if not self._closed:
+            self._outlet.emit()
+        for event in events:
+            life = self._lives.get(event.job) if event.name == "clean" else None
+            if life is not None:
+                self._drop(life)
+                if self._run.state is None and life.accepted_at is not None:
+                    self._doom([life.name], wait=False)
+
+    def _drop(self, life: Life) -> None:
+        del self._lives[life.job], self._names[life.name]
+        self._lock.notify_all()

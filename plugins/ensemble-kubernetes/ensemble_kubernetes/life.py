@@ -1,0 +1,112 @@
+"""One job as Kubernetes' words about its Job and pods tell it, and the events that follow. Pure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_batch import JobEvents
+
+from ensemble_core import Job, JobEvent
+from ensemble_kubernetes.pods import Failure, Pod
+
+__all__ = ["Life"]
+
+_LOST = Failure("lost", "Kubernetes does not know this job any more, and nothing says how it ended")
+
+
+class Life(JobEvents):
+    """A job that is not over. ``notes`` are what a later controller must know of it: ``tasks``,
+    ``observed`` and ``kept`` (its output file is the run's), with the context of its start.
+
+    ``pods`` is by rank. ``sent`` is true once the Job may have reached Kubernetes, ``verdict`` is
+    our reason to end it, ``condition`` is how the Job ended, ``gone`` that it is deleted, and
+    ``missed`` that nobody saw that.
+    """
+
+    __slots__ = (
+        "accepted_at", "condition", "ending", "gone", "job_body", "log_lock", "missed", "name",
+        "notes", "overdue", "pods", "resumed", "sent", "stuck", "tasks", "verdict", "written",
+    )  # fmt: skip
+
+    def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
+        hidden = ("tasks", "observed", "kept")
+        super().__init__(job, {k: v for k, v in notes.items() if k not in hidden}, out)
+        self.name = self.queue_id = name
+        self.notes = notes
+        self.tasks: int = notes.get("tasks", 1)
+        self.job_body: Job | None = None
+        self.pods: dict[int, Pod] = {}
+        self.sent = self.gone = self.stuck = self.ending = self.resumed = False
+        self.missed = self.overdue = False
+        self.accepted_at: float | None = None
+        self.verdict: Failure | None = None
+        self.condition: tuple[str, str] | None = None
+        #: Bytes of each pod's log that are in its file, and who writes there now.
+        self.written: dict[int, int] = {}
+        self.log_lock = threading.Lock()
+
+    def was_accepted(self, when: float) -> bool:
+        """True if Kubernetes had its Job by then (monotonic seconds)."""
+        return self.accepted_at is not None and self.accepted_at < when
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing more will be heard of it."""
+        done = sum(pod.over or pod.lost for pod in self.pods.values())
+        if done >= self.tasks:
+            return True
+        final = self.gone or self.condition is not None
+        return final and done == len(self.pods) and bool(self.gone or self.pods)
+
+    def begin_if_told(self, now: float, *, live: bool) -> bool:
+        """Tell of its start, if a pod has begun; true if that is news. ``live``: it happened just
+        now, which our clock knows better than the node's, that counts whole seconds."""
+        begun = [pod for pod in self.pods.values() if pod.began is not None]
+        if not begun or "start" in self.told:
+            return False
+        first = min(begun, key=lambda pod: pod.began or 0.0)
+        assert first.began is not None
+        when = first.began
+        if live:
+            when = now - max(0.0, (first.ended or first.began) - first.began)
+        self.arrive(now, now)
+        self.begin(when, now, first.host)
+        return True
+
+    def tell_end(self, now: float, *, live: bool) -> None:
+        """Tell how it ended, as far as that is known."""
+        pods = self.pods.values()
+        self.arrive(now, now)
+        self.begin_if_told(now, live=live)
+        ended = max((pod.ended for pod in pods if pod.ended is not None), default=now)
+        when = now if live else ended
+        statuses = [pod.status for pod in pods if pod.status is not None]
+        status = max(statuses, default=None)
+        failure = self._failure(status)
+        if failure is not None:
+            more = {"cause": failure.cause} if failure.cause else {}
+            self.fail(failure.kind, failure.note, when, now, **more)
+        elif not pods:  # it succeeded while nobody looked
+            self.begin(when, now, "")
+            status = 0
+        self.end(status, when, now)
+
+    def _failure(self, status: int | None) -> Failure | None:
+        pods = self.pods.values()
+        all_done = len(pods) >= self.tasks and all(pod.over and pod.status == 0 for pod in pods)
+        if all_done:
+            return None
+        if self.verdict is not None:
+            return self.verdict
+        said = next((pod.failure for pod in pods if pod.failure is not None), None)
+        if said is not None or status:
+            return said
+        if self.condition is not None and self.condition[0] == "Complete":
+            return None
+        if self.gone and not self.missed:
+            return Failure("cancel", "its Job was deleted by somebody else")
+        if self.condition is not None and pods and "start" not in self.told:
+            return Failure("submit", f"its pod failed before it began: {self.condition[1]}")
+        return _LOST

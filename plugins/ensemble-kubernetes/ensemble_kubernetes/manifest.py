@@ -1,0 +1,166 @@
+"""Manifest of the Job that a job of ours becomes, and why some job cannot become one. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ensemble_batch import mark_of
+
+from ensemble_core import Job, wrong_command
+
+__all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
+
+Object = dict[str, Any]
+#: Label of a run's Jobs and pods, and annotation with the job's id.
+RUN, JOB = "ensemble.flux-framework.org/run", "ensemble.flux-framework.org/job"
+#: Label by which Kubernetes says which pod of an Indexed Job this is.
+INDEX = "batch.kubernetes.io/job-completion-index"
+_HOST = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of the executor that each of its Jobs depends on."""
+
+    image: str = ""
+    gpu: str = "nvidia.com/gpu"
+    ttl: int = 604_800
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """The settings among an executor's options."""
+        return cls(**{name: options[name] for name in cls.__slots__ if name in options})
+
+
+def job_name(tag: str, job: str) -> str:
+    """The name of a Job in the namespace: the same each time, so that it cannot be made twice.
+
+    >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
+    'ens-melt-2-3-bd94cc00-64eaad6d17'
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:24].rstrip("-") or "job"
+    digest = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+    return f"ens-{readable}-{mark_of(tag)}-{digest}"
+
+
+def wrong(job: Job, settings: Settings) -> str | None:
+    """Why this job can never run in Kubernetes; ``None`` if it can."""
+    own = job.options.get("kubernetes", {})
+    if not own.get("image", settings.image):
+        return (
+            "it has no image: name one with -o image=IMAGE or in the job's options (kubernetes: "
+            "{image: …})"
+        )
+    if job.workdir is not None and not os.path.isabs(job.workdir):
+        return f"its workdir {job.workdir!r} is in the container: give an absolute path"
+    if job.stderr is not None and job.stderr != job.stdout:
+        return "Kubernetes keeps one log of a pod: name the same file as 'stdout' and 'stderr'"
+    if job.nodes not in (1, job.tasks):
+        return (
+            f"{job.tasks} tasks on {job.nodes} nodes: give one node, or as many tasks as nodes; "
+            "MiniClusters (executor minicluster) can do more"
+        )
+    try:
+        texts = (*job.command, *job.environment, *job.environment.values(), job.workdir or "")
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return (
+            "its command, environment or workdir is no valid UTF-8, and Kubernetes takes no other"
+        )
+    return wrong_command(job)
+
+
+def manifest(job: Job, tag: str, settings: Settings) -> Object:
+    """The Job, as ``POST`` takes it. ``job`` is one of which nothing is :func:`wrong`."""
+    own = job.options.get("kubernetes", {})
+    labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: mark_of(tag)}
+    metadata = {"labels": labels, "annotations": {JOB: job.id}}
+    resources: Object = {"requests": {"cpu": str(job.cores_per_task)}}
+    if job.gpus_per_task:
+        resources["limits"] = {settings.gpu: str(job.gpus_per_task)}
+    container: Object = {
+        "name": "job",
+        "image": own.get("image", settings.image),
+        "command": [_literal(word) for word in job.command],
+        "env": _environment(job, tag),
+        "resources": resources,
+    }
+    if job.workdir is not None:
+        container["workingDir"] = job.workdir
+    pod: Object = {"automountServiceAccountToken": False, "enableServiceLinks": False}
+    if job.tasks > 1:
+        pod["affinity"] = _affinity(job, labels[RUN], job_name(tag, job.id))
+    pod = _merged(pod, own.get("pod", {}))
+    pod |= {"restartPolicy": "Never", "containers": [_merged(container, own.get("container", {}))]}
+    if job.duration:
+        pod["activeDeadlineSeconds"] = max(1, math.ceil(job.duration))
+    spec: Object = {
+        "backoffLimit": 0,
+        "completions": job.tasks,
+        "parallelism": job.tasks,
+        "ttlSecondsAfterFinished": settings.ttl,
+        "template": {"metadata": metadata, "spec": pod},
+    }
+    if job.tasks > 1:
+        spec["completionMode"] = "Indexed"
+    if job.urgency == 0:
+        spec["suspend"] = True
+    name = job_name(tag, job.id)
+    notes = {**metadata["annotations"], f"{RUN}-tag": tag}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {**labels, JOB: name[-10:]}, "annotations": notes},
+        "spec": spec,
+    }
+
+
+def _environment(job: Job, tag: str) -> list[Object]:
+    ours = {
+        "ENSEMBLE_JOB_ID": job.label,
+        "ENSEMBLE_INDEX": str(job.index),
+        "ENSEMBLE_ATTEMPT": str(job.attempt),
+        "ENSEMBLE_GROUP": job.group,
+        "ENSEMBLE_RUN": tag,
+        "ENSEMBLE_TASK_COUNT": str(job.tasks),
+        "ENSEMBLE_TASK_RANK": "0",
+    }
+    values = {**job.environment, **ours}
+    found: list[Object] = [{"name": k, "value": _literal(v)} for k, v in values.items()]
+    if job.tasks > 1:
+        place = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+        found[-1] = {"name": "ENSEMBLE_TASK_RANK", "valueFrom": place}
+    return found
+
+
+def _literal(text: str) -> str:
+    """A text in which Kubernetes, which knows ``$(NAME)`` and ``$$``, replaces nothing."""
+    return text.replace("$", "$$")
+
+
+def _affinity(job: Job, run: str, name: str) -> Object:
+    """Each task on a node of its own, or all on the same node."""
+    same = {"matchLabels": {RUN: run, "batch.kubernetes.io/job-name": name}}
+    kind = "podAntiAffinity" if job.nodes > 1 else "podAffinity"
+    rules = [{"labelSelector": same, "topologyKey": _HOST}]
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": rules}}
+
+
+def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:
+    """Both, with theirs where both have a value; lists are joined."""
+    found = dict(ours)
+    for key, value in theirs.items():
+        old = found.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            found[key] = _merged(old, value)
+        elif isinstance(old, list) and isinstance(value, list):
+            found[key] = [*old, *value]
+        else:
+            found[key] = value
+    return found

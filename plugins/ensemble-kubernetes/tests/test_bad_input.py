@@ -1,0 +1,345 @@
+"""What goes wrong in clusters: quotas, policies, images, nodes, namespaces. On the stand-in."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from conftest import ACCESS, IMAGE, MISSING
+from ensemble_kubernetes import kubernetes_run
+from ensemble_kubernetes.executor import KubernetesExecutor
+from ensemble_testing import Session
+from kubernetes_stand_in.kubelet import Kubelet
+from kubernetes_stand_in.refusals import Refusal
+
+from ensemble_core import ExecutorError, Job, UsageError
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+LASTING = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
+
+
+@pytest.fixture
+def session(world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.chdir(tmp_path)
+    with Session(world.executor(), tmp_path, 60.0, tidy=True) as session:
+        yield session
+        (tmp_path / "gate").touch()
+    session.check_ended_once()
+
+
+def lasting(session: Session, **fields: Any) -> Job:
+    return session.job(*LASTING, workdir=str(session.folder), **fields)
+
+
+def quota(world: Cluster, what: str, limit: int) -> None:
+    body = {"metadata": {"name": "few"}, "spec": {"hard": {what: str(limit)}}}
+    world.cluster.store.create(world.quotas, "default", body)
+
+
+def note(session: Session, job: Job) -> str:
+    """Why a job ended, in words; nothing of it may have run."""
+    assert "start" not in session.names(job)
+    return str(session.context(job, "exception")["note"])
+
+
+def test_jobs_that_a_quota_refuses_wait_and_go_when_there_is_room(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
+    quota(world, "count/jobs.batch", 2)
+    jobs = [lasting(session) for _ in range(5)]
+    session.submit(*jobs)
+    session.wait(lambda: bool(session.problems()), "a warning")
+    (told,) = session.problems()
+    assert "exceeded quota: few" in told
+    assert "jobs wait until there is room" in told
+    (session.folder / "gate").touch()
+    for job in jobs:  # as the run does when their ends are on record
+        threading.Thread(target=lambda job=job: (session.wait_clean(job), session.executor.forget([job.id]))).start()  # fmt: skip
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
+
+
+def test_jobs_whose_pods_a_quota_refuses_wait(world: Cluster, session: Session) -> None:
+    quota(world, "pods", 1)
+    jobs = [lasting(session) for _ in range(2)]
+    session.submit(*jobs)
+    session.wait(lambda: bool(session.problems()), "a warning")
+    assert "waits in Kubernetes" in session.problems()[0]
+    assert "exceeded quota: few" in session.problems()[0]
+    assert sum("start" in session.names(job) for job in jobs) <= 1
+    store = world.cluster.store
+    store.delete(world.quotas, "default", "few")
+    (session.folder / "gate").touch()
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
+
+
+def test_a_job_that_a_policy_denies_fails_with_its_words(world: Cluster, session: Session) -> None:
+    def deny(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs"):
+            raise Refusal(403, 'admission webhook "policy.example" denied the request: no limits')
+
+    world.cluster.meanwhile = deny
+    session.run(job := session.job("true"))
+    assert session.cause(job) == "submit"
+    assert "denied the request: no limits" in note(session, job)
+
+
+def test_a_job_whose_pod_a_policy_denies_fails_with_its_words(
+    world: Cluster, session: Session
+) -> None:
+    real = world.cluster.store.create
+
+    def create(kind: Any, namespace: str, given: Any) -> Any:
+        if kind.plural == "pods":
+            raise Refusal(403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+        return real(kind, namespace, given)
+
+    world.cluster.store.create = create  # type: ignore[method-assign]
+    try:
+        session.run(job := session.job("true"))
+    finally:
+        world.cluster.store.create = real  # type: ignore[method-assign]
+    assert session.cause(job) == "submit"
+    assert 'violates PodSecurity "restricted' in note(session, job)
+    world.wait(lambda: not world.active())
+
+
+def test_an_image_that_cannot_be_pulled_is_told_at_once_and_fails_its_job_within_a_minute(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kubernetes_run.STUCK < 60
+    monkeypatch.setattr(kubernetes_run, "STUCK", 2.0)
+    job = session.job("true", options={"kubernetes": {"image": MISSING}})
+    session.run(job)
+    assert "ErrImagePull" in session.problems()[0] or "ImagePullBackOff" in session.problems()[0]
+    assert session.cause(job) == "submit"
+    assert f'failed to resolve reference "{MISSING}": not found' in note(session, job)
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "words"),
+    [
+        (
+            {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            "memory",
+            "OOMKilled",
+        ),
+        (
+            {
+                "phase": "Failed",
+                "reason": "Evicted",
+                "message": "The node was low on resource: memory.",
+                "conditions": [
+                    {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+                ],
+            },
+            "node-failure",
+            "low on resource: memory",
+        ),
+        (
+            {
+                "phase": "Failed",
+                "reason": "Evicted",
+                "message": "Pod ephemeral local storage usage exceeds the total limit",
+            },
+            "unknown",
+            "local storage usage exceeds",
+        ),
+        (
+            {"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was terminated"},
+            "node-failure",
+            "NodeShutdown",
+        ),
+    ],
+)
+def test_the_reason_of_an_end_is_that_of_the_pods_status(
+    world: Cluster, session: Session, status: Any, cause: str, words: str
+) -> None:
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    world.kubelet.pod(session.queue_id(job)).end(status)
+    session.wait_clean(job)
+    assert session.cause(job) == cause
+    assert words in session.context(job, "exception")["note"]
+
+
+@pytest.mark.parametrize("what", ["pods", "jobs"])
+def test_a_job_that_somebody_deletes_is_cancelled(
+    world: Cluster, session: Session, what: str
+) -> None:
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    name = session.queue_id(job)
+    pod = world.kubelet.pod(name).name
+    kind = world.jobs if what == "jobs" else world.pods
+    world.cluster.store.delete(kind, "default", name if what == "jobs" else pod)
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] != 0
+
+
+def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_refused(
+    world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, logs = world.cluster.store, world.cluster.logs
+    store.create(world.namespaces, "", {"metadata": {"name": "team"}})
+    admin = world.cluster.kubeconfig(tmp_path / "admin")
+    node = Kubelet(world.cluster, admin, tmp_path / "node", namespace="team")
+    executor = KubernetesExecutor(kubeconfig=str(admin), namespace="team", image=IMAGE)
+    with Session(executor, tmp_path, 60.0) as session:
+        running, held = lasting(session), session.job("true", urgency=0)
+        session.submit(running, held)
+        session.wait_for(running, "start")
+        session.wait_for(held, "priority")
+        store.delete(world.namespaces, "", "team")
+        session.wait_clean(running, held)
+        assert session.cause(held) == "cancelled"
+        assert "deleted by somebody else" in session.context(held, "exception")["note"]
+        later = session.job("true")
+        session.run(later)
+        assert session.cause(later) == "submit"
+        assert 'namespaces "team" not found' in note(session, later)
+    node.close()
+    world.cluster.logs = logs
+
+
+def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
+    world: Cluster, session: Session
+) -> None:
+    """Watches break and requests fail; jobs are submitted and cancelled meanwhile. ``ENSEMBLE_AWAY``
+    is for how many seconds."""
+    running, doomed = lasting(session), lasting(session)
+    session.submit(running, doomed)
+    for job in (running, doomed):
+        session.wait_for(job, "start")
+    pod = world.kubelet.pod(session.queue_id(doomed))
+    ours = f"Bearer {yaml.safe_load(world.kubeconfig.read_text())['users'][0]['user']['token']}"
+
+    def away(method: str, path: str) -> Any:
+        return (503, "away") if world.cluster.asked.headers.get("Authorization") == ours else None
+
+    world.cluster.trouble = away
+    world.cluster.cut()
+    later = session.job("true")
+    session.submit(later)
+    session.cancel(doomed)
+    time.sleep(float(os.environ.get("ENSEMBLE_AWAY", "5")))
+    assert len(session.problems()) == 1
+    assert "it is tried again until it works" in session.problems()[0]
+    assert not pod.over
+    requests = len(world.cluster.log)
+    world.cluster.trouble = lambda method, path: None
+    session.wait_clean(later, doomed)
+    (session.folder / "gate").touch()
+    session.wait_clean(running)
+    assert session.context(running, "finish")["status"] == 0
+    assert session.context(later, "finish")["status"] == 0
+    assert session.exception(doomed) == "cancel"
+    session.wait(lambda: len(session.problems()) == 2, "word that all is well")
+    assert session.problems()[1:] == ["kubernetes does again what it is asked: the run goes on"]
+    assert requests < 2000
+
+
+def test_without_the_right_to_list_jobs_nothing_begins(world: Cluster, tmp_path: Path) -> None:
+    token = world.cluster.access.token("system:serviceaccount:default:nobody")
+    config = world.cluster.kubeconfig(tmp_path / "config", token)
+    session = Session(KubernetesExecutor(kubeconfig=str(config), image=IMAGE), tmp_path)
+    with pytest.raises(ExecutorError) as refused, session:
+        pass
+    assert refused.value.code == "refused"
+    assert "deploy/access.yaml" in str(refused.value.hint)
+
+
+def test_without_a_kubeconfig_nothing_begins(tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    session = Session(KubernetesExecutor(kubeconfig=str(missing), image=IMAGE), tmp_path)
+    with pytest.raises(UsageError) as refused, session:
+        pass
+    assert str(missing) in str(refused.value)
+
+
+def test_the_rights_are_those_that_it_uses(world: Cluster, session: Session) -> None:
+    session.run(job := session.job("echo", "a"))
+    session.executor.forget([job.id])
+    world.wait(lambda: not world.cluster.store.all(world.jobs))
+    used = {
+        (resource, verb)
+        for user, verb, resource, _ in world.cluster.access.allowed
+        if user == "system:serviceaccount:default:ensemble"
+    }
+    (role,) = [each for each in yaml.safe_load_all(ACCESS.read_text()) if each["kind"] == "Role"]
+    allowed = {(name, v) for r in role["rules"] for name in r["resources"] for v in r["verbs"]}
+    assert used == allowed
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"options": {"kubernetes": {"image": ""}}}, "no image"),
+        ({"workdir": "here"}, "absolute path"),
+        ({"stderr": "errors.txt"}, "one log of a pod"),
+        ({"tasks": 4, "nodes": 2}, "as many tasks as nodes"),
+        ({"environment": {"A": "\udc80"}}, "no valid UTF-8"),
+    ],
+)
+def test_a_job_that_cannot_be_a_job_of_kubernetes_is_refused_with_what_to_do(
+    session: Session, fields: Any, words: str
+) -> None:
+    session.run(job := session.job("true", **fields))
+    assert session.cause(job) == "submit"
+    assert words in note(session, job)
+
+
+def test_words_of_a_command_and_its_environment_arrive_as_they_are(session: Session) -> None:
+    """Kubernetes would replace ``$(NAME)`` and ``$$`` in both."""
+    script = 'printf "%s\\n" "$A" "$1" "$2"'
+    job = session.job("sh", "-c", script, "sh", "$(A)", "$$(A) $$", environment={"A": "$(HOME) $$"})
+    session.run(job)
+    assert (session.folder / f"{job.id}.out").read_text().splitlines() == [
+        "$(HOME) $$", "$(A)", "$$(A) $$",
+    ]  # fmt: skip
+
+
+def test_each_task_of_a_job_is_a_pod_with_its_rank_and_one_that_fails_ends_the_job(
+    session: Session,
+) -> None:
+    good = session.job("sh", "-c", "echo $ENSEMBLE_TASK_RANK of $ENSEMBLE_TASK_COUNT", tasks=3)
+    bad = session.job("sh", "-c", "test $ENSEMBLE_TASK_RANK = 0 && exit 3; sleep 600", tasks=2)
+    session.run(good)
+    assert (session.folder / f"{good.id}.out").read_text() == "0 of 3\n1 of 3\n2 of 3\n"
+    session.run(bad)
+    assert session.context(bad, "finish")["status"] != 0
+
+
+def test_tasks_that_need_a_node_each_wait_where_there_is_one_node(session: Session) -> None:
+    job = session.job("true", tasks=2, nodes=2)
+    session.submit(job)
+    session.wait(lambda: bool(session.problems()) or "clean" in session.names(job), "a warning")
+    assert "nodes are available" in session.problems()[0]
+    session.cancel(job)
+    session.wait_clean(job)
+
+
+def test_the_output_of_a_job_that_is_observed_is_there_while_it_runs(session: Session) -> None:
+    script = "echo one; until [ -e gate ]; do sleep 0.1; done; echo two"
+    job = session.job("sh", "-c", script, workdir=str(session.folder), observe={"json-lines": {}})
+    session.submit(job)
+    file = session.folder / f"{job.id}.out"
+    session.wait_for(job, "start")
+    end = time.monotonic() + 30
+    while not (file.exists() and file.read_text() == "one\n"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    (session.folder / "gate").touch()
+    session.wait_clean(job)
+    assert file.read_text() == "one\ntwo\n"
