@@ -80,6 +80,7 @@ def run(
     allow_idle: bool = False,
     wait: bool | None = None,
     show: bool | None = None,
+    reuse: Sequence[str | os.PathLike[str]] = (),
 ) -> EnsembleRun:
     """Run an ensemble: a file, or a mapping that says the same.
 
@@ -91,7 +92,8 @@ def run(
     the user's own folder) under ``tag``; where there is such a run already, ``or_resume`` goes on
     with it, or returns it if it is over. ``keep=False`` keeps nothing. Jobs' output goes below
     ``output``. ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that
-    only steers other jobs.
+    only steers other jobs. ``reuse`` names earlier runs, by tag or folder: their results are taken
+    instead of running the same job again.
 
     Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
     notebook its progress is shown, unless ``show`` is false.
@@ -146,6 +148,7 @@ def run(
         output=output,
         keep=keep,
         more={"program": found.program.described()} if found.program else {},
+        reuse=[os.fspath(each) for each in reuse],
     )
     kept = begun.kept
     try:
@@ -160,6 +163,7 @@ def run(
             output=begun.output,
             program=found.program,
             kept=kept,
+            earlier=begun.earlier,
         )
     except BaseException:
         if kept is not None:

@@ -30,6 +30,7 @@ from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
+    from ensemble_core.journal.earlier_jobs import EarlierJobs
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["Task"]
@@ -56,7 +57,7 @@ class _Logged:
 class Task:
     """One run under way on a thread of its own. Raises :class:`UsageError` where functions of the
     file cannot be loaded; nothing was submitted then. A run that is taken up again has its
-    ``engine`` from its journal."""
+    ``engine`` from its journal; ``earlier`` are the jobs of the runs that it reuses."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Task:
         program: Program,
         kept: ControlledRun | None,
         engine: Engine | None = None,
+        earlier: EarlierJobs | None = None,
     ) -> None:
         self.ensemble = ensemble
         self.outcome: Outcome | None = None
@@ -108,6 +110,7 @@ class Task:
             state=kept.executor_folder if kept is not None else None,
             functions=program.functions,
             engine=engine,
+            earlier=earlier,
         )
         self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
 

@@ -66,6 +66,7 @@ def run_text(
     plugins: Sequence[str] = (),
     allow_idle: bool = False,
     ended: Callable[[str], None] | None = None,
+    reuse: Sequence[str] = (),
 ) -> int:
     """Run an ensemble file's text on the chosen executor with its options; the exit code.
 
@@ -73,8 +74,8 @@ def run_text(
     goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
     says that the text was made of that file: whoever resumes the run goes by the text and does not
     compare. ``allow_idle`` accepts a file in which no rule can fire first. ``ended`` is called with
-    the run's tag when it is over. Raises :class:`EnsembleError` for all that is wrong before the
-    run begins.
+    the run's tag when it is over. ``reuse`` names earlier runs whose jobs it reuses. Raises
+    :class:`EnsembleError` for all that is wrong before the run begins.
     """
     ensemble = config.load_text(
         text,
@@ -109,13 +110,14 @@ def run_text(
         output=folder,
         keep=keep,
         more={"made": True} if made else {},
+        reuse=reuse,
     )
     # The observers that show the run are loaded while the executor prepares itself.
     from ensemble_core.cli.run_session import RunSession
 
     with new.kept or nullcontext():
         code = RunSession(new.ensemble, choice, display).run(
-            registry, new.executor, new.output, new.tag, new.kept, wall=wall
+            registry, new.executor, new.output, new.tag, new.kept, wall=wall, earlier=new.earlier
         )
     if ended is not None:
         ended(new.tag)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -34,6 +34,9 @@ from ensemble_core.runtime.controller import Outcome, Runtime
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.run_control import ControlledRun
+
+if TYPE_CHECKING:
+    from ensemble_core.journal.earlier_jobs import EarlierJobs
 
 __all__ = ["RunSession"]
 
@@ -100,12 +103,14 @@ class RunSession:
         make: Callable[..., Any] = Runtime,
         wall: float | None = None,
         reopened: bool = False,
+        earlier: EarlierJobs | None = None,
     ) -> int:
         """Run to the end, or go on with ``engine``; the exit code.
 
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
         the stop for which alone the run is taken up, ``wall`` after how many seconds it is to stop.
-        ``make`` makes the runtime; nobody can go on with a run on another one.
+        ``make`` makes the runtime; nobody can go on with a run on another one. ``earlier`` are the
+        jobs of the runs that it reuses.
         """
         output = Output(
             self._tell,
@@ -129,6 +134,7 @@ class RunSession:
             state=kept.executor_folder if kept is not None else None,
             engine=engine,
             wall=wall,
+            **({} if earlier is None else {"earlier": earlier}),
         )
         if self._show is not None and self._block is not None:
             from ensemble_core.cli.shown_table import ShownTable

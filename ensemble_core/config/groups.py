@@ -366,6 +366,17 @@ def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[s
     return tuple(names)
 
 
+def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for number, each in enumerate(given):
+        name, by = (each, "content") if isinstance(each, str) else (each["path"], "content")
+        if isinstance(each, dict):
+            by = each.get("by", by)
+        _text(context, (*path, number), name)
+        found.append((name, by))
+    return tuple(found)
+
+
 #: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
@@ -374,6 +385,8 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "command": _command,
     "environment": _environment,
     "environment_from": _environment_from,
+    "inputs": _inputs,
+    "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,
     "observe": _observers,

@@ -34,7 +34,7 @@ _NAMES = {
 
 #: Keys of a job group that no action changes: what is looked for before anything runs, and what is
 #: not of a single submit.
-_OF_THE_GROUP = ("environment_from", "result", "retry", "at_once")
+_OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
 #: What every observer may be asked beside its own options.
 _ROWS = {

@@ -49,11 +49,12 @@ _COLUMNS = (
     ("succeeded", "ok", 0),
     ("failed", "fail", 0),
     ("cancelled", "canc", 3),
+    ("reused", "reus", 2),
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
 #: What the columns between the group's name and its times count.
-_COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
+_COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
@@ -82,6 +83,8 @@ def group_table(
         sums = (sum(getattr(group, field) for group in total) for field in _COUNTS)
         rows.append(("all", *map(str, sums), "", ""))
     kept = list(range(len(_COLUMNS)))
+    if not any(group.reused for group in groups):
+        kept.remove(1 + _COUNTS.index("reused"))
     short = over = False
     while True:
         heads = [_COLUMNS[column][1] if short else _COLUMNS[column][0] for column in kept]

@@ -118,8 +118,10 @@ class Effects:
         """End the run by this decision."""
         state = self.state
         held = self.submission.forget_held(state.held())
-        if held or state.attempts:
-            known = {*held, *state.attempts}
+        reused = self.submission.reused(decision.cancel)
+        self.submission.cancelling(reused)
+        if held or state.attempts or reused:
+            known = {*held, *state.attempts, *reused}
             left = tuple(job for job in decision.cancel if job not in known)
             decision = replace(decision, cancel=left)
         lost = [*state.attempts.values(), *(record.index for record in held.values())]

@@ -81,7 +81,9 @@ from ensemble_core.model.events import (
     Delivered,
     Event,
     ExecutorLost,
+    Identified,
     JobEvent,
+    LookedUp,
     Observed,
     PluginEvent,
     Problem,
@@ -146,6 +148,8 @@ class Engine:
             PluginEvent: self._on_plugin,
             Problem: self._on_problem,
             Requested: self._on_requested,
+            Identified: self._on_identified,
+            LookedUp: self._on_looked_up,
         }
 
     def observe(self, observer: RuleObserver) -> None:
@@ -170,6 +174,7 @@ class Engine:
     def in_queue(self) -> list[tuple[str, JobRecord]]:
         """The jobs that were handed to the executor and whose last event has not come yet."""
         away = set(self.state.held())
+        away.update(job for job, record in self.state.table.records.items() if record.reused)
         if self.state.stop is not None:
             away.update(self.state.stop.over)
         return [item for item in self.state.table.records.items() if item[0] not in away]
@@ -401,6 +406,16 @@ class Engine:
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
+    def _on_identified(self, event: Identified) -> None:
+        for job, (identity, _, *inputs) in event.jobs.items():
+            record = self.state.table.records.get(job)
+            if record is not None:
+                record.identity = identity if inputs else None
+
+    def _on_looked_up(self, event: LookedUp) -> None:
+        if self.state.ended is None:  # a resume asks again
+            self._effects.submission.looked_up(event.hits, event.misses)
+
     # -- the run and its queue -----------------------------------------------------------------
 
     def _on_started(self, event: Started) -> None:
@@ -437,6 +452,7 @@ class Engine:
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
         self._answers.deliver_again()
+        self._effects.submission.look_up_again()
         cancelled = self._submit_again(event.absent)
         for job in event.gone:
             if job in state.table.records:

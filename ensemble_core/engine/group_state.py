@@ -19,8 +19,8 @@ from ensemble_core.model.jobs import JobGroup
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
 #: How counters change: when a job is submitted, as the ``first`` attempt of its index or ``again``;
-#: by the outcome of an attempt; and when its index is over.
-Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost"]
+#: by the outcome of an attempt; when its index is over; and if an earlier job stood in for it.
+Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
     "again": (("submitted", 1), ("active", 1)),
@@ -29,6 +29,7 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "cancelled": (("active", -1), ("cancelled", 1)),
     "done": (("open", -1), ("done", 1)),
     "lost": (("open", -1), ("lost", 1)),
+    "reused": (("reused", 1),),
 }
 
 #: A combination of parameters and its replica, as 16 bytes.

@@ -65,8 +65,12 @@ class JobTable:
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
-        #: Jobs that ``at_once`` or a limit held and that were cancelled before they were handed on.
+        #: Jobs that were never handed on: cancelled before that, or reused.
         self.withdrawn = 0
+        #: Jobs that are looked up in earlier runs, each with its place in line; and the earlier
+        #: jobs that stand in for others.
+        self.looking: dict[str, tuple[int, HeldJob]] = {}
+        self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
         #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
         self.budget: Budget | None = None
@@ -133,19 +137,21 @@ class JobTable:
         *,
         index: Index | None = None,
         held: bool = False,
+        looks: bool = False,
     ) -> None:
         """An attempt, made of this group, is about to be submitted by this rule and firing: a
         further one of ``index``, or the first of a new one; ``held``: not before there is a place
-        for it."""
+        for it; ``looks``: not before it was looked up in earlier runs."""
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
         group = self.groups[job.group]
         group.counts["submitted"] += 1
-        if not held:
+        if looks:
+            self.looking[job.id] = self.submitted, (job, *origin)
+        elif not held:
             self._hand_on(record, group)
         else:
-            group.held[job.id] = (job, *origin)
-            heapq.heappush(group.line, (-job.urgency, self.submitted, job.id))
+            self._hold(self.submitted, (job, *origin))
         if group.count_filters:
             self._judge_filters(record, group)
         if index is not None:
@@ -210,6 +216,27 @@ class JobTable:
         if self.gauges.kept:
             self.gauges.enqueue(record.job)
 
+    def _hold(self, place: int, held: HeldJob) -> None:
+        """It stands in line from now on."""
+        job, group = held[0], self.groups[held[0].group]
+        group.held[job.id] = held
+        heapq.heappush(group.line, (-job.urgency, place, job.id))
+
+    def looked_up(self, job: str, found: str | None) -> JobRecord | None:
+        """A look-up was answered: the job stands in line, or an earlier one was ``found`` that
+        stands in for it. Return its record; ``None`` if it is over by now."""
+        looked = self.looking.pop(job, None)
+        if looked is None:
+            return None
+        record = self.records[job]
+        if found is None:
+            self._hold(*looked)
+        else:
+            record.reused = found
+            self.served[found] = None
+            self.withdrawn += 1
+        return record
+
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
         """The jobs of a group that ``at_once`` held and that may be handed on now."""
         free: list[HeldJob] = []
@@ -264,7 +291,7 @@ class JobTable:
         budget = self.budget
         if budget is None:
             jobs = self.submitted - self.withdrawn
-            jobs -= sum(len(group.held) for group in self.groups.values())
+            jobs -= sum(len(group.held) for group in self.groups.values()) + len(self.looking)
         else:
             jobs = budget.handed
         found: dict[str, float] = {f"{USED}{JOBS}": jobs}
@@ -293,7 +320,12 @@ class JobTable:
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self._metrics, handed)
         for job, record in self.records.items():
-            if record.outcome is None and job not in self.groups[record.job.group].held:
+            if (
+                record.outcome is None
+                and record.reused is None
+                and job not in self.looking
+                and job not in self.groups[record.job.group].held
+            ):
                 self.budget.handed -= 1  # claims it anew
                 self.budget.claim(record.job)
                 if record.started is not None:
@@ -343,7 +375,7 @@ class JobTable:
         if state > before:
             occasions = moving
             record.state = state
-            if self.gauges.kept:
+            if self.gauges.kept and record.reused is None:
                 self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
@@ -359,6 +391,8 @@ class JobTable:
         status = context.get("status")
         record.status = status if isinstance(status, int) else None
         record.finished = event.timestamp
+        if record.reused is not None:  # it lasted as long as the earlier job
+            record.started = event.timestamp - float(context.get("duration") or 0.0)
         if "cause" in context and record.exception is None:
             record.cause = said_cause(context)
         self.finishes += 1
@@ -368,7 +402,7 @@ class JobTable:
         del self.records[record.job.id]
         if self.over is not None:
             self.over.append(record)
-        self.groups[record.job.group].handed_over -= 1
+        self.groups[record.job.group].handed_over -= record.reused is None
         return self._outcome(record, event.timestamp) if record.outcome is None else None
 
     def _except(self, record: JobRecord, event: JobEvent) -> None:
@@ -412,12 +446,14 @@ class JobTable:
         """Decide and count how a job ended; the occasion that this is."""
         job = record.job
         group = self.groups[job.group]
-        if group.waiting.pop(job.id, None) is None:
+        if record.reused is not None:
+            pass  # it was never in the queue
+        elif group.waiting.pop(job.id, None) is None:
             group.running -= 1
             self.usage.end(job, record.started or 0.0, now)
         elif self.gauges.kept:
             self.gauges.dequeue(job)
-        if self.usage.kept:
+        if self.usage.kept and record.reused is None:
             if self.budget is not None:
                 self.budget.end(job.id)
             self._tell_of_costs(now)
@@ -434,13 +470,19 @@ class JobTable:
                 each.counters[outcome] += 1
         if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
             self._counted(group, record, outcome)
+        if record.reused is not None and outcome == "success":
+            self._count_reused(group, record)
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
         if record.started is not None and record.finished is not None:
             duration = record.finished - record.started
             waited = record.started - record.submitted
-            if (job.group, _PENDING[outcome]) in self._metrics.series and waited >= 0:
+            if (
+                (job.group, _PENDING[outcome]) in self._metrics.series
+                and waited >= 0
+                and record.reused is None
+            ):
                 self._record(job.group, _PENDING[outcome], waited, record.finished)
             if duration >= 0:
                 if outcome != "cancelled":
@@ -454,6 +496,16 @@ class JobTable:
                             group, record, duration, record.finished, with_result=False
                         )
         return OUTCOME_OCCASIONS[outcome]
+
+    def _count_reused(self, group: GroupState, record: JobRecord) -> None:
+        """A job of an earlier run stood in for this one."""
+        group.counts["reused"] += 1
+        if record.kept is not None:
+            for each in record.kept.slices:
+                each.counters["reused"] += 1
+        self._count_for(record, record.passed, "reused")
+        if group.watches or group.spoken_changes["reused"]:
+            self._counted(group, record, "reused")
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
         """Counters of a group have changed so: of what rules read in that they are to hear."""
@@ -593,8 +645,8 @@ class JobTable:
 
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
-        group = self.groups[record.job.group]
-        if group.held.pop(record.job.id, None) is not None:
+        group, looked = self.groups[record.job.group], self.looking.pop(record.job.id, None)
+        if looked is not None or group.held.pop(record.job.id, None) is not None:
             group.handed_over += 1
             self.withdrawn += 1
             self._enqueue(record, group)

@@ -112,6 +112,7 @@ def report_of(state: State) -> Report:
                 success=counts["success"],
                 failed=counts["failed"],
                 cancelled=counts["cancelled"],
+                reused=counts["reused"],
                 causes=dict(group.causes),
                 mean_duration=state.metrics.mean(name, "duration"),
                 mean_pending=state.metrics.mean(name, "pending"),

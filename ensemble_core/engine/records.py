@@ -252,6 +252,10 @@ class JobRecord:
     verdicts: dict[str, bool] | None = None
     #: Seconds of cores that earlier attempts of its index took.
     earlier: float = 0.0
+    #: The job of an earlier run that stands in for it: ``RUN/JOB``.
+    reused: str | None = None
+    #: Its identity, if files are part of it, for whoever checks these at its end.
+    identity: str | None = None
 
     @property
     def index(self) -> Index:
@@ -273,7 +277,7 @@ class JobRecord:
     @property
     def spent(self) -> float:
         """Seconds of cores that it took, with earlier attempts of its index."""
-        if self.started is None or self.finished is None:
+        if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 

@@ -22,7 +22,8 @@ class GroupReport(Record):
     """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
 
     ``submitted`` is the sum of ``waiting``, ``running``, ``success``, ``failed`` and
-    ``cancelled``; ``failed`` that of ``causes``, by why the jobs ended.
+    ``cancelled``; ``failed`` that of ``causes``, by why the jobs ended. For ``reused`` of those in
+    ``success`` jobs of earlier runs stand in.
     """
 
     name: str
@@ -32,9 +33,16 @@ class GroupReport(Record):
     success: int = 0
     failed: int = 0
     cancelled: int = 0
+    reused: int = 0
     causes: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     mean_duration: float | None = None
     mean_pending: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.reused:  # in most runs
+            del data["reused"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -492,9 +492,10 @@ class State:
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """The jobs that were not handed over yet: ``at_once``, a limit or the rate limit holds
-        them."""
-        held = [job for group in self.table.groups.values() for job in group.held]
+        """The jobs that were not handed over yet: a look-up, ``at_once``, a limit or the rate limit
+        holds them."""
+        held = [*self.table.looking]
+        held += [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]
 
     def new_id(self, kind: str) -> str:

@@ -18,7 +18,7 @@ from ensemble_core.engine.records import Index, JobRecord, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Cancel, Log, Retry, Submit
+from ensemble_core.model.decisions import Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
@@ -108,15 +108,54 @@ class Submission:
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
-        held = self._held(standing, jobs)
+        looks = self._looks_up(standing)
+        held = not looks and self._held(standing, jobs)
         for job, source in zip(jobs, sources, strict=True):
-            state.table.add(job, source, state.now, link, mark, held=held)
+            state.table.add(job, source, state.now, link, mark, held=held, looks=looks)
+        if looks:
+            self._look_up(decision.group, mark, jobs)
+            return
         if held:
             self.hand_over(decision.group, mark, len(jobs))
             return
         jobs = state.rate_limit.admit(jobs, *mark, state.now)
         state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
         self._await_release()
+
+    def _looks_up(self, group: GroupState) -> bool:
+        """True if jobs of a group are looked up in earlier runs first."""
+        return bool(self.state.ensemble.reuse) and group.group.reuse
+
+    def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
+        rule, firing = mark
+        if jobs:
+            self.state.out.append(LookUp(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
+
+    def look_up_again(self) -> None:
+        """Ask once more for the jobs whose look-up no controller has answered."""
+        asked: dict[tuple[str, str | None, int], list[Job]] = {}
+        for _, (job, rule, firing) in self.state.table.looking.values():
+            asked.setdefault((job.group, rule, firing), []).append(job)
+        for (group, rule, firing), jobs in asked.items():
+            self._look_up(group, (rule, firing), jobs)
+
+    def looked_up(self, hits: Mapping[str, str], misses: Iterable[str]) -> None:
+        """Take the answer to a look-up: earlier jobs stand in for some, the others are
+        submitted."""
+        table = self.state.table
+        for job, found in hits.items():
+            table.looked_up(job, found)
+        waiting: dict[str, dict[tuple[str | None, int], int]] = {}
+        for job in misses:
+            if job not in table.looking:
+                continue  # it was cancelled meanwhile
+            _, (of, rule, firing) = table.looking[job]
+            table.looked_up(job, None)
+            marks = waiting.setdefault(of.group, {})
+            marks[rule, firing] = marks.get((rule, firing), 0) + 1
+        for group, marks in waiting.items():
+            for mark, count in marks.items():
+                self.hand_over(group, mark, count)
 
     def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
         """True if jobs of a group are to stand in line first."""
@@ -198,9 +237,13 @@ class Submission:
         kept = index.series
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
-        held = self._held(state.table.groups[job.group], (job,))
-        state.table.add(job, source, state.now, None, mark, index=index, held=held)
-        if not held:
+        standing = state.table.groups[job.group]
+        looks = self._looks_up(standing) and not decision.resume
+        held = not looks and self._held(standing, (job,))
+        state.table.add(job, source, state.now, None, mark, index=index, held=held, looks=looks)
+        if looks:
+            self._look_up(job.group, mark, (job,))
+        elif not held:
             free = state.rate_limit.admit((job,), *mark, state.now)
             self.submit_each((each, *mark) for each in free)
             self._await_release()
@@ -225,28 +268,40 @@ class Submission:
         self.state.out += _batches(held)
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
-        """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
+        """Held jobs are cancelled here, for no executor knows them yet; the others by theirs. Of
+        those for which an earlier job stands in, whoever plays its events ends them."""
         dropped = self._drop_attempts(origin, decision.jobs)
         records = self.forget_held(decision.jobs)
-        if not records and not dropped:
+        reused = self.reused(decision.jobs)
+        self.cancelling(reused)
+        if not records and not dropped and not reused:
             return decision
         self.state.look_for_end = True
         for record in records.values():
             record.link = origin.link  # its consequences belong to the chain of the cancel
         self.state.withdrawn += records.values()
-        known = {*records, *dropped}
+        known = {*records, *dropped, *reused}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """End those of these jobs that are held, by ``at_once``, a limit or the rate limit; their
-        records by id."""
+        """End those of these jobs that are held, by a look-up, ``at_once``, a limit or the rate
+        limit; their records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
-        held = [job for job in jobs if job in known and job in groups[known[job].job.group].held]
+        held = [
+            job
+            for job in jobs
+            if job in known and (job in table.looking or job in groups[known[job].job.group].held)
+        ]
         records = {job: known[job] for job in (*held, *self.state.rate_limit.drop(jobs))}
         for record in records.values():
             table.forget(record)
         return records
+
+    def reused(self, jobs: Iterable[str]) -> list[str]:
+        """Jobs among these for which an earlier job stands in."""
+        known = self.state.table.records
+        return [job for job in jobs if job in known and known[job].reused is not None]
 
     def _drop_attempts(self, origin: Origin, jobs: Collection[str]) -> list[str]:
         """Drop retries to come of these jobs, or whose attempt before is one of them: their indices

@@ -178,9 +178,11 @@ class EventJobs(Jobs):
             attempt = self._open.get(row.job or "")
             if attempt is not None:
                 attempt.columns.update(row.data.get("values", {}))
-        if row.decisions is not None and '"type":"submit"' in row.decisions:
+        if row.decisions is not None and (
+            '"type":"submit"' in row.decisions or '"type":"look-up"' in row.decisions
+        ):
             for decision in json.loads(row.decisions):
-                if decision["type"] == "submit":
+                if decision["type"] in ("submit", "look-up"):
                     for job in decision["jobs"]:
                         self._submit(job, row.time)
 
@@ -203,6 +205,8 @@ class EventJobs(Jobs):
             attempt.started = row.time
         elif name == "submit":
             attempt.submitted = row.time
+            if "reused" in context:
+                attempt.columns = {"reused": context["reused"], **attempt.columns}
         elif name == "exception":
             if context.get("severity", 0) == 0 and attempt.exception is None:
                 attempt.exception = str(context.get("type", ""))
@@ -216,7 +220,9 @@ class EventJobs(Jobs):
             attempt.finished = row.time
             if attempt.exception is None:
                 attempt.cause = said_cause(context)
-            if attempt.started is not None:
+            if "reused" in attempt.columns and "duration" in context:
+                attempt.started = row.time - float(context["duration"])
+            elif attempt.started is not None:
                 attempt.core_hours += attempt.cores * (row.time - attempt.started) / 3600
             if engine is not None:
                 record = engine.state.table.records.get(row.job or "")

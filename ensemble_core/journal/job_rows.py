@@ -105,7 +105,7 @@ class Layout(NamedTuple):
 
 def row_of(record: JobRecord) -> JobRow:
     """The row of an attempt, over or not."""
-    job, outcome = record.job, record.outcome
+    job, outcome, columns = record.job, record.outcome, record.columns or {}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
     return JobRow(
@@ -121,7 +121,7 @@ def row_of(record: JobRecord) -> JobRow:
         record.spent / 3600,
         job.parameters,
         record.result if outcome == "success" else {},
-        record.columns or {},
+        columns if record.reused is None else {"reused": record.reused, **columns},
     )
 
 

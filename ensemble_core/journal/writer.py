@@ -15,7 +15,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -58,6 +58,7 @@ _FORGET_SNAPSHOTS = (
 
 #: An event with what was decided on it, what carries that out, and the jobs that it ended.
 _Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
+_Item = _Entry | Snapshot
 
 
 @cache
@@ -105,7 +106,9 @@ class JournalWriter:
         self._marks: int | None = None
         #: From the engine's thread to the writing thread: entries and snapshots, an event to set
         #: once all before it is done, and ``None`` to end.
-        self._queue: SimpleQueue[_Entry | Snapshot | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
+        #: What is to be written in one transaction, while that is collected.
+        self._unit: list[_Item] | None = None
         #: Somebody waits for what is in the queue.
         self._hurry = threading.Event()
         #: What is not written yet is not to be written any more.
@@ -226,15 +229,35 @@ class JournalWriter:
         """Take one more event, what was decided on it, what carries that out, and the jobs that it
         ended."""
         self.seq += 1
-        self._queue.put((event, decisions, orders, over))
+        entry = (event, decisions, orders, over)
+        if self._unit is not None:
+            self._unit.append(entry)
+            return
+        self._queue.put(entry)
         if orders:
             self._hurry.set()
         while self._queue.qsize() > _MOST_PENDING and not self.in_trouble:
             time.sleep(0.001)
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Bring the events that are appended within to the disk as a whole, or not at all."""
+        unit: list[_Item] = []
+        self._unit = unit
+        try:
+            yield
+        finally:
+            self._unit = None
+            self._queue.put(unit)
+            self._hurry.set()
+
     def snapshot(self, maker: str, state: bytes) -> None:
         """Take the engine's state after the newest event."""
-        self._queue.put(Snapshot(self.seq, maker, state))
+        taken = Snapshot(self.seq, maker, state)
+        if self._unit is not None:
+            self._unit.append(taken)
+        else:
+            self._queue.put(taken)
 
     def flush(self, patience: float | None) -> bool:
         """Wait until everything is on disk and its orders were handed on; whether that was so
@@ -291,8 +314,11 @@ class JournalWriter:
         self._hurry.wait(_PAUSE)
         self._hurry.clear()
         items += [self._queue.get() for _ in range(self._queue.qsize())]
-        batch = [item for item in items if isinstance(item, tuple)]
-        snapshots = [item for item in items if isinstance(item, Snapshot)]
+        given: list[Any] = []
+        for item in items:
+            given += item if isinstance(item, list) else (item,)
+        batch = [item for item in given if isinstance(item, tuple)]
+        snapshots = [item for item in given if isinstance(item, Snapshot)]
         if batch or snapshots:
             if not self._write_at_last(batch, snapshots[-1] if snapshots else None):
                 return False

@@ -40,14 +40,15 @@ __all__ = [
 ]
 
 #: What is counted for each group.
-#: ``submitted`` to ``active`` count attempts, the others indices: jobs with all their attempts.
+#: ``submitted`` to ``active`` and ``reused`` count attempts, the others indices: jobs with all
+#: their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
-    *("open", "done", "lost"),
+    *("open", "done", "lost", "reused"),
 )
 #: What of that is kept, and how many attempts were not the first of their index; the others are
 #: worked out.
-KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated")
+KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
 #: By which these can be told apart.

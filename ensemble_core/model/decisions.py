@@ -23,6 +23,7 @@ __all__ = [
     "EnableRule",
     "Fired",
     "Log",
+    "LookUp",
     "Notify",
     "Resize",
     "Retry",
@@ -76,6 +77,16 @@ class Submit(Decision):
     """Submit these jobs, all of one group."""
 
     type: ClassVar[str] = "submit"
+    group: str
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LookUp(Decision):
+    """Find out which of these jobs, all of one group, an earlier run did already (``--reuse``). The
+    others are submitted then."""
+
+    type: ClassVar[str] = "look-up"
     group: str
     jobs: tuple[Job, ...]
 

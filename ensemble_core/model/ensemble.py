@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -132,13 +132,15 @@ class Ensemble:
     #: The run's tag and the folder where it was started, once it is begun.
     run: str = ""
     cwd: str = ""
+    #: The folders of the earlier runs whose jobs it reuses.
+    reuse: tuple[str, ...] = ()
 
-    def begun(self, tag: str, cwd: str) -> Ensemble:
+    def begun(self, tag: str, cwd: str, reuse: Sequence[str] = ()) -> Ensemble:
         """The ensemble of the run with this tag, started in this folder: its jobs' placeholders
-        ``{run}`` and ``{cwd}``."""
+        ``{run}`` and ``{cwd}``. It reuses jobs of the runs in the folders ``reuse``."""
 
         def known(group: JobGroup) -> JobGroup:
             return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))
 
         groups = {name: known(group) for name, group in self.groups.items()}
-        return replace(self, groups=groups, run=tag, cwd=cwd)
+        return replace(self, groups=groups, run=tag, cwd=cwd, reuse=tuple(reuse))

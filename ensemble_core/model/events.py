@@ -20,7 +20,9 @@ __all__ = [
     "Delivered",
     "Event",
     "ExecutorLost",
+    "Identified",
     "JobEvent",
+    "LookedUp",
     "Observed",
     "PluginEvent",
     "Problem",
@@ -194,6 +196,33 @@ class Delivered(Event):
     notices: tuple[str, ...]
     to: str
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Identified(Event):
+    """The identities of jobs that are about to be submitted, by which a later run finds them
+    (``--reuse``; see ``model.identity``).
+
+    ``jobs`` maps our id to ``[identity, source]``, and to ``[identity, source, inputs]`` if files
+    are part of it. ``sources`` and ``inputs`` have what these stand for, once in a controller's
+    time. ``unchanged`` are jobs that have succeeded and whose inputs were the same at their end.
+    """
+
+    type: ClassVar[str] = "identified"
+    jobs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    sources: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    inputs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    unchanged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LookedUp(Event):
+    """The answer to a look-up: ``hits`` maps jobs to the earlier job (``RUN/JOB``) that stands in
+    for each, and whose events follow; ``misses`` are to be run."""
+
+    type: ClassVar[str] = "looked-up"
+    hits: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    misses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -207,6 +207,10 @@ class JobGroup:
     retry: RetryPolicy | None = None
     at_once: int | None = None
     reads: frozenset[str] = frozenset()
+    #: Files that its jobs read beside those in the command, each with how it is compared: by its
+    #: ``content`` or its ``mtime``. And whether jobs of earlier runs may stand in for its own.
+    inputs: tuple[tuple[str, str], ...] = ()
+    reuse: bool = True
     #: The command as the file has it, for display.
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.

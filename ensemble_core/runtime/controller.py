@@ -28,6 +28,7 @@ from ensemble_core.model.decisions import (
     Call,
     Cancel,
     Decision,
+    LookUp,
     Notify,
     Resize,
     Submit,
@@ -38,6 +39,7 @@ from ensemble_core.model.events import (
     Delivered,
     Event,
     ExecutorLost,
+    Identified,
     JobEvent,
     Observed,
     Problem,
@@ -52,6 +54,7 @@ from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.identities import Identities, Look, Unit, played, speaks_of_files
 from ensemble_core.runtime.inquiries import Inquiries
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
@@ -63,6 +66,7 @@ from ensemble_core.runtime.watching import Outcome, Watcher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ensemble_core.journal.earlier_jobs import EarlierJobs
     from ensemble_core.runtime.notifications import Notifier
 
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
@@ -84,6 +88,8 @@ _LOST_GRACE = 5.0
 _UNHEARD_GRACE = 10.0
 #: How long a run that has ended waits for its last messages to be delivered.
 _DELIVERY_GRACE = 10.0
+#: And for the check of the inputs of its last jobs.
+_CHECKS_GRACE = 30.0
 #: Seconds between checks whether cancelled jobs have been silent for too long, and how many such
 #: jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
@@ -101,7 +107,8 @@ class Runtime:
     ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
     that is taken up again has its ``engine`` from there. ``wall`` is after how many seconds the run
     is stopped (default: what the file's limits say). ``functions`` are there beside those of the
-    file's ``custom:`` part. Raises :class:`UsageError` when the ensemble's functions cannot be
+    file's ``custom:`` part, ``earlier`` are the jobs of the runs that it reuses, if they were read
+    already. Raises :class:`UsageError` when the ensemble's functions cannot be
     loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot be opened. In both
     cases nothing was submitted.
     """
@@ -123,6 +130,7 @@ class Runtime:
         engine: Engine | None = None,
         wall: float | None = None,
         functions: Mapping[str, Callable[..., object]] = NOTHING,
+        earlier: EarlierJobs | None = None,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag or new_tag(ensemble.name)
@@ -176,12 +184,24 @@ class Runtime:
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._notifier: Notifier | None = None
+        self._identities: Identities | None = None
+        if journal is not None or ensemble.reuse:
+            self._identities = Identities(
+                self._put,
+                self.clock,
+                lambda: self._queued - self._taken,
+                folders=ensemble.reuse,
+                earlier=earlier,
+                served=self.engine.state.table.served,
+                files=bool(ensemble.reuse) and speaks_of_files(ensemble),
+            )
         self._performer = Performer(
             self._guard,
             self._caller,
             self.emit,
             self.clock,
             lambda notice: self._notifier.send(notice) if self._notifier else None,
+            self._identities,
         )
         self._admission = Admission(name, self._put, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
@@ -295,6 +315,7 @@ class Runtime:
                 )
             self._loop()
             self._await_deliveries()
+            self._await_checks()
         finally:
             if self._journal is not None and self._snapshots is not None:
                 self._snapshots.last()
@@ -407,6 +428,11 @@ class Runtime:
             if self._heard is not None and any(map(_of_our_job, events)):
                 self._heard = time.monotonic()
             self._together = events
+            if isinstance(events, Unit):
+                dirty = True
+                self._taken += len(events)
+                self._handle_unit(events)
+                events = ()
             for event in events:
                 dirty = True
                 self._taken += 1
@@ -431,8 +457,8 @@ class Runtime:
             with contextlib.suppress(queue.Empty):
                 self._together = self._inbox.get(timeout=left)
                 self._inquiries.answer()
-                for event in self._together:
-                    self._taken += 1
+                self._taken += len(self._together)
+                for event in () if isinstance(self._together, Unit) else self._together:
                     self._handle(event)
         late: dict[str, list[str]] = {}
         for sent in () if self._leave else notices.values():
@@ -447,6 +473,17 @@ class Runtime:
                 self._handle(Problem(self.clock(), told))
             else:
                 self._handle(Delivered(self.clock(), tuple(of), address, why))
+
+    def _await_checks(self) -> None:
+        """Wait a while until the inputs of jobs that have succeeded are checked: what is not on
+        record by then is not reused."""
+        if self._identities is None or self._leave:
+            return
+        self._identities.close(_CHECKS_GRACE)
+        while not self._inbox.empty():
+            for event in self._inbox.get():
+                if type(event) is Identified and event.unchanged:
+                    self._handle(event)
 
     @property
     def _for_now(self) -> bool:
@@ -536,6 +573,15 @@ class Runtime:
             return True
         return False
 
+    def _handle_unit(self, unit: Unit) -> None:
+        """Take an answer with the events of the earlier jobs that stand in, as one: the journal has
+        all of them or none. Jobs that a rule cancels meanwhile end so."""
+        journal = self._journal
+        with contextlib.nullcontext() if journal is None else journal.together():
+            for event in unit:
+                for each in played(event, self._records, self.clock()):
+                    self._handle(each, checked=True)
+
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
         """Hand an event to the engine, carry out its decisions and return them. Unless it is
         ``checked``, check it against the executor's contract first."""
@@ -546,29 +592,40 @@ class Runtime:
             if row is None:
                 return ()
             event = row
-        name = None
+        name, record = None, None
         if event.timestamp > self._order.latest:
             event = self._order.in_time(event)
         if type(event) is JobEvent:
-            if event.ours and not checked:
+            if event.ours:
                 record = self._records.get(event.job)
-                if record is None or (
-                    (event.name in TIMED or not record.newest)
-                    and not self._order.keeps(event, record)
-                ):
-                    return [
-                        decision
-                        for each in self._order.corrected(event, record, self._together)
-                        for decision in self._handle(each, checked=True)
-                    ]
+            if (
+                event.ours
+                and not checked
+                and (
+                    record is None
+                    or (
+                        (event.name in TIMED or not record.newest)
+                        and not self._order.keeps(event, record)
+                    )
+                )
+            ):
+                return [
+                    decision
+                    for each in self._order.corrected(event, record, self._together)
+                    for decision in self._handle(each, checked=True)
+                ]
             if self._names:
                 name = self._names.name(event.job)
-        for watcher in self._watchers:
-            watcher.event(event)
+        if type(event) is not Identified:  # nobody who watches a run wants to know
+            for watcher in self._watchers:
+                watcher.event(event)
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
-        if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
-            self._forget(name or event.job, orders)
+        if type(event) is JobEvent and event.name == "clean" and event.ours:
+            if self._remembers and (record is None or record.reused is None):
+                self._forget(name or event.job, orders)
+            if record is not None and self._identities is not None:
+                self._identities.ended(record)
         journal = self._journal
         if journal is None or self._snapshots is None:
             for order in orders:
@@ -591,10 +648,15 @@ class Runtime:
                 watcher.decision(decision)
             if isinstance(decision, Submit) and decision.jobs:
                 self._tracker.expect(decision.jobs)
+                if self._identities is not None and self._journal is not None:
+                    self._identities.expect(decision.jobs, self._records)
                 given = self._names.given(decision.jobs)
                 orders.append(
                     decision if given is decision.jobs else replace(decision, jobs=tuple(given))
                 )
+            elif isinstance(decision, LookUp):
+                looked = ((job, self._records[job.id].source) for job in decision.jobs)
+                orders.append(Look(tuple(looked)))
             elif isinstance(decision, Resize):
                 orders.append(decision)
             elif isinstance(decision, Cancel) and decision.jobs:

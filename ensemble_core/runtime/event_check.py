@@ -16,7 +16,16 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.events import Event, JobEvent, Observed, Problem, Requested, Resources
+from ensemble_core.model.events import (
+    Event,
+    Identified,
+    JobEvent,
+    LookedUp,
+    Observed,
+    Problem,
+    Requested,
+    Resources,
+)
 
 __all__ = ["Admission", "admitted", "usual"]
 
@@ -51,6 +60,8 @@ class Admission:
         try:
             if isinstance(event, Requested):
                 raise ValueError("only a user may ask a run for an action")
+            if isinstance(event, (Identified, LookedUp)):
+                raise ValueError("only the run itself looks jobs up in earlier runs")
             found, wrong = admitted(event, self._clock())
         except Exception as error:  # of a plugin's own class, or deeper than Python goes
             wrong = str(error) or type(error).__name__

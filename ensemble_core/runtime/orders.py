@@ -3,8 +3,8 @@
 The engine's thread makes an order of each decision that the world must hear of. The journal's
 writer hands it to :meth:`Performer.perform` once its event is on disk; a run without a journal does
 so at once. Orders to the executor are carried out one after another on a thread of their own, calls
-on the caller's threads, messages on the notifier's; what became of them comes back as events. Used
-by the controller.
+on the caller's threads, messages on the notifier's, look-ups on that of the identities; what became
+of them comes back as events. Used by the controller.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.identities import Identities, Look
 from ensemble_core.runtime.suggestions import MakeSuggestion
 
 __all__ = ["Forget", "Order", "Performer"]
@@ -32,7 +33,7 @@ class Forget:
     jobs: tuple[str, ...]
 
 
-Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify
+Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
 
 
 #: A transient failure of a submit or a cancel is retried for so many seconds, first after a short
@@ -50,8 +51,10 @@ class Performer:
         emit: Callable[[Sequence[Event]], None],
         clock: Callable[[], float],
         notify: Callable[[Notify], None],
+        identities: Identities | None = None,
     ) -> None:
         self._notify = notify
+        self._identities = identities
         self._guard = guard
         self._executor = guard.executor
         self._caller = caller
@@ -78,6 +81,10 @@ class Performer:
             return
         if isinstance(order, Notify):
             self._notify(order)
+            return
+        if isinstance(order, Look):
+            if self._identities is not None:
+                self._identities.look(order)
             return
         self._orders.put(order)
         if isinstance(order, Cancel):
@@ -116,6 +123,8 @@ class Performer:
             self._submitting = frozenset(job.id for job in jobs)
             self._cancelled.clear()
         left = tuple(jobs)
+        if self._identities is not None:
+            self._identities.identify(jobs)
 
         def submit() -> None:
             nonlocal left

@@ -182,7 +182,7 @@ class KeptRun:
                 functions=self.program.functions,
                 here=None if text.file else cwd,
                 purpose=purpose,
-            ).begun(self.tag, cwd)
+            ).begun(self.tag, cwd, self.journal.about.get("reuse", ()))
 
         return load
 

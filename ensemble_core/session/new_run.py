@@ -17,6 +17,7 @@ from ensemble_core.session.earlier_folders import folders_of, reused
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 
 if TYPE_CHECKING:
+    from ensemble_core.journal.earlier_jobs import EarlierJobs
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.registry import Registry
@@ -33,6 +34,8 @@ class NewRun(NamedTuple):
     tag: str
     output: Path
     kept: ControlledRun | None
+    #: The jobs of earlier runs that it reuses.
+    earlier: EarlierJobs | None = None
 
 
 def new_run(
@@ -50,12 +53,21 @@ def new_run(
     output: str | os.PathLike[str] | None,
     keep: bool,
     more: Mapping[str, Any] = NOTHING,
+    reuse: Sequence[str] = (),
 ) -> NewRun:
     """Build the executor, which prepares itself meanwhile, and begin to keep the run.
 
-    ``more`` goes to what the journal says about it. Raises :class:`EnsembleError`; then nothing is
-    left behind.
+    ``more`` goes to what the journal says about it; ``reuse`` names earlier runs. Raises
+    :class:`EnsembleError`; then nothing is left behind.
     """
+    folders: tuple[str, ...] = ()
+    earlier = None
+    if reuse:
+        from ensemble_core.session.reuse import open_earlier
+
+        told: list[str] = []
+        folders, earlier = open_earlier(state, reuse, ensemble, told.append)
+        ensemble = replace(ensemble, warnings=(*ensemble.warnings, *told))
     options = dict(options)
     if choice.record.members:
         # An empty name where a group names none.
@@ -64,12 +76,12 @@ def new_run(
     executor = build_executor(registry, choice.record, options)
     tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
-    ensemble = ensemble.begun(tag, os.getcwd())
+    ensemble = ensemble.begun(tag, os.getcwd(), folders)
     ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(state, used)))
     place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
     if not keep:
         executor.prepare(tag, None)
-        return NewRun(ensemble, executor, tag, place, None)
+        return NewRun(ensemble, executor, tag, place, None, earlier)
     about = {
         "tag": tag,
         "name": ensemble.name,
@@ -80,6 +92,7 @@ def new_run(
         "folders": list(used),
         "output": str(place),
         "shared": executor.shared,
+        **({"reuse": list(folders)} if folders else {}),
         **more,
     }
     from ensemble_core.session.run_control import ControlledRun
@@ -87,4 +100,4 @@ def new_run(
     kept = ControlledRun.new(
         state, about, registry, text, list(overrides), executor, ensemble.attached
     )
-    return NewRun(ensemble, executor, tag, place, kept)
+    return NewRun(ensemble, executor, tag, place, kept, earlier)

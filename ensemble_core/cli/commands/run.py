@@ -75,6 +75,13 @@ __all__ = ["run"]
     "the run: after a kill, a signal, or an error that may pass.",
 )
 @click.option(
+    "--reuse",
+    metavar="RUN",
+    multiple=True,
+    help="Take results of jobs that RUN did already instead of running the same again; may be "
+    "given more than once, and the first run that has the job counts.",
+)
+@click.option(
     "--report",
     "page",
     metavar="FILE",
@@ -97,6 +104,7 @@ def run(
     tag: str | None,
     or_resume: bool,
     exit_file: str | None,
+    reuse: tuple[str, ...],
     page: str | None,
 ) -> int:
     """Run an ensemble file.
@@ -145,6 +153,7 @@ def run(
                 plugins=plugins,
                 allow_idle=allow_idle,
                 ended=write_page,
+                reuse=reuse,
             )
         elif write_page is not None and tag is not None:
             write_page(tag)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +15,14 @@ from ensemble_core.cli.options import (
     load_plugins,
     plugin_option,
     set_option,
+    state_option,
 )
 from ensemble_core.display.text_style import count_of, printable, style_of
 from ensemble_core.errors import EnsembleError
+
+if TYPE_CHECKING:
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.session.reuse import Preview
 
 __all__ = ["validate"]
 
@@ -33,6 +38,13 @@ __all__ = ["validate"]
     is_flag=True,
     help="Print the one FILE with everything spelt out: it runs the same.",
 )
+@click.option(
+    "--reuse",
+    metavar="RUN",
+    multiple=True,
+    help="Say how many jobs of each group 'ensemble run --reuse RUN' would take from RUN.",
+)
+@state_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def validate(
     files: tuple[str, ...],
@@ -41,6 +53,8 @@ def validate(
     overrides: tuple[str, ...],
     allow_idle: bool,
     expanded: bool,
+    reuse: tuple[str, ...],
+    state: str | None,
     as_json: bool,
 ) -> int:
     """Check ensemble files without running anything.
@@ -67,6 +81,7 @@ def validate(
                 overrides=list(overrides),
                 must_begin=not allow_idle,
             )
+            previews = _previews(ensemble, reuse, state) if reuse else []
         except EnsembleError as error:
             errors = flatten(error)
             wrong += len(errors)
@@ -89,6 +104,7 @@ def validate(
                 "rules": [rule.id for rule in ensemble.rules],
                 "warnings": list(ensemble.warnings),
                 "errors": [],
+                **({"reuse": [each._asdict() for each in previews]} if reuse else {}),
             }
         )
         if not as_json:
@@ -100,12 +116,25 @@ def validate(
             for name, group in ensemble.groups.items():
                 if group.size > 1:
                     click.echo(f"  each submit of {name} is {count_of(group.size, 'job')}")
+            for shown in previews:
+                told = f"  {shown.group}: {shown.reused} of {shown.jobs} reused"
+                parts = ", ".join(f"{count} {part}" for part, count in shown.missing.items())
+                click.echo(printable(f"{told}; not: {parts}" if parts else told))
     if as_json:
         click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
     elif wrong:
         bad = sum(not document["valid"] for document in documents)
         click.echo(f"{count_of(wrong, 'error')} in {count_of(bad, 'file')}", err=True)
     return 2 if wrong else 0
+
+
+def _previews(ensemble: Ensemble, reuse: tuple[str, ...], state: str | None) -> list[Preview]:
+    """Return what a run of this file would reuse of these runs."""
+    from ensemble_core.cli.error_format import print_warning
+    from ensemble_core.journal.run_store import state_folder
+    from ensemble_core.session.reuse import preview
+
+    return preview(ensemble, state_folder(state), reuse, print_warning)
 
 
 def _print_expanded(

@@ -48,12 +48,19 @@ _SHOWN, _REMEMBERED = 12, 1000
     multiple=True,
     help="Only jobs with this value of a parameter, for example T=2.3; may be repeated.",
 )
+@click.option(
+    "--reuse",
+    is_flag=True,
+    help="Say of each job, or of the one named instead of a rule, which earlier job stands in for "
+    "it, or why none does.",
+)
 def why(
     kept: KeptRun,
     rule: str | None,
     everything: bool,
     job: str | None,
     each: tuple[str, ...],
+    reuse: bool,
     as_json: bool,
 ) -> int:
     """Say why a rule fired, or did not.
@@ -64,6 +71,8 @@ def why(
     same came of it are one line. Of an instance: its rules, and when it was on. Without RULE: the
     run's rules, how often each fired, and why it never did.
     """
+    if reuse:
+        return _tell_of_reuse(kept, rule or job, as_json)
     about = _About.read(job, each)
     if rule is not None and not about:
         instance = _instance_of(kept, rule)
@@ -78,6 +87,22 @@ def why(
             code="bad-option",
         )
     return _list_rules(kept, as_json)
+
+
+def _tell_of_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
+    """Print which jobs are reused, and why others are not."""
+    from ensemble_core.session.reuse import explain
+
+    for name, reused, reason in explain(kept.journal, job):
+        if as_json:
+            told = {"part": None, "text": None, "job": None} if reason is None else reason._asdict()
+            print_line(to_json({"run": kept.tag, "job": name, "reused": reused, "not": told}))
+        elif reason is None:
+            print_line(printable(f"{name}: reused: {reused}"))
+        else:
+            nearest = "" if reason.job is None else f" ({reason.job})"
+            print_line(printable(f"{name}: not reused: {reason.text}{nearest}"))
+    return 0
 
 
 def _list_rules(kept: KeptRun, as_json: bool) -> int:

@@ -150,6 +150,8 @@ HARMFUL: dict[type[Event], list[Event]] = {
     ],
     every.CallFailed: [every.CallFailed(NOW, "call-1", "no")],
     every.Delivered: [every.Delivered(NOW, ("notice-1",), "bell")],
+    every.Identified: [every.Identified(NOW, {MINE: ["0" * 32, "s"]}, unchanged=(ANOTHERS,))],
+    every.LookedUp: [every.LookedUp(NOW, {MINE: "r1/g.0"}, (ANOTHERS,))],
     every.StopRequested: [every.StopRequested(NOW, "because", 0)],
     every.Requested: [
         every.Requested(NOW, "root", {"name": "submit", "label": "g", "command": ["rm"]})

@@ -113,6 +113,12 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
     show_default=True,
     help="Give up a run that has not ended then.",
 )
+@click.option(
+    "--reuse",
+    metavar="RUN",
+    multiple=True,
+    help="Jobs that RUN did already take no time: they stand for themselves.",
+)
 @click.option("--no-custom", is_flag=True, help="Refuse a file that has functions of its own.")
 @click.option("--tag", metavar="TAG", help="The name of the run that is kept.")
 @click.option("--no-journal", is_flag=True, help="Keep no record of the run.")
@@ -138,6 +144,7 @@ def simulate(
     cost: str | None,
     vs: str | None,
     length: str,
+    reuse: tuple[str, ...],
     no_custom: bool,
     tag: str | None,
     no_journal: bool,
@@ -180,7 +187,13 @@ def simulate(
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
     if vs is None and runs == 1 and costs is None:
-        return _once(first, files, display, seed, tag, state, not no_journal, plugins)
+        return _once(first, files, display, seed, tag, state, not no_journal, plugins, reuse)
+    if reuse:
+        raise UsageError(
+            "--reuse cannot be combined with --runs, --vs or --cost",
+            hint="leave it out: a model says what jobs do",
+            code="bad-option",
+        )
     studies = [first]
     if vs is not None:
         studies.append(replace(files.study(vs, machine, until), cost=costs))
@@ -329,6 +342,7 @@ def _once(
     state: str | None,
     keep: bool,
     plugins: Sequence[str],
+    reuse: Sequence[str],
 ) -> int:
     model = replace(study.model, seed=seed, until=study.until)
     simulator = Simulator(study.machine, model)
@@ -356,6 +370,7 @@ def _once(
         takes=calls.takes,
         answers=answer,
         purpose=study.purpose,
+        reuse=reuse,
     )
     if not (display.quiet or display.as_json):
         for line in once_lines(simulator.used, simulator.offered, model, stubbed):

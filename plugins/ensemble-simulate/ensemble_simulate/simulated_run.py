@@ -20,9 +20,10 @@ from ensemble_core.cli.toolkit import (
     RunSession,
     fit_tag,
     new_tag,
+    print_warning,
     state_folder,
 )
-from ensemble_simulate.virtual_runtime import VirtualRuntime
+from ensemble_simulate.virtual_runtime import VirtualRuntime, looking_up
 
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, VirtualExecutor
@@ -50,17 +51,23 @@ def run_simulated(
         lambda call: None
     ),
     purpose: Purpose = "check",
+    reuse: Sequence[str] = (),
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 
     ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
     seconds after the begin; ``takes``, ``answers`` and ``purpose`` are those of
-    ``VirtualRuntime``.
+    ``VirtualRuntime``. ``reuse`` names earlier runs: their jobs take no time.
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)
     tag = tag or new_tag(fit_tag(f"{ensemble.name}-simulated"))
-    ensemble = ensemble.begun(tag, os.getcwd())
+    home = state_folder(state)
+    folders: tuple[str, ...] = ()
+    look_up = None
+    if reuse:
+        folders, look_up = looking_up(home, reuse, ensemble, print_warning)
+    ensemble = ensemble.begun(tag, os.getcwd(), folders)
     began = float(int(time.time()))
     make = partial(
         VirtualRuntime,
@@ -69,9 +76,9 @@ def run_simulated(
         takes=takes,
         answers=answers,
         purpose=purpose,
+        look_up=look_up,
     )
     session = RunSession(ensemble, choice, display)
-    home = state_folder(state)
     output = home / "runs" / tag / "output"
     if not keep:
         return session.run(registry, executor, output, tag, make=make)
@@ -86,6 +93,7 @@ def run_simulated(
         "output": str(output),
         "shared": False,
         "simulated": True,
+        **({"reuse": list(folders)} if folders else {}),
     }
     with ControlledRun.new(
         home, about, registry, text, list(overrides), executor, ensemble.attached

@@ -27,6 +27,7 @@ from ensemble_core.model.decisions import (
     Call,
     Cancel,
     Decision,
+    LookUp,
     Notify,
     Resize,
     Submit,
@@ -38,15 +39,19 @@ from ensemble_core.model.events import (
     CallReturned,
     Delivered,
     Event,
+    Identified,
+    LookedUp,
     Started,
     StopRequested,
     TimerElapsed,
 )
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
+from ensemble_core.runtime.identities import Identities, played
 from ensemble_core.runtime.watching import Outcome, Watcher
 
 if TYPE_CHECKING:
@@ -64,6 +69,30 @@ _TICK_EVERY = 2000
 _MOST_AT_ONCE = 500_000
 
 
+#: Answers a look-up of jobs, each with the group that it is made of, at a time: the events that
+#: come of it.
+LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Event]]
+
+
+def looking_up(
+    state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
+) -> tuple[tuple[str, ...], LookingUp]:
+    """Return the folders of earlier runs, and what looks jobs up in them. Raises
+    :class:`EnsembleError` for a run of which nothing can be reused."""
+    from ensemble_core.session.reuse import open_earlier
+
+    folders, earlier = open_earlier(state, runs, ensemble, warn)
+    now = 0.0
+    identities = Identities(lambda events: None, lambda: now, lambda: 0, earlier=earlier)
+
+    def look_up(jobs: Sequence[tuple[Job, JobGroup | None]], time: float) -> Sequence[Event]:
+        nonlocal now
+        now = time
+        return identities.answer(jobs)
+
+    return folders, look_up
+
+
 class VirtualRuntime:
     """One run of one ensemble on a virtual clock; the same face as ``Runtime``, of whose arguments
     ``observers``, ``name`` and ``state`` mean nothing here.
@@ -75,7 +104,8 @@ class VirtualRuntime:
     executor's. A call returns what ``answers`` has for it; an error there is what it failed with.
     Without an answer a function is called, and an action where its record ``simulates``; any other
     returns nothing, and ``stubbed`` names it. ``purpose`` decides whether code that the file names
-    is loaded; :meth:`run` raises :class:`UsageError` at a call that needs it and may not have it.
+    is loaded; ``look_up`` answers look-ups in earlier runs (else nothing is reused). :meth:`run`
+    raises :class:`UsageError` at a call that needs it and may not have it.
     Raises as ``Runtime`` does.
     """
 
@@ -102,6 +132,7 @@ class VirtualRuntime:
             lambda call: None
         ),
         purpose: Purpose = "check",
+        look_up: LookingUp | None = None,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
@@ -120,6 +151,7 @@ class VirtualRuntime:
         self._stop_at = math.inf if limit is None else began + limit
         self._takes = takes
         self._answers = answers
+        self._look_up = look_up
         self._journal = journal
         if journal is not None and journal.keeps_rows:
             self.engine.state.table.over = []
@@ -191,7 +223,7 @@ class VirtualRuntime:
         executor.open(Run(self.tag, self._folder, self.clock), inbox.extend)
         asked, told, reason = None, 0, ""
         handle = engine.handle
-        noted = self._journal is not None or bool(self._hearing)
+        noted = self._journal is not None or bool(self._hearing) or self._look_up is not None
         try:
             self._take(Started(self._now, dict(executor.resources())))
             while True:
@@ -288,7 +320,14 @@ class VirtualRuntime:
     # -- events and decisions ------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
-        for watcher in self._hearing:
+        if self._look_up is None:
+            self._work_in(event)
+            return
+        for each in played(event, self.engine.state.table.records, self._now):
+            self._work_in(each)
+
+    def _work_in(self, event: Event) -> None:
+        for watcher in self._hearing if type(event) is not Identified else ():
             watcher.event(event)
         decisions = self.engine.handle(event)
         if self._journal is not None:
@@ -308,6 +347,13 @@ class VirtualRuntime:
         elif isinstance(decision, Cancel):
             if decision.jobs:
                 self._executor.cancel(decision.jobs)
+        elif isinstance(decision, LookUp):
+            records = self.engine.state.table.records
+            jobs = [(job, records[job.id].source) for job in decision.jobs]
+            if self._look_up is not None:
+                self._inbox += self._look_up(jobs, self._now)
+            else:
+                self._inbox.append(LookedUp(self._now, misses=tuple(job.id for job, _ in jobs)))
         elif isinstance(decision, Resize):
             self._executor.resize(decision.request, decision.delta, when_busy=decision.when_busy)
         elif isinstance(decision, Terminate):

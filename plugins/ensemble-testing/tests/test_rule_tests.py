@@ -140,6 +140,8 @@ def test_what_is_not_as_expected_fails(tmp_path: Path, given: str, expect: str, 
         ("ran: {job: sim.0, duration: 1m, exit_code: 2}\nat: 2m", "{at: 1m, fired: lost-one}"),
         ("{at: 1s, rows: {job: sim.0, every: 2s, Temp: [1, 5, 9]}}\nat: 9s", "{at: 3s, fired: too-hot, decisions: [{cancel: sim.0}]}"),
         ("{at: 1s, finished: {job: sim.0, exit_code: 1}}\n{at: 2s, started: after}\n{at: 3s, resized: {outcome: granted, size: 5}}", "{at: 2s, fired: more, decisions: [{grow: 2}]}\n{at: 3s, fired: had, decisions: [{log: 5 nodes}]}"),
+        ("{at: 1s, reused: {job: sim.0, rows: [{Temp: 1}, {Temp: 5}], duration: 3m}}\n{at: 2s, finished: sim.1}", "{at: 1s, fired: too-hot}\nmetric: {count.sim.cancelled: 1}"),
+        ("reused: {job: sim, rows: [{Temp: 1}], duration: 3m}", "metric: {count.sim.reused: 4, mean.sim-duration: 180, mean.sim-Temp: 1}"),
         ("requested: {name: submit, label: after}", "metric: {count.after.submitted: 1}"),
         ("requested: {name: disable, rules: too-hot}\n{at: 1s, row: {job: sim.0, Temp: 9}}", "never: too-hot"),
         ("{at: 2s, stopped: {reason: enough, exit_code: 9}}", "{at: 2s, ended: {exit_code: 9, reason: enough}}"),
@@ -216,12 +218,15 @@ def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> Non
 
 
 def test_every_kind_of_event_has_a_word() -> None:
-    """Who adds an event must give it one; timers elapse and messages arrive by themselves."""
+    """Who adds an event must give it one; timers elapse, messages arrive and jobs have identities by
+    themselves, and the queue answers look-ups."""
     text = inspect.getsource(words)
     kinds = {kind.__name__ for kind in Event.kinds.values()} - {
         "Started",
         "TimerElapsed",
         "Delivered",
+        "Identified",
+        "LookedUp",
     }
     assert [
         kind for kind in kinds if f"{kind}(queue.now" not in text and f"{kind}(now" not in text

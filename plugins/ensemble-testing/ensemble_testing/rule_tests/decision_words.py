@@ -20,6 +20,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Fired,
     Log,
+    LookUp,
     Notify,
     Resize,
     Retry,
@@ -66,6 +67,7 @@ def _retried(decision: Retry) -> Any:
 #: The word of each decision, and what it says of one.
 _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
+    LookUp: lambda d: ("look-up", _jobs([job.id for job in d.jobs])),
     Retry: lambda d: ("retry", _retried(d)),
     Cancel: lambda d: ("cancel", _jobs(d.jobs)),
     Resize: lambda d: ("grow" if d.delta > 0 else "shrink", abs(d.delta)),
@@ -82,7 +84,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
 }
 #: The words.
 WORDS = (
-    *("submit", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
+    *("submit", "look-up", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
     *("set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
 )
 
@@ -120,7 +122,7 @@ def fits(expected: Mapping[str, Any], decision: Decision) -> bool:
     said, is_so = _SPOKEN[type(decision)](decision)
     if said != word:
         return False
-    if isinstance(decision, Submit):
+    if isinstance(decision, (Submit, LookUp)):
         return _fits_jobs(what, [job.id for job in decision.jobs])
     if isinstance(decision, Cancel):
         return _fits_jobs(what, list(decision.jobs))

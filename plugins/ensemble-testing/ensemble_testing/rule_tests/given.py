@@ -158,6 +158,29 @@ class Given(StepReader):
 
         return tell
 
+    def reused(self, value: Any, path: Path) -> Tell:
+        """A job of an earlier run stands in for these, with what it printed."""
+        data = self._mapping(value, path, ("job", "rows", "duration"), ("job",))
+        names = self._jobs(data.get("job", []), (*path, "job"))
+        duration = self._seconds(data, "duration", path, 1.0)
+        rows = data.get("rows") or []
+        if not isinstance(rows, list):
+            self._wrong(path, "'rows' must be a list", "rows: [{x: 1}]", "wrong-type")
+            rows = []
+        read: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+        for place, row in enumerate(rows):
+            columns = self._mapping(row, (*path, "rows", place), (), ())
+            _, *found = self._columns({"job": names, **columns}, (*path, "rows", place), ())
+            read.append((found[0], found[1]))
+
+        def tell(queue: ToldQueue) -> None:
+            for job in queue.looked_up(names):
+                group = group_of(job)
+                told = [(self._observer(group, columns, more), columns) for columns, more in read]
+                queue.stand_in(job, told, duration)
+
+        return tell
+
     def row(self, value: Any, path: Path) -> Tell:
         """These jobs print a row."""
         names, columns, more = self._columns(value, path, ())
@@ -460,6 +483,7 @@ WORDS: Mapping[str, Callable[[Given, Any, Path], Tell]] = {
     "failed": Given.failed,
     "cancelled": Given.cancelled,
     "ran": Given.ran,
+    "reused": Given.reused,
     "row": Given.row,
     "rows": Given.rows,
     "job-event": Given.job_event,

@@ -92,11 +92,13 @@ class _Told(Watcher):
     """One test as it is played: keeps what happens, and looks at metrics at their times."""
 
     def __init__(self, tests: TestFile, test: RuleTest) -> None:
-        ensemble = tests.ensemble.begun("test", "/test")
+        reused = {name for step in test.steps for name in step.reuses}
+        ensemble = tests.ensemble.begun("test", "/test", ("earlier",) if reused else ())
         self._test = test
         self.happened: list[Happened] = []
         self.engine = Engine(ensemble, everything=True)
         self._queue = queue = ToldQueue(BEGAN, self.engine.state, test.gauges)
+        queue.to_reuse = reused
         self._step: Step | None = None
         self._untold = [step for step in test.steps if step.tell is not None]
         for step in test.steps:
@@ -119,6 +121,7 @@ class _Told(Watcher):
             until=BEGAN + test.length + 2 * _AFTER,
             takes=lambda call: None if _is_answered(call, test) else 0.0,
             purpose=tests.purpose,
+            look_up=queue.look_up if reused else None,
         )
 
     @property

@@ -35,12 +35,14 @@ __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of ``given``, so many seconds after the begin; ``word`` is how it is spoken of."""
+    """One step of ``given``, so many seconds after the begin; ``word`` is how it is spoken of. For
+    the jobs, or groups, that it ``reuses`` earlier jobs stand in."""
 
     where: Location | None
     at: float
     word: str
     tell: Tell | None = None
+    reuses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,10 @@ class _Reader:
                 steps.append(Step(where, now, "time"))
             elif word in WORDS:
                 tell = self._given.step(word, entry[word], (*here, word))
-                steps.append(Step(where, now, word, tell))
+                given = entry[word] if word == "reused" else None
+                jobs = given.get("job") if isinstance(given, Mapping) else None
+                reuses = frozenset(map(str, jobs if isinstance(jobs, list) else [jobs or ""]))
+                steps.append(Step(where, now, word, tell, reuses - {""}))
         return tuple(steps), gauges
 
     def _time(self, entry: Mapping[str, Any], path: Path, now: float) -> float:

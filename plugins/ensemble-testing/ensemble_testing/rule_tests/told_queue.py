@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy
 from ensemble_core.model.ensemble import amount
-from ensemble_core.model.events import Event, JobEvent
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.events import Event, JobEvent, LookedUp, Observed
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 from ensemble_testing.rule_tests.decision_words import group_of
 
@@ -62,6 +62,10 @@ class ToldQueue(VirtualExecutor):
         #: Jobs in the queue; whether each runs.
         self._jobs: dict[str, bool] = {}
         self._over: set[str] = set()
+        #: Names of the jobs, or groups, for which earlier jobs are to stand in; and those of the
+        #: jobs that wait for that.
+        self.to_reuse: set[str] = set()
+        self._looking: dict[str, None] = {}
 
     # -- the executor --------------------------------------------------------------------------
 
@@ -96,6 +100,14 @@ class ToldQueue(VirtualExecutor):
         # One at a time: what is decided on it comes before the next.
         if self._agenda and self._agenda[0][0] <= now:
             heapq.heappop(self._agenda)[2](self)
+
+    def look_up(self, jobs: Sequence[tuple[Job, JobGroup | None]], now: float) -> Sequence[Event]:
+        """Answer a look-up: what no step speaks of is not there. The others wait for their step."""
+        names = [job.id for job, _ in jobs]
+        waiting = [job for job in names if not self.to_reuse.isdisjoint((job, group_of(job)))]
+        self._looking.update(dict.fromkeys(waiting))
+        missing = tuple(job for job in names if job not in self._looking)
+        return [LookedUp(now, misses=missing)] if missing else []
 
     # -- what steps make of it -----------------------------------------------------------------
 
@@ -162,6 +174,27 @@ class ToldQueue(VirtualExecutor):
                 raise NotPossible(self._why_not(name))
             found += jobs
         return found
+
+    def looked_up(self, names: Sequence[str]) -> list[str]:
+        """The jobs of these names, each a job or a group, that are looked up. Raises
+        :class:`NotPossible`."""
+        found = [job for job in self._looking if not {job, group_of(job)}.isdisjoint(names)]
+        if not found:
+            raise NotPossible(f"{', '.join(names)} is not looked up: it was not submitted now")
+        return found
+
+    def stand_in(
+        self, job: str, rows: Sequence[tuple[str, Mapping[str, Any]]], duration: float
+    ) -> None:
+        """An earlier job stands in for this one."""
+        del self._looking[job]
+        name = f"earlier/{job}"
+        self._emit([LookedUp(self.now, {job: name})])
+        self.tell(job, "submit", reused=name)
+        self.tell(job, "start")
+        self._emit([Observed(self.now, job, observer, row) for observer, row in rows])
+        self.tell(job, "finish", status=0, duration=duration)
+        self.tell(job, "clean")
 
     def here(self, jobs: Sequence[str]) -> list[str]:
         """The jobs among these that are in the queue."""

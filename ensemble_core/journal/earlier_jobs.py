@@ -1,0 +1,225 @@
+"""Earlier jobs: those of kept runs that may stand in for jobs of a new one (``--reuse``).
+
+A run's journal has the identities of its jobs (see ``model.identity``). Its events are read once:
+what a job that succeeded has printed, and how long it took, is put by in a temporary database on
+disk, so that memory does not grow with the number of jobs. Used by the runtime, and by whoever
+tells why a job was not reused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.model.identity import parts_of
+from ensemble_core.model.jobs import Job
+
+__all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
+
+#: Jobs that are handed to the database at a time.
+_BATCH = 1000
+
+
+class EarlierJob(NamedTuple):
+    """A job that succeeded: ``name`` is ``RUN/JOB``, ``duration`` in seconds, ``start`` the context
+    of its start, ``rows`` what observers read (observer, values, clock, whether its file was begun
+    anew)."""
+
+    name: str
+    duration: float
+    start: Mapping[str, Any]
+    rows: list[tuple[str, Mapping[str, float], float | None, bool]]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A job that is not over, or whose inputs were not checked yet."""
+
+    started: float = 0.0
+    start: Mapping[str, Any] = field(default_factory=dict)
+    rows: list[list[Any]] = field(default_factory=list)
+    duration: float | None = None
+
+
+class EarlierJobs:
+    """Jobs of earlier runs by identity. Each is taken once, none of those ``served`` before; with
+    ``files`` its folder and its output must be there."""
+
+    def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
+        self._served = set(served)
+        self._files = files
+        # "": a file of its own, removed with the connection.
+        self._store = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        for setting in ("cache_size=-16000", "journal_mode=OFF", "synchronous=OFF"):
+            self._store.execute(f"PRAGMA {setting}")
+        self._store.execute(
+            "CREATE TABLE jobs (number INTEGER PRIMARY KEY, identity TEXT, name TEXT,"
+            " duration REAL, start TEXT, rows TEXT)"
+        )
+        self._store.execute("CREATE INDEX by_identity ON jobs (identity)")
+        self._store.execute("BEGIN")  # nothing in it is to outlive this object
+        self._waiting: list[tuple[str, str, float, str, str]] = []
+
+    def close(self) -> None:
+        """Give back what was needed."""
+        self._store.close()
+
+    def read(self, folder: Path) -> int:
+        """Add the jobs of the run in this folder. Return how many of its jobs have an identity.
+        Raises :class:`JournalError` for a journal that is missing or damaged."""
+        with Journal(folder / NAME) as journal:
+            missing = journal.missing_tail()
+            if missing is not None:
+                raise missing
+            return self._read(journal, folder.name)
+
+    def take(self, identity: str) -> EarlierJob | None:
+        """The first job with this identity that was not taken yet; it is from now on."""
+        for number, name, duration, start, rows in self._store.execute(
+            "SELECT number, name, duration, start, rows FROM jobs WHERE identity = ?"
+            " ORDER BY number",
+            (identity,),
+        ):
+            context = json.loads(start)
+            if self._files and not _is_there(context):
+                continue
+            self._store.execute("DELETE FROM jobs WHERE number = ?", (number,))
+            return EarlierJob(name, duration, context, [tuple(row) for row in json.loads(rows)])
+        return None
+
+    def _read(self, journal: Journal, run: str) -> int:
+        known: dict[str, list[str]] = {}
+        active: dict[str, _Open] = {}
+        #: Jobs that succeeded and whose inputs were not checked yet.
+        unchecked: dict[str, _Open] = {}
+        chained: set[str] = set()
+        found = 0
+        for row in journal.rows():
+            kind, job, data = row.type, row.job or "", row.data or {}
+            if kind == "job":
+                self._take_event(active, job, row.name or "", row.time, data)
+                if row.name == "clean":
+                    done, entry = active.pop(job, None), known.get(job)
+                    if done is None or done.duration is None or entry is None or job in chained:
+                        known.pop(job, None)
+                    elif len(entry) > 2:
+                        unchecked[job] = done
+                    else:
+                        self._put(run, job, known.pop(job)[0], done)
+            elif kind == "observed":
+                if job in active:
+                    active[job].rows.append(
+                        [data["observer"], data.get("values", {}), data.get("clock"),
+                         data.get("anew", False)]
+                    )  # fmt: skip
+            elif kind == "identified":
+                found += len(data.get("jobs", ()))
+                known.update(data.get("jobs", {}))
+                for name in data.get("unchanged", ()):
+                    if name in unchecked:
+                        self._put(run, name, known.pop(name)[0], unchecked.pop(name))
+                    elif name in known:
+                        del known[name][2:]  # of a reused job, whose events follow
+            if row.decisions is not None and '"resume":true' in row.decisions:
+                chained.update(_chained(json.loads(row.decisions)))
+        self._flush()
+        return found
+
+    @staticmethod
+    def _take_event(
+        active: dict[str, _Open], job: str, name: str, time: float, context: Mapping[str, Any]
+    ) -> None:
+        if name == "submit" or job not in active:
+            active[job] = _Open()
+        if name == "start":
+            active[job].started, active[job].start = time, _places(context)
+        elif name == "finish" and context.get("status") == 0:
+            active[job].duration = context.get("duration", time - active[job].started)
+        elif name == "exception" and context.get("severity", 0) == 0:
+            active[job] = _Open()
+            active[job].started = float("nan")
+
+    def _put(self, run: str, job: str, identity: str, done: _Open) -> None:
+        name = f"{run}/{job}"
+        if name in self._served or done.duration is None or done.started != done.started:
+            return
+        self._waiting.append(
+            (identity, name, done.duration, json.dumps(done.start), json.dumps(done.rows))
+        )
+        if len(self._waiting) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._store.executemany("INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?)", self._waiting)
+        self._waiting.clear()
+
+
+def _places(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a job ran and where its output is, of the context of its start."""
+    return {name: context[name] for name in ("workdir", "stdout", "stderr") if name in context}
+
+
+def _is_there(start: Mapping[str, Any]) -> bool:
+    """True if a job's folder is there, and its output if that is known."""
+    workdir = start.get("workdir")
+    if not isinstance(workdir, str) or not os.path.isdir(workdir):
+        return False
+    output = start.get("stdout")
+    return not isinstance(output, str) or os.path.exists(os.path.join(workdir, output))
+
+
+def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The attempts that go on where the one before ended: they cannot stand for a whole job."""
+    for decision in decisions:
+        if decision.get("type") == "retry" and decision.get("resume"):
+            label, _, attempt = str(decision["job"]).rpartition(".")[2].partition("-")
+            group = str(decision["job"]).rpartition(".")[0]
+            yield f"{group}.{label}-{int(attempt or 0) + 1}"
+
+
+class Identity(NamedTuple):
+    """The identity of one job, with its parts; ``reused`` is the earlier job that stood in for
+    it."""
+
+    job: str
+    identity: str
+    parts: Mapping[str, Any]
+    reused: str | None
+
+
+def identities(journal: Journal) -> Iterator[Identity]:
+    """The identities of a run's jobs, in the order in which they were submitted."""
+    jobs: dict[str, Job] = {}
+    entries: dict[str, list[str]] = {}
+    sources: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
+    reused: dict[str, str] = {}
+    for row in journal.rows():
+        if row.decisions is not None and (
+            '"type":"submit"' in row.decisions or '"type":"look-up"' in row.decisions
+        ):
+            for decision in json.loads(row.decisions):
+                if decision["type"] in ("submit", "look-up"):
+                    for data in decision["jobs"]:
+                        job = Job.from_dict(data)
+                        jobs[job.label] = job
+        data = row.data or {}
+        if row.type == "identified":
+            entries.update(data.get("jobs", {}))
+            sources.update(data.get("sources", {}))
+            inputs.update(data.get("inputs", {}))
+        elif row.type == "looked-up":
+            reused.update(data.get("hits", {}))
+    for name, job in jobs.items():
+        entry = entries.get(name)
+        if entry is None or entry[1] not in sources:
+            continue
+        files = inputs.get(entry[2], {}) if len(entry) > 2 else {}
+        parts = parts_of(job, sources[entry[1]], files)
+        yield Identity(name, entry[0], parts, reused.get(name))

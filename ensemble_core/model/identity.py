@@ -1,0 +1,91 @@
+"""Identity of a job: what must be the same for a job of an earlier run to stand in for it.
+
+Command, parameters, replica, tasks, environment, observers and inputs count; resources, executor,
+folder and result do not. ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` compare as they are
+written, so that a moved study is the same study. Used by the runtime, which reads the inputs, and
+by whoever tells why a job was not reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.placeholders import fill
+
+__all__ = ["Source", "identity_of", "parts_of", "short", "written"]
+
+#: Changes when the parts of an identity do, so that those of other versions never match.
+_VERSION = 1
+#: Sorted: a file may name its parameters and variables in another order.
+_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
+_AS_WRITTEN = {"here": "{here}", "cwd": "{cwd}", "run": "{run}", "attempt": "{attempt}"}
+
+
+def short(value: object) -> str:
+    """Return a digest of plain data, as 32 hexadecimal digits."""
+    return hashlib.sha256(_text(value).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Parts that the identities of all jobs of one group have in common, as plain data."""
+
+    parts: Mapping[str, Any]
+    key: str
+
+    @classmethod
+    def of(cls, group: JobGroup) -> Source:
+        """The source of the jobs that are made of this group."""
+        parts: dict[str, Any] = {"command": list(group.command)}
+        if group.environment:
+            parts["environment"] = dict(group.environment)
+        if group.environment_from:
+            parts["environment_from"] = sorted(group.environment_from)
+        if group.observe:
+            parts["observe"] = {name: dict(given) for name, given in group.observe.items()}
+        return cls(parts, short(parts)[:12])
+
+
+def _values(job: Job) -> dict[str, object]:
+    return {
+        **_AS_WRITTEN,
+        "replica": job.replica,
+        **job.parameters,
+        "group": job.group,
+        "index": job.index,
+        "id": f"{job.group}.{job.index}",
+        "here": "{here}",
+    }
+
+
+def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The parts of a job's identity. ``source`` are those of its :class:`Source`, ``inputs`` maps
+    its files, as written, to what is known of each."""
+    values = _values(job)
+    parts: dict[str, Any] = {
+        **source,
+        "command": [fill(word, values) for word in source["command"]],
+        "parameters": dict(job.parameters),
+        "replica": job.replica,
+        "tasks": job.tasks,
+    }
+    if "environment" in source:
+        parts["environment"] = {k: fill(v, values) for k, v in source["environment"].items()}
+    if inputs:
+        parts["inputs"] = dict(inputs)
+    return parts
+
+
+def written(text: str, job: Job) -> str:
+    """A text of the file, filled in as identities have it."""
+    return fill(text, _values(job))
+
+
+def identity_of(parts: Mapping[str, Any]) -> str:
+    """The identity of a job with these parts, as 32 hexadecimal digits."""
+    return short([_VERSION, parts])

@@ -1,0 +1,372 @@
+"""Identities of a run's jobs, and look-ups of jobs in earlier runs.
+
+The identity of a job is worked out on the executor's thread, just before the job is submitted; a
+thread here checks the inputs of those that have succeeded once more, and answers look-ups. All that
+comes of it are events. Files are only read here, never on the engine's thread. Used by the
+controller.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import queue
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.engine.records import JobRecord
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
+from ensemble_core.model.codec import NOTHING, dumps
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
+from ensemble_core.model.identity import Source, identity_of, parts_of, short, written
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.placeholders import fill
+
+__all__ = [
+    "Identities",
+    "Inputs",
+    "Look",
+    "Unit",
+    "identify",
+    "played",
+    "speaks_of_files",
+]
+
+#: Jobs of one answer, and of one check at their ends.
+_AT_ONCE = 100
+#: Events that may wait for the engine before a further look-up is answered.
+_MOST_WAITING = 20_000
+#: Groups of which the source is remembered: rules may change the fields of each submit.
+_MOST_SOURCES = 1000
+_MISSING = "missing"
+
+
+class Unit(list[Event]):
+    """Events that the journal keeps all or none of: an answer with the events of earlier jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The order to look these jobs up, each with the group that it is made of."""
+
+    jobs: tuple[tuple[Job, JobGroup | None], ...]
+
+
+class Inputs:
+    """Reads the files that belong to the identity of a job. What was read of a file is remembered
+    by its inode, size and time of change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def of(self, job: Job, group: JobGroup, seen: dict[str, str | None]) -> dict[str, str]:
+        """The inputs of a job, as written, each with what is known of it. ``seen`` are files that
+        were looked at just now."""
+        found: dict[str, str] = {}
+        folder = os.path.join(group.cwd, job.workdir or "")
+        for word, template in zip(job.command, group.command, strict=True):
+            if "/" in word and "{run}" not in template:
+                known = self._look(os.path.join(folder, word), "content", seen)
+                if known is not None:
+                    found[written(template, job)] = known
+        for template, by in group.inputs:
+            name = written(template, job)
+            places = {"here": group.here, "cwd": group.cwd, "run": group.run}
+            path = os.path.join(folder, fill(job.fill(template), places))
+            if not glob.has_magic(path):
+                found[name] = self._look(path, by, seen) or _MISSING
+                continue
+            matches = sorted(glob.glob(path, recursive=True))
+            for match in matches:
+                known = self._look(match, by, seen)
+                if known is not None:
+                    found[f"{name}: {os.path.basename(match)}"] = known
+            if not matches:
+                found[name] = _MISSING
+        return found
+
+    def _look(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
+        """Return what is known of a file; ``None`` if it is missing or no regular file."""
+        key = f"{by} {path}"
+        if key not in seen:
+            seen[key] = self._read(path, by)
+        return seen[key]
+
+    def _read(self, path: str, by: str) -> str | None:
+        try:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if by == "mtime":
+                return f"{status.st_size} {status.st_mtime_ns}"
+            key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if key not in self._known:
+                self._known[key] = _digest(path)
+            return self._known[key]
+        except (OSError, ValueError):  # also a name with a NUL in it
+            return None
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+def identify(
+    job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
+) -> tuple[str, dict[str, str]]:
+    """The identity of a job of this group, and its inputs as they are now."""
+    files = inputs.of(job, group, seen)
+    return identity_of(parts_of(job, source.parts, files)), files
+
+
+def speaks_of_files(ensemble: Ensemble) -> bool:
+    """True if a rule has to do with the folder or the output of jobs."""
+    texts = [dumps(rule.spec) for rule in ensemble.rules]
+    return any(name in text for text in texts for name in ("{job.workdir", "{job.std"))
+
+
+class Identities:
+    """The identities of one run. ``put`` takes the events, ``backlog`` says how many wait.
+
+    ``folders`` are the earlier runs whose jobs it reuses; ``earlier`` are their jobs where somebody
+    has read them, ``served`` those that stand in for a job already. With ``files`` their folders
+    and output must be there.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float],
+        backlog: Callable[[], int],
+        *,
+        folders: Sequence[str] = (),
+        earlier: EarlierJobs | None = None,
+        served: Iterable[str] = (),
+        files: bool = False,
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._backlog = backlog
+        self._folders = folders
+        self._earlier = earlier
+        self._served = tuple(served)
+        self._files = files
+        self._inputs = Inputs()
+        self._sources: dict[int, tuple[JobGroup, Source]] = {}
+        #: What journals have of these in this controller's time.
+        self._told: set[str] = set()
+        #: The groups of jobs that are about to be submitted.
+        self._groups: dict[str, JobGroup] = {}
+        self._queue: queue.SimpleQueue[Look | tuple[Job, JobGroup, str] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def expect(self, jobs: Sequence[Job], records: Mapping[str, JobRecord]) -> None:
+        """These jobs are about to be submitted."""
+        for job in jobs:
+            record = records.get(job.id)
+            if record is not None and record.source is not None:
+                self._groups[job.label] = record.source
+
+    def identify(self, jobs: Sequence[Job]) -> None:
+        """Tell the identities of jobs that are about to be submitted."""
+        seen: dict[str, str | None] = {}
+        event = _Found()
+        for job in jobs:
+            group = self._groups.pop(job.label, None)
+            if group is not None:
+                self._add(event, job, group, seen)
+        if event.jobs:
+            self._put((event.event(self._clock()),))
+
+    def look(self, order: Look) -> None:
+        """Look jobs up in earlier runs. Returns at once."""
+        self._queue.put(order)
+        self._begin()
+
+    def ended(self, record: JobRecord) -> None:
+        """A job has ended: if it has succeeded, its inputs are checked. Returns at once."""
+        if record.reused is not None or record.outcome != "success" or record.source is None:
+            return
+        if record.identity is not None:
+            self._queue.put((record.job, record.source, record.identity))
+            self._begin()
+
+    def close(self, patience: float) -> None:
+        """End, after the checks of jobs that have ended, unless these take longer."""
+        self._closing = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(patience)
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="identities", daemon=True)
+            self._thread.start()
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        order = self._queue.get()
+        while order is not None:
+            ended: list[tuple[Job, JobGroup, str]] = []
+            while isinstance(order, tuple):
+                ended.append(order)
+                if len(ended) == _AT_ONCE or self._queue.empty():
+                    break
+                order = self._queue.get()
+            if ended:
+                self._check(ended)
+            if isinstance(order, Look):
+                self._look_up(order)
+            order = None if order is None else self._queue.get()
+
+    def _check(self, ended: Sequence[tuple[Job, JobGroup, str]]) -> None:
+        """Tell of which jobs the inputs are what they were."""
+        seen: dict[str, str | None] = {}
+        same = tuple(
+            job.label
+            for job, group, identity in ended
+            if identify(job, group, self._source(group), self._inputs, seen)[0] == identity
+        )
+        if same:
+            self._put((Identified(self._clock(), unchanged=same),))
+
+    def _look_up(self, order: Look) -> None:
+        for at in range(0, len(order.jobs), _AT_ONCE):
+            while self._backlog() > _MOST_WAITING and not self._closing:
+                time.sleep(0.01)
+            if self._closing:
+                return
+            self._put(self.answer(order.jobs[at : at + _AT_ONCE]))
+
+    def _reopened(self) -> EarlierJobs:
+        """The jobs of the earlier runs that are still there."""
+        earlier = EarlierJobs(self._served, files=self._files)
+        for folder in self._folders:
+            try:
+                earlier.read(Path(folder))
+            except EnsembleError as error:
+                message = f"nothing more is reused of {Path(folder).name}: {error}"
+                self._put((Problem(self._clock(), message),))
+        return earlier
+
+    def answer(self, jobs: Sequence[tuple[Job, JobGroup | None]]) -> Unit:
+        """The answer for some jobs, with the events of the earlier ones that stand in for them.
+        Reads their files."""
+        if self._earlier is None:
+            self._earlier = self._reopened()
+        seen: dict[str, str | None] = {}
+        found = _Found()
+        hits: dict[str, EarlierJob] = {}
+        misses: list[str] = []
+        for job, group in jobs:
+            hit = None
+            if group is not None:
+                source = self._source(group)
+                identity, files = identify(job, group, source, self._inputs, seen)
+                hit = self._earlier.take(identity)
+            if group is None or hit is None:
+                misses.append(job.id)
+                continue
+            hits[job.id] = hit
+            self._note(found, job, source, identity, files)
+            if files:
+                found.unchanged.append(job.label)
+        now = self._clock()
+        answer = LookedUp(now, {job: hit.name for job, hit in hits.items()}, tuple(misses))
+        unit = Unit([found.event(now)] if hits else [])
+        unit.append(answer)
+        for name, hit in hits.items():
+            unit += _events(name, hit, now)
+        return unit
+
+    def _source(self, group: JobGroup) -> Source:
+        known = self._sources.get(id(group))
+        if known is None:
+            if len(self._sources) >= _MOST_SOURCES:
+                self._sources.clear()
+            known = self._sources[id(group)] = group, Source.of(group)
+        return known[1]
+
+    def _add(self, found: _Found, job: Job, group: JobGroup, seen: dict[str, str | None]) -> None:
+        source = self._source(group)
+        self._note(found, job, source, *identify(job, group, source, self._inputs, seen))
+
+    def _note(
+        self, found: _Found, job: Job, source: Source, identity: str, files: dict[str, str]
+    ) -> None:
+        entry = [identity, source.key]
+        if source.key not in self._told:
+            self._told.add(source.key)
+            found.sources[source.key] = source.parts
+        if files:
+            key = short(files)[:12]
+            entry.append(key)
+            if key not in self._told:
+                self._told.add(key)
+                found.inputs[key] = files
+        found.jobs[job.label] = entry
+
+
+class _Found:
+    """Parts of an :class:`Identified`."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, list[str]] = {}
+        self.sources: dict[str, Mapping[str, Any]] = {}
+        self.inputs: dict[str, dict[str, str]] = {}
+        self.unchanged: list[str] = []
+
+    def event(self, now: float) -> Identified:
+        return Identified(
+            now,
+            self.jobs,
+            self.sources or NOTHING,
+            self.inputs or NOTHING,
+            tuple(self.unchanged),
+        )
+
+
+def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
+    """The events of a job for which an earlier one stands in, as of any other."""
+    rows = [Observed(now, job, *row) for row in hit.rows]
+    done = {"status": 0, "duration": hit.duration}
+    return [
+        JobEvent(now, job, "submit", {"reused": hit.name}),
+        JobEvent(now, job, "start", hit.start),
+        *rows,
+        JobEvent(now, job, "finish", done),
+        JobEvent(now, job, "clean"),
+    ]
+
+
+def played(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
+    """The events to handle for one of a job for which an earlier one stands in: none if it is over,
+    and its end if a rule cancelled it meanwhile. Any other event as it is."""
+    if not isinstance(event, (JobEvent, Observed)):
+        yield event
+        return
+    record = records.get(event.job)
+    if record is None:
+        return
+    if record.reused is not None and record.cancelling and record.outcome is None:
+        why = {"type": "cancel", "severity": 0, "note": "cancelled by the run"}
+        yield JobEvent(now, event.job, "exception", why)
+        yield JobEvent(now, event.job, "clean")
+    else:
+        yield event

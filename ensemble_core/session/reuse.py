@@ -1,0 +1,210 @@
+"""Reuse of earlier runs: opens those that ``--reuse`` names, before anything is submitted, and
+tells why a job of theirs stands in for another or does not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ensemble_core.engine.group_state import combination
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.earlier_jobs import EarlierJobs, identities
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.run_store import find, look, require_own
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.identity import Source, parts_of
+from ensemble_core.runtime.identities import Inputs, identify, speaks_of_files
+
+__all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", "preview"]
+
+
+def open_earlier(
+    state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
+) -> tuple[tuple[str, ...], EarlierJobs]:
+    """Return the folders of these runs, and their jobs.
+
+    Raises :class:`EnsembleError` for a run that is unknown, damaged, under way, simulated, another
+    user's, or was written by a newer version.
+    """
+    earlier = EarlierJobs(files=speaks_of_files(ensemble))
+    folders = []
+    try:
+        for run in runs:
+            folder = find(state, run)
+            _check(folder)
+            if not earlier.read(folder):
+                warn(
+                    f"nothing is reused of {folder.name}: its journal has no identities of jobs, "
+                    "because an earlier version wrote it or it submitted none"
+                )
+            folders.append(str(folder.absolute()))
+    except BaseException:
+        earlier.close()
+        raise
+    return tuple(folders), earlier
+
+
+def _check(folder: Path) -> None:
+    """Raise :class:`EnsembleError` if no job of the run in this folder may be reused."""
+    require_own(folder)
+    if look(folder).state == "running":
+        raise UsageError(
+            f"run {folder.name} is under way: its jobs cannot be reused yet",
+            hint=f"wait for its end, or stop it: ensemble stop {folder.name}",
+            code="run-active",
+        )
+    with Journal(folder / NAME) as journal:
+        journal.check_if_small()
+        if journal.about.get("simulated"):
+            raise UsageError(
+                f"run {folder.name} was simulated: no job of it is real",
+                hint="name a run of 'ensemble run'",
+                code="run-simulated",
+            )
+
+
+class Reason(NamedTuple):
+    """Reason why no earlier job stands in: ``part`` is what differs (``parameters``, an input …),
+    ``text`` says how, ``job`` is the nearest earlier job, if there is one."""
+
+    part: str
+    text: str
+    job: str | None
+
+
+class EarlierIdentities:
+    """The identities of the jobs of earlier runs, to tell what makes a job another."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._nearest: dict[bytes, tuple[str, Mapping[str, Any]]] = {}
+        self._same: dict[str, str] = {}
+        for folder in folders:
+            with Journal(folder / NAME) as journal:
+                for found in identities(journal):
+                    name = f"{folder.name}/{found.job}"
+                    key = combination(found.parts["parameters"], found.parts["replica"])
+                    self._nearest.setdefault(key, (name, found.parts))
+                    self._same.setdefault(found.identity, name)
+
+    def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
+        """Why no earlier job stands in for one with these parts, whose look-up was a miss."""
+        same = self._same.get(identity)
+        if same is not None:
+            text = (
+                "the same, but it stands in for another job already, did not succeed by itself, or "
+                "its inputs changed before its end"
+            )
+            return Reason("not usable", text, same)
+        given, replica = parts["parameters"], parts["replica"]
+        nearest = self._nearest.get(combination(given, replica))
+        if nearest is None:
+            values = ", ".join(f"{name}={value}" for name, value in given.items())
+            told = f"no job with {values}" if values else "no job"
+            return Reason("parameters", f"{told}, replica {replica}", None)
+        name, earlier = nearest
+        part, text = next(_differences(earlier, parts))
+        return Reason(part, text, name)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what differs between two identities: the part, and how it does."""
+    if before["command"] != now["command"]:
+        yield "command", _command_change(before["command"], now["command"])
+    for part in ("environment", "inputs", "observe"):
+        old, new = before.get(part, {}), now.get(part, {})
+        for name in dict.fromkeys([*old, *new]):
+            if old.get(name) == new.get(name):
+                continue
+            if part == "inputs":
+                change = (
+                    "is new" if name not in old else "is gone" if name not in new else "changed"
+                )
+                yield name, f"{name} {change}"
+            else:
+                change = f"{old.get(name)!r} → {new.get(name)!r}"
+                yield part, f"{part} {name}: {change}"
+    for part in ("tasks", "environment_from", "parameters", "replica"):
+        if before.get(part) != now.get(part):
+            yield part, f"{part}: {before.get(part)!r} → {now.get(part)!r}"
+    yield "version", "another version wrote its identity"
+
+
+def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
+    """Return how a command has changed: its first differing word, with the option that it belongs
+    to."""
+    if len(before) != len(now):
+        return f"'{shlex.join(before)}' → '{shlex.join(now)}'"
+    at = next(place for place, word in enumerate(before) if word != now[place])
+    first = at - 1 if at and now[at - 1].startswith("-") else at
+    old, new = (" ".join(words[first : at + 1]) for words in (before, now))
+    return f"'{old}' → '{new}'"
+
+
+class Preview(NamedTuple):
+    """Preview of one group: how many of its ``jobs`` an earlier run has, and how many it lacks, by
+    what differs."""
+
+    group: str
+    jobs: int
+    reused: int
+    missing: Mapping[str, int]
+
+
+def preview(
+    ensemble: Ensemble, state: Path, runs: Sequence[str], warn: Callable[[str], None]
+) -> list[Preview]:
+    """Look up the jobs of one submit of each group, as a run would. Raises what
+    :func:`open_earlier` raises."""
+    folders, earlier = open_earlier(state, runs, ensemble, warn)
+    known = EarlierIdentities(map(Path, folders))
+    inputs, seen = Inputs(), dict[str, str | None]()
+    found = []
+    with closing(earlier):
+        for group in ensemble.begun("{run}", os.getcwd()).groups.values():
+            if group.missing or not group.reuse:
+                continue
+            reused, missing = 0, Counter[str]()
+            for place, job in enumerate(group.jobs(0)):
+                entry = group.element(place)[0]
+                source = Source.of(entry)
+                identity, files = identify(job, entry, source, inputs, seen)
+                if earlier.take(identity) is not None:
+                    reused += 1
+                else:
+                    missing[known.reason(identity, parts_of(job, source.parts, files)).part] += 1
+            found.append(Preview(group.name, group.size, reused, missing))
+    return found
+
+
+def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None, Reason | None]]:
+    """The jobs of a run (or one of them), each with the earlier job that stands in for it, or else
+    why none does. Raises :class:`EnsembleError` for a run that reused nothing, and for a job that
+    it does not have."""
+    folders = [Path(folder) for folder in journal.about.get("reuse", ())]
+    if not folders:
+        raise UsageError(
+            f"run {journal.tag} was begun without --reuse",
+            hint="ensemble validate FILE --reuse RUN says what a run could reuse",
+            code="no-reuse",
+        )
+    known = EarlierIdentities(folder for folder in folders if folder.exists())
+    there = False
+    for found in identities(journal):
+        if job is not None and found.job != job:
+            continue
+        there = True
+        if found.reused is not None:
+            yield found.job, found.reused, None
+        else:
+            yield found.job, None, known.reason(found.identity, found.parts)
+    if job is not None and not there:
+        raise UsageError(
+            f"run {journal.tag} has no job {job!r} with an identity",
+            hint=f"'ensemble jobs {journal.tag}' lists its jobs",
+            code="no-such-job",
+        )

@@ -1,0 +1,529 @@
+"""Reuse of earlier runs (``--reuse``): which jobs stand in, what is counted, and what a kill may not
+change."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import ensemble_core
+from ensemble_core.cli.main import main
+from ensemble_core.runtime.identities import Identities
+
+#: A of the page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
+FILE = """
+name: study
+jobs:
+  - name: g
+    command: "{here}/x {L} {T} {replica}"
+    parameters: {L: [16, 32], T: [1, 2]}
+    replicas: 2
+    observe: {json-lines: {fields: [u]}}
+    result: {U: mean.u}
+rules:
+  - {trigger: start, action: {name: submit, label: g}}
+"""
+PROGRAM = """#!/bin/sh
+echo "$*" >> DONE
+case "$1 $2 $3" in
+  "16 1 0") u=1;; "16 1 1") u=3;; "16 2 0") u=5;; "16 2 1") u=5;;
+  "32 1 0") u=4;; "32 1 1") u=8;; "32 2 0") u=2;; "32 2 1") u=2;; *) u=9;;
+esac
+echo "{\\"u\\": $u}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    Path("e.yaml").write_text(FILE)
+    program = Path("x")
+    program.write_text(PROGRAM.replace("DONE", str(tmp_path / "done")))
+    program.chmod(0o755)
+    return tmp_path
+
+
+def change(old: str, new: str) -> None:
+    text = Path("e.yaml").read_text()
+    assert old in text
+    Path("e.yaml").write_text(text.replace(old, new))
+
+
+def ensemble(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [*words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def run(tag: str, *more: str, code: int = 0) -> Result:
+    return ensemble("run", "e.yaml", "--executor", "local", "--tag", tag, *more, code=code)
+
+
+def jobs(tag: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(ensemble("jobs", tag, "--csv").output)))
+
+
+def metrics(tag: str) -> dict[str, float]:
+    found = json.loads(ensemble("metrics", tag, "--json").output)
+    return {row["metric"]: row["value"] for row in found}
+
+
+def results(tag: str) -> list[float]:
+    return [float(row["U"]) for row in jobs(tag)]
+
+
+def executed() -> list[str]:
+    """The arguments with which the program was called, in order of their ends."""
+    return Path("done").read_text().splitlines() if Path("done").exists() else []
+
+
+def test_jobs_that_an_earlier_run_has_are_reused_and_the_others_run() -> None:
+    run("r1")
+    change("T: [1, 2]", "T: [1, 2, 3]")
+    run("r2", "--reuse", "r1")
+    found = metrics("r2")
+    assert found["count.g.reused"] == 8
+    assert found["used.jobs"] == 4
+    assert sorted(executed()[8:]) == ["16 3 0", "16 3 1", "32 3 0", "32 3 1"]
+    rows = jobs("r2")
+    assert [row["T"] for row in rows if not row["reused"]] == [*"3333"]
+    assert sorted(row["reused"] for row in rows if row["reused"]) == [f"r1/g.{n}" for n in range(8)]
+    assert results("r2") == [1, 3, 5, 5, 9, 9, 4, 8, 2, 2, 9, 9]
+
+
+def test_a_touched_program_is_the_same_and_an_edited_one_is_not() -> None:
+    run("r1")
+    os.utime("x", (1, 1))
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+    Path("x").write_text(Path("x").read_text() + "# edited\n")
+    run("r3", "--reuse", "r1", "--reuse", "r2")
+    assert metrics("r3")["count.g.reused"] == 0
+    assert len(executed()) == 16
+
+
+def test_a_file_compared_by_its_time_counts_as_changed_once_it_is_touched() -> None:
+    Path("big.h5").write_text("data")
+    change("    replicas: 2", '    replicas: 2\n    inputs: [{path: "{here}/big.h5", by: mtime}]')
+    run("r1")
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+    os.utime("big.h5", (1, 1))
+    run("r3", "--reuse", "r1")
+    assert metrics("r3")["count.g.reused"] == 0
+
+
+def test_a_file_that_joins_a_pattern_or_vanishes_counts_as_a_change() -> None:
+    change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/conf/*.dat", "{here}/one"]')
+    Path("conf").mkdir()
+    Path("conf/a.dat").write_text("a")
+    run("r1")
+    Path("conf/b.dat").write_text("b")
+    run("r2", "--reuse", "r1")
+    Path("conf/b.dat").unlink()
+    Path("one").write_text("1")
+    run("r3", "--reuse", "r1")
+    Path("one").unlink()
+    run("r4", "--reuse", "r1")
+    counted = [metrics(tag)["count.g.reused"] for tag in ("r2", "r3", "r4")]
+    assert counted == [0, 0, 8]
+
+
+def test_a_job_whose_input_changed_while_it_ran_is_not_reused() -> None:
+    Path("x").write_text(
+        PROGRAM.replace("DONE", str(Path("done").absolute())) + 'echo >> "$0.in"\n'
+    )
+    change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/x.in"]')
+    Path("x.in").write_text("")
+    run("r1")
+    Path("x.in").write_text("")
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 0
+
+
+def test_an_input_that_vanishes_while_the_job_runs_does_not_fail_the_run() -> None:
+    Path("x").write_text(PROGRAM.replace("DONE", str(Path("done").absolute())) + 'rm -f "$0.in"\n')
+    change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/x.in"]')
+    Path("x.in").write_text("")
+    run("r1")
+    run("r2", "--reuse", "r1")
+    # Those that began after it was gone found it missing at both times.
+    assert metrics("r2")["count.g.reused"] < 8
+
+
+def test_each_earlier_job_serves_once_and_the_first_run_named_counts() -> None:
+    change("parameters: {L: [16, 32], T: [1, 2]}", "parameters: {L: [16], T: [1]}")
+    change("{replica}", "0")
+    change("replicas: 2", "count: 2")
+    run("r1")
+    run("r2")
+    change("count: 2", "count: 5")
+    run("r3", "--reuse", "r2", "--reuse", "r1")
+    assert [row["reused"].partition("/")[0] for row in jobs("r3")] == ["r2", "r2", "r1", "r1", ""]
+
+
+def test_a_moved_study_is_the_same_study(study: Path) -> None:
+    run("r1")
+    moved = study / "moved"
+    moved.mkdir()
+    for name in ("e.yaml", "x"):
+        shutil.move(name, moved / name)
+    os.chdir(moved)
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+
+
+def test_a_reused_run_can_be_reused_itself() -> None:
+    run("r1")
+    run("r2", "--reuse", "r1")
+    ensemble("clean", "r1", "--yes")
+    run("r3", "--reuse", "r2")
+    assert metrics("r3")["count.g.reused"] == 8
+    assert len(executed()) == 8
+
+
+def test_a_group_can_be_excluded_from_reuse() -> None:
+    run("r1")
+    change("    replicas: 2", "    replicas: 2\n    reuse: false")
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 0
+    assert len(executed()) == 16
+
+
+def test_resources_and_result_do_not_count_but_the_environment_does() -> None:
+    run("r1")
+    change("result: {U: mean.u}", "result: {U: 2 * mean.u}\n    duration: 1h\n    workdir: other")
+    run("r2", "--reuse", "r1")
+    assert results("r2") == [2, 6, 10, 10, 8, 16, 4, 4]
+    change("    duration: 1h", '    environment: {OMP_NUM_THREADS: "1"}')
+    run("r3", "--reuse", "r1")
+    assert metrics("r3")["count.g.reused"] == 0
+
+
+def test_failed_jobs_are_not_reused() -> None:
+    Path("x").write_text(PROGRAM.replace("DONE", str(Path("done").absolute())) + "exit $3\n")
+    run("r1", code=1)
+    run("r2", "--reuse", "r1", code=1)
+    assert metrics("r2")["count.g.reused"] == 4
+    assert len(executed()) == 12
+
+
+def test_a_retry_is_reused_but_not_one_that_continued() -> None:
+    Path("x").write_text(
+        PROGRAM.replace("DONE", str(Path("done").absolute()))
+        + '[ -e "$0.$1$2$3" ] || { touch "$0.$1$2$3"; exit 1; }\n'
+    )
+    change("    replicas: 2", "    replicas: 2\n    retry: {times: 1}")
+    run("r1")
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+    for mark in Path().glob("x.*"):
+        mark.unlink()
+    change("retry: {times: 1}", "retry: {times: 1, continue: true}")
+    run("r3")
+    run("r4", "--reuse", "r3")
+    assert metrics("r4")["count.g.reused"] == 0
+
+
+def test_limits_and_at_once_ignore_reused_jobs_and_the_duration_is_the_original() -> None:
+    run("r1")
+    change("    replicas: 2", "    replicas: 2\n    at_once: 1")
+    Path("e.yaml").write_text(
+        "limits: {jobs: 1, core_hours: 0.0001}\n" + Path("e.yaml").read_text()
+    )
+    run("r2", "--reuse", "r1")
+    first, second = jobs("r1"), jobs("r2")
+    for before, after in zip(first, second, strict=True):
+        assert float(after["duration"]) == pytest.approx(float(before["duration"]), abs=1e-5)
+        assert float(after["core_hours"]) == 0
+    found = metrics("r2")
+    assert (found["used.jobs"], found["used.core_hours"]) == (0, 0)
+
+
+RULES = """
+  - trigger: observed
+    name: g
+    repetitions: 100
+    when: u > 4
+    action: {name: log, message: "{job} u={u}"}
+  - {trigger: job-success, name: g, repetitions: 100, action: {name: log, message: "{job} ended"}}
+  - trigger: job-done
+    name: g
+    each: [L]
+    repetitions: 100
+    action: {name: log, message: "{job} {mean.U:.2f} {count.success}"}
+  - {trigger: idle, name: g, action: {name: log, message: "idle {mean.U:.2f}"}}
+  - {trigger: metric, name: count.g.success, when: value >= 8, action: {name: log, message: all}}
+"""
+
+
+def told(tag: str, *more: str) -> list[str]:
+    """What the run's rules logged, sorted."""
+    found = map(json.loads, run(tag, *more, "--json").output.splitlines())
+    return sorted(each["message"] for each in found if each.get("type") == "log")
+
+
+def test_a_reused_job_wakes_the_rules_that_a_real_one_would() -> None:
+    change("replicas: 2", "replicas: 2\n    at_once: 1")  # so that jobs end in order
+    Path("e.yaml").write_text(Path("e.yaml").read_text() + RULES)
+    first = told("r1")
+    assert len(first) == 3 + 8 + 8 + 2
+    assert told("r2", "--reuse", "r1") == first
+    assert metrics("r2")["count.g.reused"] == 8
+
+
+def test_why_says_what_is_reused_and_what_made_other_jobs_different() -> None:
+    run("r1")
+    change("T: [1, 2]", "T: [2, 3]")
+    run("r2", "--reuse", "r1")
+    lines = ensemble("why", "r2", "--reuse").output.splitlines()
+    assert "g.0: reused: r1/g.2" in lines
+    assert "g.2: not reused: no job with L=16, T=3, replica 0" in lines
+    assert ensemble("why", "r2", "--reuse", "g.0").output == "g.0: reused: r1/g.2\n"
+    change("{replica}", "{replica} --fast")
+    run("r3", "--reuse", "r1")
+    shown = ensemble("why", "r3", "--reuse", "g.0").output
+    assert "'{here}/x' 16 2 0 --fast' (r1/g.2)" in shown
+
+
+def test_why_names_a_changed_option_and_a_changed_file() -> None:
+    change("{T} {replica}", "{T} {replica} --sweeps 2000")
+    run("r1")
+    change("--sweeps 2000", "--sweeps 4000")
+    run("r2", "--reuse", "r1")
+    shown = ensemble("why", "r2", "--reuse", "g.3").output
+    assert shown == "g.3: not reused: '--sweeps 2000' → '--sweeps 4000' (r1/g.3)\n"
+    Path("x").write_text(Path("x").read_text() + "# edited\n")
+    run("r3", "--reuse", "r2")
+    shown = ensemble("why", "r3", "--reuse", "g.3").output
+    assert shown == "g.3: not reused: {here}/x changed (r2/g.3)\n"
+    refusal = ensemble("why", "r1", "--reuse", code=2).output
+    assert "was begun without --reuse" in refusal
+    assert "no job 'g.99'" in ensemble("why", "r3", "--reuse", "g.99", code=2).output
+
+
+def test_validate_says_how_many_jobs_would_be_reused_and_what_the_others_lack() -> None:
+    run("r1")
+    change("T: [1, 2]", "T: [2, 3]")
+    shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
+    assert "  g: 4 of 8 reused; not: 4 parameters\n" in shown
+    Path("x").write_text(Path("x").read_text() + "# edited\n")
+    shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
+    assert "  g: 0 of 8 reused; not: 4 {here}/x, 4 parameters\n" in shown
+    assert "r7" in ensemble("validate", "e.yaml", "--reuse", "r7", code=2).output
+
+
+def test_a_rule_can_cancel_a_reused_job() -> None:
+    run("r1")
+    with Path("e.yaml").open("a") as file:
+        file.write(
+            "  - {trigger: observed, name: g, each: job, when: u == 8, action: {name: cancel}}\n"
+        )
+    run("r2", "--reuse", "r1", code=0)
+    assert [row["outcome"] for row in jobs("r2")].count("cancelled") == 1
+    assert metrics("r2")["count.g.reused"] == 7
+    ensemble("replay", "r2")
+
+
+def test_a_run_that_ends_while_it_reuses_cancels_what_is_left() -> None:
+    run("r1")
+    with Path("e.yaml").open("a") as file:
+        file.write(
+            "  - {trigger: observed, name: g, when: u == 5, action: {name: terminate, exit_code: 7}}\n"
+        )
+    run("r2", "--reuse", "r1", code=7)
+    outcomes = [row["outcome"] for row in jobs("r2")]
+    assert outcomes.count("success") == 2
+    assert outcomes.count("cancelled") == 6
+    ensemble("replay", "r2")
+
+
+def test_replay_decides_the_same_to_the_byte() -> None:
+    run("r1")
+    change("T: [1, 2]", "T: [1, 2, 3]")
+    run("r2", "--reuse", "r1")
+    assert "to the byte" in ensemble("replay", "r2").output
+
+
+def test_what_stands_in_must_have_its_files_where_rules_speak_of_them() -> None:
+    run("r1")
+    with Path("e.yaml").open("a") as file:
+        file.write(
+            '  - {trigger: job-success, name: g, action: {name: log, message: "{job.stdout}"}}\n'
+        )
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+    shutil.rmtree("state/runs/r1/output")
+    run("r3", "--reuse", "r1")
+    assert metrics("r3")["count.g.reused"] == 0
+
+
+def test_a_program_reuses_a_run_too() -> None:
+    run("r1")
+    again = ensemble_core.run("e.yaml", executor="local", tag="r2", reuse=["r1"])
+    assert again.exit_code == 0
+    assert {row["reused"].partition("/")[0] for row in again.jobs()} == {"r1"}
+    assert len(executed()) == 8
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def refused(words: str, *more: str) -> None:
+    """Say that a run is refused with these words, exit code 2, and that nothing of it is left."""
+    before = executed()
+    result = run("new", *more, code=2)
+    assert words in result.output
+    assert result.output.lower().count("error") == 1
+    assert executed() == before
+    assert not Path("state/runs/new").exists()
+
+
+def test_an_unknown_run_is_refused() -> None:
+    run("r1")
+    refused("r7", "--reuse", "r7")
+
+
+def test_a_damaged_run_is_refused() -> None:
+    run("r1")
+    journal = Path("state/runs/r1/journal.db")
+    content = bytearray(journal.read_bytes())
+    at = content.rindex(b"identified")
+    content[at : at + 4] = b"XXXX"
+    journal.write_bytes(content)
+    refused("damaged", "--reuse", "r1")
+
+
+def test_a_run_that_others_can_write_is_refused() -> None:
+    run("r1")
+    Path("state/runs/r1").chmod(0o777)
+    refused("others can write", "--reuse", "r1")
+
+
+def test_a_run_of_a_newer_version_is_refused() -> None:
+    import sqlite3
+
+    run("r1")
+    with sqlite3.connect("state/runs/r1/journal.db") as journal:
+        journal.execute("PRAGMA user_version=99")
+    refused("newer Ensemble", "--reuse", "r1")
+
+
+def test_a_run_that_is_under_way_is_refused(study: Path) -> None:
+    slow = study / "slow.yaml"
+    slow.write_text(
+        "jobs: [{name: s, command: sleep 60}]\nrules: [{trigger: start, action: {name: submit, label: s}}]\n"
+    )
+    words = [sys.executable, "-m", "ensemble_core.cli", "run", str(slow), "--executor", "local"]
+    process = subprocess.Popen([*words, "--tag", "r1"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        refused("under way", "--reuse", "r1")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def test_a_run_without_identities_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(Identities, "identify", lambda self, jobs: None)
+        run("r1")
+    assert "no identities" in run("r2", "--reuse", "r1").output
+    assert metrics("r2")["count.g.reused"] == 0
+
+
+# -- kills -----------------------------------------------------------------------------------------
+
+
+def start(tag: str, *more: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    words = [
+        sys.executable,
+        "-c",
+        KILLED,
+        "run",
+        "e.yaml",
+        "--executor",
+        "local",
+        "--tag",
+        tag,
+        *more,
+    ]
+    return subprocess.Popen(words, env={**os.environ, **env})
+
+
+#: A controller that is killed just before or after its journal has an answer.
+KILLED = """
+import os, signal, sys
+from ensemble_core.journal import writer
+from ensemble_core.cli.main import main
+
+write = writer.JournalWriter._write
+def killed(self, first, batch, snapshot):
+    answered = any(entry[0].type == "looked-up" for entry in batch)
+    if answered and os.environ["WHEN"] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, first, batch, snapshot)
+    if answered:
+        os.kill(os.getpid(), signal.SIGKILL)
+writer.JournalWriter._write = killed
+main()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_neither_loses_nor_doubles_a_job(when: str) -> None:
+    run("r1")
+    change("replicas: 2", "replicas: 3")
+    assert start("r2", "--reuse", "r1", env={"WHEN": when}).wait(60) == -signal.SIGKILL
+    ensemble("resume", "r2")
+    found = metrics("r2")
+    assert (found["count.g.reused"], found["count.g.success"]) == (8, 12)
+    assert found["used.jobs"] == 4
+    assert len(executed()) == 12
+    ensemble("replay", "r2")
+
+
+def test_answers_stand_when_the_earlier_run_is_gone() -> None:
+    run("r1")
+    change("replicas: 2", "replicas: 3")
+    start("r2", "--reuse", "r1", env={"WHEN": "after"}).wait(60)
+    ensemble("clean", "r1", "--yes")
+    ensemble("resume", "r2")
+    assert metrics("r2")["count.g.reused"] == 8
+    reused = sorted(float(row["U"]) for row in jobs("r2") if row["reused"])
+    assert reused == [1, 2, 2, 3, 4, 5, 5, 8]
+    assert len(executed()) == 12
+
+
+def test_jobs_run_with_a_warning_if_the_earlier_run_is_gone_before_the_answer() -> None:
+    run("r1")
+    start("r2", "--reuse", "r1", env={"WHEN": "before"}).wait(60)
+    ensemble("clean", "r1", "--yes")
+    result = ensemble("resume", "r2")
+    assert "nothing more is reused of r1" in result.output
+    assert metrics("r2")["count.g.reused"] == 0
+    assert len(executed()) == 16
+
+
+def test_a_simulation_plays_reused_jobs_in_no_time() -> None:
+    run("r1")
+    change("T: [1, 2]", "T: [1, 2, 3]")
+    with Path("e.yaml").open("a") as file:
+        file.write("simulate: {jobs: {g: {duration: 10m, rows: {every: 5m, columns: {u: 1}}}}}\n")
+    words = ("e.yaml", "--cores-per-node", "4", "--reuse", "r1", "--tag", "s1")
+    ensemble("simulate", *words)
+    assert metrics("s1")["count.g.reused"] == 8
+    assert metrics("s1")["used.core_hours"] == pytest.approx(4 / 6, rel=1e-3)
+    refused("was simulated", "--reuse", "s1")
