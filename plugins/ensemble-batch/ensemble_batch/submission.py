@@ -47,6 +47,8 @@ class Submission:
         self._at = 0.0
         #: Jobs in one batch at most, since the queue took no larger one; ``None``: any number.
         self._most: int | None = None
+        #: The largest batch that it has taken: one that is no larger is not refused for its size.
+        self._fits = 0
         #: While the queue takes no more: how many jobs were over when it said so, and from when on
         #: it is tried again if another one is.
         self._full_since: tuple[int, float] | None = None
@@ -165,10 +167,12 @@ class Submission:
                         self._orders[job.id] = (job, place)
                 for batches in (polled.left, polled.sent):
                     batches.pop(sent.key, None)
-                # There may be room for a smaller one.
-                self._at = now + (pace.SOON if len(going.orders) > 1 else pace.FULL)
+                size, before = len(going.orders), self._full_since
+                large = size > max(1, self._fits)
+                if large or (before is not None and before[0] == polled.drops):
+                    self._most = max(1, size // 2)
+                self._at = now + (pace.SOON if large else pace.FULL)
                 self._full_since = polled.drops, now + pace.SOON_AGAIN
-                self._most = max(1, len(going.orders) // 2)
             else:  # an earlier attempt may arrive yet: this stays that batch
                 going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
                 self._unsure.append(going)
@@ -197,6 +201,7 @@ class Submission:
             polled.outlet.answered("full")
         self._full_since = None
         self._most = self._most and self._most * 2
+        self._fits = max(self._fits, len(going.orders))
         early, polled.early = polled.early or {}, None
         sent.ids = list(ids)
         polled.outlet.write(lambda: polled.records.accept(sent.key, ids))

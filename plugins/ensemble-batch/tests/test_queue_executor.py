@@ -223,18 +223,39 @@ def test_a_full_queue_gets_smaller_batches_and_more_when_a_job_ends(
     queue: Queue, session: Session
 ) -> None:
     executor = executor_of(session)
-    executor.room = 3
+    executor.room = 2
     jobs = [session.job("true") for _ in range(8)]
     session.submit(*jobs)
-    wait_until(lambda: sum(len(batch.jobs) for batch in queue.batches.values()) == 3)
+    wait_until(lambda: sum(len(batch.jobs) for batch in queue.batches.values()) == 2)
     assert executor.sizes[:3] == [8, 4, 2]
-    executor.room = 5
+    executor.room = 6
     queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
     wait_until(lambda: sum(len(batch.jobs) for batch in queue.batches.values()) == 8)
     wait_until(lambda: all("submit" in session.names(job) for job in jobs))
     queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
     session.wait_clean(*jobs)
     assert sum("takes no more jobs" in text for text in session.problems()) == 1
+
+
+def test_a_full_queue_does_not_split_a_batch_that_is_no_larger_than_one_it_took(
+    queue: Queue, session: Session
+) -> None:
+    """Where arrays count as one job, a smaller one would have no better chance."""
+    executor = executor_of(session)
+    first = [session.job("true") for _ in range(8)]
+    session.submit(*first)
+    session.wait(lambda: all("submit" in session.names(job) for job in first), "submit")
+    executor.room = 0
+    second = [session.job("true") for _ in range(8)]
+    session.submit(*second)
+    wait_until(lambda: len(executor.sizes) == 2)
+    executor.room = 8
+    (id_, *_) = queue.jobs
+    queue.tell(QueueJob(id_, "over", status=0))
+    session.wait(lambda: all("submit" in session.names(job) for job in second), "submit")
+    assert executor.sizes == [8, 8, 8]
+    queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
+    session.wait_clean(*first, *second)
 
 
 def test_a_cancelled_job_is_over_when_the_queue_has_ended_it(
