@@ -110,3 +110,24 @@ def test_the_search_finds_pages_without_a_server(site: Path, browser: Any) -> No
     assert any("cookbook/limit-core-hours.html" in link for link in found)
     assert any("/limits.html" in link for link in found)
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("link", "answer"),
+    [
+        ("Resume a run", "ensemble resume"),
+        ("Glossary", "idle"),
+        ("Limit core-hours", "core_hours"),
+        ("write an executor", "BatchExecutor"),
+        ("Find out why a rule did not fire", "ensemble why"),
+        ("Get started in five minutes", "ensemble init"),
+    ],
+)
+def test_a_frequent_question_is_answered_one_click_from_the_front_page(
+    site: Path, browser: Any, link: str, answer: str
+) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.goto(page.locator(f"article a:has-text({link!r})").evaluate("link => link.href"))
+    assert answer in page.inner_text("article")
+    page.close()
