@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill
 
@@ -22,13 +23,17 @@ __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 #: Changes when the parts of an identity do, so that those of other versions never match.
 _VERSION = 1
 #: Sorted: a file may name its parameters and variables in another order.
-_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
+_sorted_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
 _AS_WRITTEN = {"here": "{here}", "cwd": "{cwd}", "run": "{run}", "attempt": "{attempt}"}
 
 
 def short(value: object) -> str:
     """Return a digest of plain data, as 32 hexadecimal digits."""
-    return hashlib.sha256(_text(value).encode()).hexdigest()[:32]
+    try:
+        text = _sorted_text(value)
+    except (TypeError, ValueError):  # an observer's options, with keys that cannot be sorted
+        text = dumps(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

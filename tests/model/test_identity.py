@@ -1,0 +1,75 @@
+"""Identities of jobs: what is compared as it is written, what by value, and what not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ensemble_core.model.identity import Source, identity_of, parts_of
+from ensemble_core.model.jobs import JobGroup
+
+GROUP = JobGroup(
+    name="g",
+    command=("{here}/x", "{T}", "{replica}", "{run}/{attempt}", "{index}"),
+    parameters={"T": [1, 2]},
+    environment={"A": "{cwd}", "B": "1"},
+    here="/here",
+    run="r1",
+    cwd="/cwd",
+    count=2,
+    replicated=True,
+)
+
+
+def identity(group: JobGroup = GROUP, place: int = 0, attempt: int = 0, **inputs: str) -> str:
+    entry, parameters, replica = group.element(place)
+    job = entry.job(place, parameters, replica, attempt)
+    return identity_of(parts_of(job, Source.of(entry).parts, inputs))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"here": "/moved"},
+        {"run": "r2"},
+        {"cwd": "/other"},
+        {"name": "h"},
+        {"nodes": 2, "tasks": 1},
+        {"duration": 60.0},
+        {"workdir": "w"},
+        {"executor": "flux"},
+        {"urgency": 1},
+        {"environment": {"B": "1", "A": "{cwd}"}},
+    ],
+)
+def test_a_moved_study_on_other_resources_has_the_same_jobs(change: dict[str, Any]) -> None:
+    assert identity(replace(GROUP, **change)) == identity()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": ("{here}/y", "{T}", "{replica}", "{run}/{attempt}", "{index}")},
+        {"parameters": {"T": [3, 2]}},
+        {"tasks": 4},
+        {"environment": {"A": "{cwd}", "B": "2"}},
+        {"environment_from": ("SEED",)},
+        {"observe": {"json-lines": {"fields": ["u"]}}},
+    ],
+)
+def test_what_a_job_does_makes_it_another(change: dict[str, Any]) -> None:
+    assert identity(replace(GROUP, **change)) != identity()
+
+
+def test_replica_index_and_inputs_count_and_the_attempt_does_not() -> None:
+    assert len({identity(place=place) for place in range(4)}) == 4
+    assert identity(attempt=1) == identity()
+    assert identity(a="1") != identity(a="2")
+    assert identity(a="1") != identity()
+
+
+def test_options_whose_keys_cannot_be_sorted_have_an_identity_all_the_same() -> None:
+    odd = replace(GROUP, observe={"o": {"a": {1: 2, "b": 3}}})
+    assert identity(odd) == identity(odd) != identity()
