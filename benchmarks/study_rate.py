@@ -1,8 +1,10 @@
 """Studies: what instances of rules, results and slices cost, as ratios measured in one run.
 
-Three things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
+Four things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
 without; the life of jobs with a ``result``, a table of them and three rules with ``each``, by 1,000
-values of a parameter; and a ``vary`` that asks for combinations all of which the group has had.
+values of a parameter; the same with a filtered statistic, a table of 1,000 rows with a ``pivot``
+and two rules on it, which ask when the group is idle or at the end of each job; and a ``vary`` that
+asks for combinations all of which the group has had.
 
     python benchmarks/study_rate.py [--jobs N] [--rounds N]
 """
@@ -36,6 +38,24 @@ TABLE = Table(
     by=("T",),
     columns={"mean": expression("mean.E")},
     reads=frozenset({"mean.E"}),
+)
+
+
+PIVOTED = Table(
+    name="pivoted",
+    of="sim",
+    by=("T",),
+    pivot="L",
+    values=(16, 32),
+    per_value=frozenset({"E", "e"}),
+    columns={
+        "E": expression("mean.E"),
+        "e": expression("error.E"),
+        "gap": expression("E[32] - E[16]"),
+        "err": expression("sqrt(e[32]**2 + e[16]**2)"),
+    },
+    names=("L", "T", "E"),
+    reads=frozenset({"mean.E", "error.E"}),
 )
 
 
@@ -138,6 +158,42 @@ def lives(jobs: int, with_study: bool) -> float:
     return took
 
 
+def pivoted(jobs: int, wakes: str = "") -> float:
+    """Seconds per event of jobs with a filtered statistic, a pivot table and two rules on it that
+    wait for this, or of the same jobs without."""
+    group = sweep(max(1, jobs // KEYS // 2))
+    group = replace(group, parameters={"L": (16, 32), **group.parameters})
+    rules: list[BoundRule] = []
+    if wakes:
+        group = replace(group, result={"E": expression("duration * 2")})
+        rules = [
+            rule(0, "job-done", "mean.E(L == 16) > 1e9", None, ["mean.E(L == 16)"]),
+            rule(1, wakes, "max.pivoted.gap(err < 1) > 1e9", None),
+            rule(2, wakes, "min.pivoted.T(gap < 0) > 1e9", None),
+        ]
+        rules[0] = replace(rules[0], reads_of="sim")
+        for number in (1, 2):
+            condition = rules[number].condition
+            assert condition is not None
+            rules[number] = replace(rules[number], of_tables=condition.names)
+    checked = study(group, rules)
+    if wakes:
+        checked = replace(checked, tables={PIVOTED.name: PIVOTED})
+    engine, ids = begun(checked)
+    events: list[Event] = []
+    now = 1000.0
+    for number, job in enumerate(ids):
+        now += 0.01
+        events += [JobEvent(now, job, name, {}) for name in LIFE]
+        events.append(JobEvent(now + 1 + number % 7, job, "finish", {"status": 0}))
+        events += [JobEvent(now + 8, job, name, {}) for name in END]
+    took = timed(engine, events)
+    if wakes:
+        assert len(engine.tables()[PIVOTED.name]) == KEYS, "jobs are not in the table"
+        assert engine.state.metric("mean.sim-E(L == 16)") is not None, "no filtered statistic"
+    return took
+
+
 def vary(combinations: int) -> float:
     """Seconds for a vary of combinations that were all had."""
 
@@ -173,6 +229,14 @@ def main() -> None:
     print(
         f"{options.jobs} jobs with results and slices: {statistics.median(rates):.2f} of the rate"
     )
+    for wakes in ("idle", "job-done"):
+        rates = [
+            pivoted(options.jobs) / pivoted(options.jobs, wakes) for _ in range(options.rounds)
+        ]
+        print(
+            f"{options.jobs} jobs with a filtered statistic, a pivot table of {KEYS} rows and two "
+            f"rules on it at {wakes}: {statistics.median(rates):.2f} of the rate"
+        )
     print(f"a vary of 100,000 combinations that were had: {vary(100_000):.2f} s")
 
 

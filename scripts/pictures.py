@@ -1,4 +1,4 @@
-"""Pictures of the documentation: made from a real run of ``examples/ising``, in a real browser.
+"""Pictures of the documentation: made from a real run of ``studies/peaks``, in a browser.
 
     python scripts/pictures.py
 
@@ -33,7 +33,7 @@ def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as tools:
         page = Path(folder, "ising.html")
-        example = ROOT / "examples" / "ising" / "ensemble.yaml"
+        example = ROOT / "examples" / "studies" / "peaks" / "ensemble.yaml"
         program = [sys.executable, "-m", "ensemble_core.cli", "run", example, "--tag", "ising"]
         words = ["--quiet", "--state", folder, "--report", page]
         subprocess.run([*program, *words], check=True, cwd=folder)

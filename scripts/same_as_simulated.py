@@ -69,8 +69,12 @@ SPECIAL = {
     "grow-shrink.yaml": _growing(1, 4, "--min-slots", "1"),
     "shape/rate.yaml": _growing(2, 4),
     "shape/shape.yaml": Example(("--slots", "4"), ("--cores-per-node", "4")),
-    "ising/ensemble.yaml": _shorter("jobs.ising.parameters.clusters=50"),
-    "ising/fixed.yaml": _shorter("jobs.ising.parameters.T={from: 2.0, to: 2.6, step: 0.1}"),
+    "ising/ensemble.yaml": _shorter(
+        "jobs.ising.command='{here}/ising --L {L} --T {T} --seed {L}{replica} --clusters 20'",
+        "results.binder.columns.err=0",
+    ),
+    "studies/peaks/ensemble.yaml": _shorter("jobs.ising.parameters.clusters=50"),
+    "studies/peaks/fixed.yaml": _shorter("jobs.ising.parameters.T={from: 2.0, to: 2.6, step: 0.1}"),
     # Their functions read what jobs wrote.
     "branches/ensemble.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
     "retrain/online.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),

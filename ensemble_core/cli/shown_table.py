@@ -27,7 +27,7 @@ def table_lines(engine: Engine, name: str) -> list[str]:
     tables = engine.tables()
     names = tables.columns(name)
     rows = [[row.get(column) for column in names] for row in tables[name]]
-    return aligned(names, rows)
+    return aligned(names, rows, missing="-")
 
 
 def metric_lines(engine: Engine) -> list[str]:

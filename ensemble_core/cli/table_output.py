@@ -92,13 +92,14 @@ def write_table(
     output: str | None,
     times: Collection[str] = (),
     kinds: Mapping[str, Collection[str]] | None = None,
+    missing: str = "",
 ) -> None:
     """Write a table in a format, to a file or to stdout.
 
     ``batches`` gives its rows from the beginning each time that it is called: some at a time, by
     column. ``times`` are columns with seconds since the epoch, which people are shown as dates;
     ``kinds`` says of columns which kinds of values they have, as ``journal.job_rows`` has them.
-    Raises :class:`EnsembleError`.
+    ``missing`` stands in aligned columns for what has no value. Raises :class:`EnsembleError`.
     """
     if output == "-":
         output = None
@@ -133,7 +134,7 @@ def write_table(
             for line in _markdown(names, _rows(batches), times):
                 stream.write(line + "\n")
         else:
-            _show(names, batches, times)
+            _show(names, batches, times, missing)
 
 
 def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
@@ -239,7 +240,10 @@ def _markdown(
 
 
 def _show(
-    names: Sequence[str], batches: Callable[[], Iterator[Batch]], times: Collection[str]
+    names: Sequence[str],
+    batches: Callable[[], Iterator[Batch]],
+    times: Collection[str],
+    missing: str,
 ) -> None:
     """Aligned columns of the first rows."""
     shown: list[Sequence[Any]] = []
@@ -248,7 +252,7 @@ def _show(
         room = _SHOWN - len(shown)
         shown += itertools.islice(zip(*batch, strict=True), room)
         rest += max(0, len(batch[0]) - room) if batch else 0
-    lines = aligned(names, shown, times)
+    lines = aligned(names, shown, times, missing)
     look = style_of(sys.stdout)
     print_table(lines, look)
     if rest:
@@ -256,10 +260,16 @@ def _show(
 
 
 def aligned(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], times: Collection[str] = ()
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    times: Collection[str] = (),
+    missing: str = "",
 ) -> list[str]:
-    """Rows in aligned columns, headings first."""
+    """Rows in aligned columns, headings first; ``missing`` stands for what has no value."""
     texts = [format_time if name in times else _text for name in names]
     right = [not any(isinstance(row[at], str) for row in rows) for at in range(len(names))]
-    cells = ([text(value) for text, value in zip(texts, row, strict=True)] for row in rows)
+    cells = (
+        [missing if value is None else text(value) for text, value in zip(texts, row, strict=True)]
+        for row in rows
+    )
     return format_table([[*map(_text, names)], *cells], right)

@@ -41,6 +41,12 @@ def reduced(
 ) -> dict[str, float]:
     """Statistics over the numbers among these values, in their order; those that have a value."""
     numbers: list[float] = [value for value in values if is_number(value)]  # type: ignore[misc]
+    return _over_numbers(known, statistics, numbers)
+
+
+def _over_numbers(
+    known: Mapping[str, StatisticSpec], statistics: Iterable[str], numbers: Sequence[float]
+) -> dict[str, float]:
     found: dict[str, float] = {}
     names = sorted(statistics)
     series = Series([known[name] for name in names if name != "count"])
@@ -258,8 +264,9 @@ class TableWork:
         """A statistic over the numbers in a column of the rows that pass."""
         key = statistic, column, condition
         if key not in self._answers:
-            values = self._numbers(column, condition)
-            self._answers[key] = reduced(self._statistics, {statistic}, values).get(statistic)
+            numbers = [each for each in self._numbers(column, condition) if each is not None]
+            found = _over_numbers(self._statistics, (statistic,), numbers)
+            self._answers[key] = found.get(statistic)
         return self._answers[key]
 
     def _numbers(self, column: str, condition: str) -> Sequence[Any]:

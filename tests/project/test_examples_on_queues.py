@@ -35,7 +35,7 @@ ELSEWHERE = {
     "lammps-restart.yaml": "has as many jobs as the machine's speed and a time limit make of it",
     "lammps-shape.yaml": "decides by how fast LAMMPS was on one core and on two",
     "chain/ensemble.yaml": "is begun by a queue's script: test_chain.py of the three plugins",
-    "ising/fixed.yaml": "is a whole sweep, which ising/ensemble.yaml is compared with by its cost",
+    "studies/peaks/fixed.yaml": "is a whole sweep, which peaks/ensemble.yaml is compared with",
     "shape/rate.yaml": "grows, which a queue of a fixed size refuses before anything runs",
 }
 NOT_THERE = 77

@@ -49,7 +49,7 @@ def results(
             raise no_such("the run", "table", table, [*tables, *generators], if_empty)
         found = engine.tables()
         names, rows = found.columns(table), found[table]
-        write_table(names, in_batches(names, rows), form, output)
+        write_table(names, in_batches(names, rows), form, output, missing="-")
         if found.left_out(table):
             print_warning(found.left_out(table))
         percent = tables[table].percent

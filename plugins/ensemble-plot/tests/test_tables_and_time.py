@@ -30,6 +30,8 @@ results:
   one: {of: sim, by: [T], columns: {m: mean.m}, plot: {x: T, y: m}}
   none: {of: sim, where: m > 1e9, columns: {m: m}, plot: {x: index, y: m}}
   silent: {of: sim, columns: {m: m}}
+  sizes: {of: sim, by: [T], pivot: L, columns: {m: mean.m, e: error.m, gap: 'm[16] - m[8]'},
+          plot: {x: T, y: [m, gap, 'm[8]'], errors: {m: e}}}
 """
 
 
@@ -63,6 +65,17 @@ def test_a_table_is_a_panel_for_each_y_and_a_curve_for_each_other_parameter(stat
     ]
     assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
     assert [c["label"] for c in data(state, "one")["curves"]] == [""]
+
+
+def test_a_column_with_a_value_for_each_pivot_value_is_as_many_curves(state: Path) -> None:
+    curves = data(state, "sizes")["curves"]
+    assert [(c["y"], c["label"], c["ys"]) for c in curves] == [
+        ("m", "L = 8", [18.0, 28.0, 38.0]),
+        ("m", "L = 16", [116.0, 216.0, 316.0]),
+        ("gap", "", [98.0, 188.0, 278.0]),
+        ("m[8]", "", [18.0, 28.0, 38.0]),
+    ]
+    assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
 
 
 def test_a_figure_has_the_size_that_was_asked_for_in_any_format(

@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "simulate.md"
-STUDY = ROOT / "examples" / "ising" / "ensemble.yaml"
+STUDY = ROOT / "examples" / "studies" / "peaks" / "ensemble.yaml"
 LESS_WORK = ("--set", "jobs.ising.parameters.clusters=200")
 
 pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
