@@ -395,6 +395,10 @@ def test_an_unknown_run_is_refused() -> None:
     refused("r7", "--reuse", "r7")
 
 
+def test_a_dry_run_points_to_validate() -> None:
+    refused("ensemble validate FILE --reuse RUN", "--reuse", "r1", "--dry-run")
+
+
 def test_a_damaged_run_is_refused() -> None:
     run("r1")
     journal = Path("state/runs/r1/journal.db")

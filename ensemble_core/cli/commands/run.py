@@ -120,6 +120,11 @@ def run(
     Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'; with
     '--exit-file FILE' whoever starts it knows that this was the end.
     """
+    if reuse and dry_run:
+        raise click.UsageError(
+            "--reuse cannot be combined with --dry-run: 'ensemble validate FILE --reuse RUN' says "
+            "what would be reused"
+        )
     write_page = None if page is None else _page_writer(page, state, no_journal or dry_run)
     with exit_noted(exit_file, tag, state, or_resume=or_resume) as note:
         code = None
