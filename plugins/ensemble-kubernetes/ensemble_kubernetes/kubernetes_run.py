@@ -47,6 +47,8 @@ _GRACE, _UNSEEN = 45.0, 10.0
 #: Seconds after which Jobs that are on record are deleted, and that a closing run waits.
 _TIDY, _LEAVE = 2.0, 10.0
 _TRIES = 3
+#: Seconds that jobs may wait for a node before the user hears why.
+_PATIENCE = 10.0
 #: Seconds after which a watch that is silent counts as one that works.
 _WELL = 1.0
 #: What says that a pod will never be created; other reasons may pass.
@@ -82,7 +84,7 @@ class KubernetesRun:
         self._full = self._closed = False
         #: Names of Jobs that are to be deleted, and whether somebody waits for that.
         self._doomed: dict[str, bool] = {}
-        self._sweeping = False
+        self._sweeping = self._queued = False
         self._warned: set[str] = set()
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
@@ -292,6 +294,7 @@ class KubernetesRun:
                 life.refuse("submit", error.message, self._run.clock())
             self._tasks.after(wait, self._create)
             self._publish()
+            self._lock.notify_all()
 
     def _record(self) -> bool:
         """Have what is about to be created on disk."""
@@ -486,8 +489,9 @@ class KubernetesRun:
                     f"  hint: it fails if that lasts for {STUCK:g} s",
                 )
                 self._tasks.after(STUCK, partial(self._still_stuck, life, rank))
-            elif pod.waits and not any("start" in each.told for each in self._lives.values()):
-                self._warn("waits", f"{life.job} waits in Kubernetes: {pod.waits}")
+            elif pod.waits and not self._queued:
+                self._queued = True
+                self._tasks.after(_PATIENCE, partial(self._still_queued, life, rank))
             self._settle(life, live=live)
 
     def _still_stuck(self, life: Life, rank: int) -> None:
@@ -496,6 +500,18 @@ class KubernetesRun:
             life.stuck = bool(pod.stuck)
             if not life.over and pod.stuck:
                 self._end(life, Failure("submit", pod.stuck))
+
+    def _still_queued(self, life: Life, rank: int) -> None:
+        """Tell why a job waits, if none of the run has a node: others wait for these."""
+        with self._lock:
+            waits = not life.over and life.pods[rank].waits
+            if waits and any(each.runs for each in self._lives.values()):
+                self._tasks.after(_PATIENCE, partial(self._still_queued, life, rank))
+                return
+            self._queued = False
+            if waits:
+                self._warn("waits", f"{life.job} waits in Kubernetes: {waits}")
+            self._publish()
 
     def _not_created(self, life: Life, message: str) -> None:
         """Kubernetes did not create a pod of a job, for a reason that may pass or not."""

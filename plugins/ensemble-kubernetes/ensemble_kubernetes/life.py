@@ -52,6 +52,11 @@ class Life(JobEvents):
         return self.accepted_at is not None and self.accepted_at < when
 
     @property
+    def runs(self) -> bool:
+        """True if one of its pods runs."""
+        return any(pod.began and not pod.over for pod in self.pods.values())
+
+    @property
     def complete(self) -> bool:
         """True if nothing more will be heard of it."""
         done = sum(pod.over or pod.lost for pod in self.pods.values())
