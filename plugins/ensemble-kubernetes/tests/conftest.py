@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kubernetes_stand_in import Cluster as StandIn
 from kubernetes_stand_in import Player, definition
 from kubernetes_stand_in.kinds import BATCH, RBAC
 from kubernetes_stand_in.kubelet import Kubelet
+from kubernetes_stand_in.refusals import Refusal
 
 #: Cores of the node.
 CORES = 4
@@ -93,13 +95,10 @@ class Cluster:
         self.cluster.meanwhile = self.cluster.afterwards = lambda method, path: None
         self.kubelet.lost = False
         store = self.cluster.store
-        for each in store.all(self.quotas):
-            store.delete(self.quotas, "default", each["metadata"]["name"])
-        for each in store.all(self.jobs):
-            store.delete(self.jobs, each["metadata"]["namespace"], each["metadata"]["name"])
-        for each in store.all(self.pods):
-            if not self.kubelet.lost:
-                store.delete(self.pods, each["metadata"]["namespace"], each["metadata"]["name"])
+        for kind in (self.quotas, self.jobs, self.pods):
+            for each in store.all(kind):
+                with suppress(Refusal):  # it went by itself
+                    store.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
         self.wait(lambda: not store.all(self.pods))
 
     def close(self) -> None:
