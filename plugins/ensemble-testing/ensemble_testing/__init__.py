@@ -31,14 +31,14 @@ if "pytest" in sys.modules:  # ``ensemble test`` does without
                 "decisions",
                 "executor",
                 "executor_fields",
-                "executor_knobs",
-                "executor_leaving",
+                "executor_settings",
+                "executor_reattach",
                 "faults",
                 "generator",
                 "observer",
                 "options",
                 "readme",
-                "running",
+                "run_process",
                 "session",
                 "statistic",
                 "stops",
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ensemble_testing.generator import GeneratorContract, PlayedGenerator, build_generator
     from ensemble_testing.observer import ObserverContract
     from ensemble_testing.readme import ReadmeContract
-    from ensemble_testing.running import Running
+    from ensemble_testing.run_process import Running
     from ensemble_testing.session import Session, wait_until
     from ensemble_testing.statistic import StatisticContract
     from ensemble_testing.stops import StopSuite
@@ -84,7 +84,7 @@ else:
         "ObserverContract": "observer",
         "PlayedGenerator": "generator",
         "ReadmeContract": "readme",
-        "Running": "running",
+        "Running": "run_process",
         "Session": "session",
         "StatisticContract": "statistic",
         "StopSuite": "stops",

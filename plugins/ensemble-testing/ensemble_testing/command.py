@@ -77,7 +77,7 @@ def test(
 
 
 def _record(run: str, state: str | None) -> int:
-    from ensemble_testing.rule_tests.record import recorded
+    from ensemble_testing.rule_tests.recording import recorded
 
     with KeptRun(state, run) as kept:
         text, said = recorded(kept)
@@ -98,7 +98,7 @@ def _run(
 
     from ensemble_core.errors import EnsembleError, FileErrors
     from ensemble_testing.rule_tests.junit import report
-    from ensemble_testing.rule_tests.play import Played, play
+    from ensemble_testing.rule_tests.player import Played, play
     from ensemble_testing.rule_tests.test_file import read_tests
 
     look = style_of(sys.stdout)

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ensemble_testing.running import cancel_runs, held_jobs
+from ensemble_testing.run_process import cancel_runs, held_jobs
 
 __all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 

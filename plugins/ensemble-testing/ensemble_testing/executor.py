@@ -42,8 +42,8 @@ from ensemble_core.plugin.validation import CAPABILITIES, check_record, plain
 from ensemble_testing.crash import CrashSuite
 from ensemble_testing.decisions import DecisionSuite
 from ensemble_testing.executor_fields import JobFieldsContract
-from ensemble_testing.executor_knobs import ExecutorKnobs
-from ensemble_testing.executor_leaving import LeavingContract
+from ensemble_testing.executor_reattach import LeavingContract
+from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session, alive, wait_until, within
 
 __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wait_until"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.model.jobs import Job
-from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session
 
 __all__ = ["JobFieldsContract"]

@@ -58,7 +58,7 @@ class RuleTestItem(pytest.Item):
         self._test = test
 
     def runtest(self) -> None:
-        from ensemble_testing.rule_tests.play import play
+        from ensemble_testing.rule_tests.player import play
 
         played = play(self._tests, self._test)
         if not played.passed:

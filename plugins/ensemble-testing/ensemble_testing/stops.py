@@ -30,7 +30,7 @@ from click.testing import CliRunner
 
 import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
 from ensemble_core.cli.main import main
-from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
+from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 from ensemble_testing.session import wait_until
 
 __all__ = ["StopSuite"]

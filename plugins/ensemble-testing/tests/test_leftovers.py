@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_testing import Session
-from ensemble_testing.running import slots_at_once
+from ensemble_testing.run_process import slots_at_once
 
 from ensemble_core.local.executor import LocalExecutor
 

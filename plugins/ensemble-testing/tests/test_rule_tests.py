@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_testing.rule_tests import given as words
+from ensemble_testing.rule_tests import given_steps as words
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions

@@ -33,7 +33,7 @@ from ensemble_testing.crash.rounds import (
     plan,
     play,
 )
-from ensemble_testing.running import cancel_runs, held_jobs, slots_at_once
+from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 
 TEXT = """
 jobs:

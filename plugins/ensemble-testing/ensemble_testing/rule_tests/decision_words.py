@@ -1,7 +1,7 @@
 """Decisions in the few words that rule tests have for them: ``cancel: sim.0``.
 
 ``spoken`` says a decision so, for failures and recorded tests; ``check`` reads what a test
-expects and ``fits`` compares it. Used by ``expected`` and ``record``.
+expects and ``fits`` compares it. Used by ``expectations`` and ``recording``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from ensemble_testing.rule_tests.play import Played
+from ensemble_testing.rule_tests.player import Played
 
 __all__ = ["report"]
 

@@ -26,9 +26,9 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.named_code import Purpose, require
 from ensemble_core.plugin.registry import Registry
-from ensemble_testing.rule_tests.expected import KEYS, Expectation, read_expectation
-from ensemble_testing.rule_tests.given import WORDS, Given
-from ensemble_testing.rule_tests.told_queue import Tell
+from ensemble_testing.rule_tests.expectations import KEYS, Expectation, read_expectation
+from ensemble_testing.rule_tests.given_steps import WORDS, Given
+from ensemble_testing.rule_tests.scripted_queue import Tell
 
 __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 

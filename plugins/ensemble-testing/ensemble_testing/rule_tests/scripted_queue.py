@@ -1,7 +1,8 @@
 """The queue of a rule test: an executor in which happens what the test says, at the time it says.
 
 It takes what is submitted and cancels what is to be cancelled at once; a job starts, prints and
-ends when the test says so, and a request for nodes is answered by the test alone. Made by ``play``.
+ends when the test says so, and a request for nodes is answered by the test alone. Made by
+``player``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The words of ``expect``: which rules fire, what is decided, what metrics are, how the run ends.
 
 Each entry is checked when the file is read and held against what was played; what differs is a
-:class:`Failure`, with what was expected and what was decided. Used by ``test_file`` and ``play``.
+:class:`Failure`, with what was expected and what was decided. Used by ``test_file`` and ``player``.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ from ensemble_core.model.events import (
     StopRequested,
 )
 from ensemble_testing.rule_tests.decision_words import group_of
+from ensemble_testing.rule_tests.scripted_queue import NotPossible, Tell, ToldQueue, called
 from ensemble_testing.rule_tests.step_reader import StepReader
-from ensemble_testing.rule_tests.told_queue import NotPossible, Tell, ToldQueue, called
 
 __all__ = ["WORDS", "Given"]
 

@@ -25,9 +25,9 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, event_words
 from ensemble_core.model.decisions import Call, Decision, Fired
 from ensemble_core.model.events import Event
-from ensemble_testing.rule_tests.expected import Expectation, Failure, Happened
+from ensemble_testing.rule_tests.expectations import Expectation, Failure, Happened
+from ensemble_testing.rule_tests.scripted_queue import NotPossible, ToldQueue, called
 from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
-from ensemble_testing.rule_tests.told_queue import NotPossible, ToldQueue, called
 
 __all__ = ["Played", "play"]
 

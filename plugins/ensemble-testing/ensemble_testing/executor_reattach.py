@@ -18,7 +18,7 @@ import pytest
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.events import ExecutorLost
-from ensemble_testing.executor_knobs import ExecutorKnobs
+from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session, wait_until
 
 __all__ = ["LeavingContract"]

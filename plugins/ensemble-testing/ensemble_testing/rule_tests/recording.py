@@ -39,8 +39,8 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.plugin.registry import Registry
 from ensemble_testing.rule_tests.decision_words import spoken, told
-from ensemble_testing.rule_tests.expected import SAME_TIME, Happened, decided_by
-from ensemble_testing.rule_tests.play import Played, play
+from ensemble_testing.rule_tests.expectations import SAME_TIME, Happened, decided_by
+from ensemble_testing.rule_tests.player import Played, play
 from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_testing.rule_tests.test_file import read_tests
 
