@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .api import MERGE, Api, ApiError
-from .asking import Target
 from .cache import Cache, Key
 from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan, Try
+from .credentials import made
 from .events import Events
 from .file_check import FileChecks, option_errors
-from .holders import VIEWER, awaited, secret_names, value
-from .keys import made
 from .member_objects import token_secret
 from .member_state import ended_jobs, is_set_up, waits_since
 from .names import HASH, KINDS, Object, content
@@ -32,8 +30,10 @@ from .plan import files_of, plan
 from .resource import Ensemble, Reference, problems, read
 from .schema import KIND
 from .service_objects import address, tokens_secret
+from .service_polling import Target
 from .settings import Settings
 from .times import seconds
+from .token_holders import VIEWER, awaited, secret_names, value
 from .writes import about, try_out, write
 
 __all__ = ["Loop"]

@@ -25,16 +25,16 @@ from .changes import (
     Plan,
     Try,
 )
-from .holders import awaited, holders, secret_names, value, wanted
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
 from .names import HASH, ORPHAN, Object, content, is_mine, member_object
-from .part import BEAT, Part, PartPlan, members_leave, plan_part
+from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
 from .resource import Ensemble, Reference, overreaching, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
 from .times import said, seconds
+from .token_holders import awaited, holders, secret_names, value, wanted
 from .withdrawal import run_is_there
 
 __all__ = ["files_of", "plan"]

@@ -8,7 +8,7 @@ from typing import Any
 from .changes import Note, Observed
 from .member_state import trouble_of
 from .names import is_mine
-from .part import PartPlan
+from .pod_plan import PartPlan
 from .resource import Ensemble
 from .times import said
 

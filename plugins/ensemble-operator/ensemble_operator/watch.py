@@ -20,13 +20,13 @@ from typing import Any
 import kopf
 
 from .api import Api, ApiError
-from .asking import Asking
 from .cache import Cache
 from .lease import Lease
 from .login import log_in
 from .loop import Loop
 from .names import KINDS, LABEL
 from .schema import KIND
+from .service_polling import Asking
 from .settings import Settings
 
 __all__ = ["Operator"]

@@ -8,7 +8,7 @@ whether the run's pod could do anything when it was deleted, or was there at all
 claim has no journal that another pod could read: its own cancels its jobs when it is stopped.
 
 That a run is not withdrawn is what its entry in the status says by its tag, ``run``. Called by
-``plan`` and ``part``.
+``plan`` and ``pod_plan``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for stand
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
 from kubernetes_stand_in.node import Node, Proxy, python
-from stand import Stand
+from operator_cluster import Stand
 
 __all__ = [
     "WHAT",
@@ -286,7 +286,7 @@ def place_of(chosen: argparse.Namespace) -> Iterator[Any]:
     if chosen.kubeconfig is None:
         yield None
         return
-    from scene import real  # needs pytest
+    from story_cluster import real  # needs pytest
 
     with real(chosen.kubeconfig) as place:
         yield place

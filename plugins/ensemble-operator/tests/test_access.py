@@ -19,8 +19,8 @@ from ensemble_operator.names import KINDS
 from ensemble_operator.resource import read
 from ensemble_operator.service_objects import service_objects
 from ensemble_operator.settings import Settings
-from stand import Stand
-from world import FILE, ensemble, member
+from fake_namespace import FILE, ensemble, member
+from operator_cluster import Stand
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 USER = "system:serviceaccount:default:ensemble-operator"

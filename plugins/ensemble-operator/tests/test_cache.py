@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for world
 from ensemble_operator.cache import Cache
 from ensemble_operator.names import LABEL
 from ensemble_operator.plan import plan
-from world import SETTINGS, running
+from fake_namespace import SETTINGS, running
 
 KEY = ("default", "study")
 

@@ -27,8 +27,8 @@ from ensemble_operator.names import KINDS
 from ensemble_operator.resource import read
 from ensemble_operator.settings import Settings
 from ensemble_testing import wait_until
-from stand import Running, Stand
-from world import ensemble, member
+from fake_namespace import ensemble, member
+from operator_cluster import Running, Stand
 
 if TYPE_CHECKING:
     from ensemble_operator.api import Api

@@ -15,11 +15,11 @@ from ensemble_core import EnsembleError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for world
 
-from ensemble_operator.holders import renew_at, value, wanted
-from ensemble_operator.keys import made
+from ensemble_operator.credentials import made
 from ensemble_operator.names import Object
 from ensemble_operator.resource import Ensemble, read
-from world import FILE, ensemble, member
+from ensemble_operator.token_holders import renew_at, value, wanted
+from fake_namespace import FILE, ensemble, member
 
 NOW = 1_800_000_000.0
 

@@ -19,8 +19,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
-from stand import Stand
-from world import ensemble, member
+from fake_namespace import ensemble, member
+from operator_cluster import Stand
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 KUBECTL = shutil.which("kubectl")

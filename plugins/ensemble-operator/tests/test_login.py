@@ -16,8 +16,8 @@ import kopf
 from ensemble_operator.api import Api
 from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS
-from stand import Stand
-from world import ensemble
+from fake_namespace import ensemble
+from operator_cluster import Stand
 
 from ensemble_core import UsageError
 

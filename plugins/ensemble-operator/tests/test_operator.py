@@ -13,8 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
 from ensemble_operator.settings import Settings
-from stand import Stand
-from world import FILE, ensemble, member
+from fake_namespace import FILE, ensemble, member
+from operator_cluster import Stand
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OTHER = FILE.replace("'true'", "'false'")

@@ -17,7 +17,7 @@ from ensemble_operator.plan import plan
 from ensemble_operator.resource import Reference, problems
 from ensemble_operator.settings import Settings
 from ensemble_operator.times import said
-from world import FILE, World, ensemble, member, running
+from fake_namespace import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
 

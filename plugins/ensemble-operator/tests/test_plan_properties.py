@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for world
 
 from ensemble_operator.changes import Create, Delete, Disown, Patch
 from ensemble_operator.resource import problems
-from world import FILE, World, ensemble, member, running
+from fake_namespace import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
 QUICK = settings(

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
 from ensemble_minicluster.kubernetes_plugin import RECORD
 from ensemble_operator.names import KINDS
-from stand import Stand
-from world import ensemble, member
+from fake_namespace import ensemble, member
+from operator_cluster import Stand
 
 TARGET = {"type": "Utilization", "averageUtilization": 80}
 AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": TARGET}}]}

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for world
 from ensemble_operator.changes import Create, Delete
 from ensemble_operator.names import RUN, WITHDRAWS, Object
 from ensemble_operator.times import said
+from fake_namespace import FILE, World, ensemble, member, running
 from test_plan_properties import EVENTS, OTHER, QUICK, happens
-from world import FILE, World, ensemble, member, running
 
 CLAIM = {"claim": "journals"}
 

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for scene, stand and world
 from ensemble_operator.api import ApiError
 from ensemble_operator.schema import GROUP, PLURAL
 from kubernetes_stand_in.node import Node, python
-from scene import DEFINITIONS, Place, real
-from stand import Stand
+from operator_cluster import Stand
+from story_cluster import DEFINITIONS, Place, real
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,7 +22,7 @@ pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed
 
 from ensemble_testing import wait_until
 from kills import JOB, Scene, free_ports
-from scene import Place
+from story_cluster import Place
 
 # The service needs the Kubernetes client, which the operator does not.
 pytestmark = pytest.mark.checkout

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from ensemble_operator.api import MERGE, ApiError
-from scene import Place
-from world import FILE, ensemble, member
+from fake_namespace import FILE, ensemble, member
+from story_cluster import Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHILDREN = ("MiniCluster", "Deployment", "Service", "Role", "RoleBinding", "NetworkPolicy")

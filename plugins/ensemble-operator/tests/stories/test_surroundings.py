@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from ensemble_operator.api import ApiError
+from fake_namespace import FILE, ensemble, member
 from kills import free_ports
-from scene import Place
-from world import FILE, ensemble, member
+from story_cluster import Place
 
 Another = Callable[[], Place]
 #: Its job does not end by itself, so that what it runs in stays.

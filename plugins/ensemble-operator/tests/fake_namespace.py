@@ -26,7 +26,6 @@ from ensemble_operator.changes import (
     Plan,
     Try,
 )
-from ensemble_operator.holders import FILES, RENEW, VIEWER, holders, lines_of, value
 from ensemble_operator.member_state import ended_jobs
 from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
 from ensemble_operator.plan import files_of, plan
@@ -35,6 +34,7 @@ from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
 from ensemble_operator.times import said
+from ensemble_operator.token_holders import FILES, RENEW, VIEWER, holders, lines_of, value
 
 Object = dict[str, Any]
 FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"

@@ -18,7 +18,7 @@ from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS
 from ensemble_operator.schema import GROUP, PLURAL, definition
 from kubernetes_stand_in.node import python
-from stand import Stand
+from operator_cluster import Stand
 
 __all__ = ["DEFINITIONS", "Place", "real"]
 

@@ -1,7 +1,7 @@
 """Holders of tokens: who speaks with an Ensemble's service, and in which Secret each has its token.
 
 ``wanted`` says, without making anything, whether a Secret is missing or is not as it has to be;
-``keys`` makes what is.
+``credentials`` makes what is.
 """
 
 from __future__ import annotations

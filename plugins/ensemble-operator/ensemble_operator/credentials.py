@@ -14,7 +14,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .holders import (
+from .names import Object, child
+from .resource import Ensemble
+from .service_objects import address, tls_secret, tokens_secret
+from .token_holders import (
     FILES,
     LAST,
     NEXT,
@@ -29,9 +32,6 @@ from .holders import (
     renewal,
     value,
 )
-from .names import Object, child
-from .resource import Ensemble
-from .service_objects import address, tls_secret, tokens_secret
 
 __all__ = ["made"]
 
