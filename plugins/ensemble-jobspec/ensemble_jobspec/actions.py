@@ -67,7 +67,7 @@ def _local(context: CallContext) -> list[Action]:
 def _run_all(context: CallContext, records: Path) -> str:
     """Run the command as often as it is to be; what it printed, unless that is secret. Raises
     :class:`EnsembleError` where it fails."""
-    from ensemble_jobspec.once import run_once
+    from ensemble_jobspec.run_once import run_once
 
     options = context.options
     folder = placed(options.get("workdir", "{cwd}"), context)

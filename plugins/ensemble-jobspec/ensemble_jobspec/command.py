@@ -72,7 +72,7 @@ def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
 def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     """Check jobspecs: every mistake with its place. The exit code is 2 where there is any."""
     from ensemble_jobspec.conversion import convert as converted
-    from ensemble_jobspec.reading import read_jobspec
+    from ensemble_jobspec.reader import read_jobspec
 
     code = 0
     for file in files:
@@ -189,13 +189,13 @@ def run(
         )
         if code is not None:
             return code
-    from ensemble_jobspec.follow import Follower
-    from ensemble_jobspec.writing import as_yaml
+    from ensemble_jobspec.output_follower import Follower
+    from ensemble_jobspec.writer import as_yaml
 
     registry = load_plugins(plugins)
     name = executor or transform
     if transform is not None and transform not in registry.executors:
-        from ensemble_jobspec.upstream import is_there, run_upstream
+        from ensemble_jobspec.upstream_transformers import is_there, run_upstream
 
         if is_there(transform):
             return run_upstream(transform, file)
@@ -261,7 +261,7 @@ def convert(
     Of tasks with replicas the first is shown for executors. What is written for 'ensemble' is a
     whole study: 'ensemble run' runs it.
     """
-    from ensemble_jobspec.writing import OWN, written
+    from ensemble_jobspec.writer import OWN, written
 
     registry = load_plugins(plugins)
     workload = read_workload(file, how["form"])
@@ -337,7 +337,7 @@ def serve(
     beside it that says how it went. If the server was killed, the next one resumes its runs. Files
     that still grow, or whose names end with .part, are left alone until they are complete.
     """
-    from ensemble_jobspec.serving import Runs, Server
+    from ensemble_jobspec.folder_server import Runs, Server
 
     registry = load_plugins(())
     choice = choose_executor(registry, executor)

@@ -86,7 +86,7 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
 
 def read_workload(file: str, form: str | None) -> Workload:
     """The workload of a file. Raises :class:`~ensemble_core.FileErrors`."""
-    from ensemble_jobspec.reading import read_jobspec
+    from ensemble_jobspec.reader import read_jobspec
 
     return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ def options_of(
     """Options of the conversion, of those that :func:`conversion_options` gave."""
     from ensemble_jobspec.conversion import Options
     from ensemble_jobspec.schemas import STEPS
-    from ensemble_jobspec.site import read_site
+    from ensemble_jobspec.site_table import read_site
 
     for step in how["skip"]:
         if step not in STEPS:

@@ -15,8 +15,8 @@ from ensemble_core import UsageError
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
 from ensemble_jobspec.queue_options import broker_words, queue_options
+from ensemble_jobspec.resource_shapes import Shape, chosen, gauges_of_shape
 from ensemble_jobspec.scripts import literal, script_words
-from ensemble_jobspec.shapes import Shape, chosen, gauges_of_shape
 from ensemble_jobspec.staging import stage_files
 from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 

@@ -1,6 +1,6 @@
 """Faults of a jobspec: each error of its schema in words, at its place, with the nearest word.
 
-Used by ``reading`` and by the readers of the forms, which report into one list.
+Used by ``reader`` and by the readers of the forms, which report into one list.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ensemble_jobspec.faults import Faults
-from ensemble_jobspec.parts import command, request_of_list, system
+from ensemble_jobspec.shared_parts import command, request_of_list, system
 from ensemble_jobspec.workload import Task, Vertex, Workload
 
 __all__ = ["read_flux", "slots"]

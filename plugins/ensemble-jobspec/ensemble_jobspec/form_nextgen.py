@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ensemble_jobspec.faults import Faults, Path, nearest
-from ensemble_jobspec.parts import attributes, command, vertex
+from ensemble_jobspec.shared_parts import attributes, command, vertex
 from ensemble_jobspec.workload import (
     Attributes,
     Group,

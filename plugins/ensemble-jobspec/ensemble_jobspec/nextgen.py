@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_jobspec.plan import plan
-from ensemble_jobspec.shapes import shape_of
+from ensemble_jobspec.resource_shapes import shape_of
 from ensemble_jobspec.workload import Attributes, Group, Request, Script, Task, Vertex, Workload
 
 __all__ = ["as_nextgen"]

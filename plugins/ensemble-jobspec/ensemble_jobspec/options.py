@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_jobspec.plan import Mode, Unit
-from ensemble_jobspec.shapes import Copies, Shape
+from ensemble_jobspec.resource_shapes import Copies, Shape
 
 __all__ = ["Converted", "Options"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_jobspec.shapes import Shape
+from ensemble_jobspec.resource_shapes import Shape
 
 __all__ = ["broker_words", "queue_options"]
 

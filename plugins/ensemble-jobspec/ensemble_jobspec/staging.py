@@ -10,7 +10,7 @@ from typing import Any
 
 from ensemble_core import UsageError
 from ensemble_jobspec.plan import Unit
-from ensemble_jobspec.shapes import Shape
+from ensemble_jobspec.resource_shapes import Shape
 
 __all__ = ["stage_files"]
 

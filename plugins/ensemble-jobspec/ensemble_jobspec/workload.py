@@ -1,6 +1,6 @@
 """Workload: what a jobspec of any form describes, frozen, with the place of everything.
 
-Made by ``reading``; ``plan`` puts its tasks in order, the writers turn it into what queues take.
+Made by ``reader``; ``plan`` puts its tasks in order, the writers turn it into what queues take.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
 from ensemble_jobspec.nextgen import as_nextgen
+from ensemble_jobspec.resource_shapes import Shape, chosen, shape_of
 from ensemble_jobspec.scripts import literal, script_words, unwritten
-from ensemble_jobspec.shapes import Shape, chosen, shape_of
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
-from ensemble_jobspec.writing import as_yaml
+from ensemble_jobspec.writer import as_yaml
 from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st

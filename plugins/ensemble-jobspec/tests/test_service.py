@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_jobspec import serving
+from ensemble_jobspec import folder_server
 from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
@@ -333,8 +333,8 @@ main(sys.argv[1:])
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file; while it is there the queue is away. Waits between tries are short."""
-    monkeypatch.setattr(serving, "_PROGRAM", (sys.executable, "-c", AWAY))
-    monkeypatch.setattr(serving, "_FIRST", 0.01)
+    monkeypatch.setattr(folder_server, "_PROGRAM", (sys.executable, "-c", AWAY))
+    monkeypatch.setattr(folder_server, "_FIRST", 0.01)
     Path("away").touch()
     return Path("away")
 
@@ -358,7 +358,9 @@ def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_
 def test_a_run_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -> None:
     move_in("a", task("a"))
     move_in("wrong", "version: 1\ntaks: []\n")
-    program = f"import ensemble_jobspec.serving as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    program = (
+        f"import ensemble_jobspec.folder_server as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    )
     words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: Path("tries").exists() and len(Path("tries").read_text().split()) > 3)
@@ -375,7 +377,9 @@ def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_serv
     away: Path,
 ) -> None:
     move_in("a", task("a"))
-    program = f"import ensemble_jobspec.serving as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    program = (
+        f"import ensemble_jobspec.folder_server as s; s._PROGRAM = (sys.executable, '-c', {AWAY!r})"
+    )
     words = [sys.executable, "-c", MAIN[2].replace("main(", f"{program}; main(", 1), *SERVE]
     server = subprocess.Popen([*words, "--once"], stdout=subprocess.PIPE, text=True)
     wait_until(Path("tries").exists)
@@ -427,15 +431,15 @@ def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_serv
 @pytest.fixture
 def claimed() -> Path:
     """A jobspec that a server has claimed, which notes its name."""
-    serving._make_folders(Path("served"))
+    folder_server._make_folders(Path("served"))
     file = Path("served/running/a-20260101T000000-abc123.yaml").absolute()
     file.write_text(json.dumps(task("a")))
     return file
 
 
-def over(runs: serving.Runs) -> serving._Ended:
+def over(runs: folder_server.Runs) -> folder_server._Ended:
     """The one jobspec that ended."""
-    found: list[serving._Ended] = []
+    found: list[folder_server._Ended] = []
 
     def looked() -> bool:
         found.extend(runs.ended())
@@ -449,14 +453,14 @@ def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
     claimed: Path,
 ) -> None:
     for _ in range(2):
-        runs = serving.Runs(("--executor", "local"), "state")
+        runs = folder_server.Runs(("--executor", "local"), "state")
         assert runs.begin([claimed]) == []
         assert over(runs).code == 0
     assert notes() == ["a"]
 
 
 def test_a_jobspec_waits_while_the_controller_of_a_killed_server_holds_it(claimed: Path) -> None:
-    runs = serving.Runs()
+    runs = folder_server.Runs()
     with claimed.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert runs.begin([claimed]) == [claimed]
@@ -467,9 +471,9 @@ def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
     claimed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = "import sys; print('error: of this start'); sys.exit(2)"
-    monkeypatch.setattr(serving, "_PROGRAM", (sys.executable, "-c", program))
+    monkeypatch.setattr(folder_server, "_PROGRAM", (sys.executable, "-c", program))
     claimed.with_suffix(".log").write_text("error: of months ago\n")
-    runs = serving.Runs()
+    runs = folder_server.Runs()
     runs.begin([claimed])
     assert over(runs).why == "error: of this start"
 
