@@ -33,13 +33,13 @@ from ensemble_core.cli.toolkit import (
     state_option,
     to_json,
 )
-from ensemble_simulate.calls import Result
-from ensemble_simulate.draws import formula, parse
+from ensemble_simulate.distributions import formula, parse
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.forecast import COST_NAMES, Figures, Study, played
-from ensemble_simulate.learned import learn
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
+from ensemble_simulate.recorded_calls import Result
+from ensemble_simulate.recorded_model import learn
 from ensemble_simulate.report import compared, figures_of, forecast_lines, once_lines, shown
 from ensemble_simulate.simulated_run import run_simulated
 

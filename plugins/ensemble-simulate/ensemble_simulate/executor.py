@@ -23,7 +23,7 @@ from ensemble_core import (
     VirtualExecutor,
     WhenBusy,
 )
-from ensemble_simulate.draws import Draw
+from ensemble_simulate.distributions import Draw
 from ensemble_simulate.models import NONE, Life, Model
 from ensemble_simulate.nodes import Nodes, demand_of
 from ensemble_simulate.queue_events import (

@@ -26,7 +26,7 @@ from ensemble_core import (
     did_you_mean,
 )
 from ensemble_core.cli.toolkit import Document, Ensemble, Registry, read_file
-from ensemble_simulate.draws import Draw, formula, parse
+from ensemble_simulate.distributions import Draw, formula, parse
 from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows, too_many_rows
 
 __all__ = ["read"]

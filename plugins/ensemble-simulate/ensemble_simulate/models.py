@@ -1,9 +1,9 @@
 """Models of job groups: how long their jobs take, how they fail, and what they print.
 
 A model is the section ``simulate:`` of an ensemble file or a file of its own (read by
-``model_file``), or learnt from a kept run (``learned``). :meth:`Model.life` is what one job will
-do. It depends on the seed and the job's id alone: two simulations with one seed give the same job
-the same life, whatever else is different between them.
+``model_file``), or learnt from a kept run (``recorded_model``). :meth:`Model.life` is what one job
+will do. It depends on the seed and the job's id alone: two simulations with one seed give the same
+job the same life, whatever else is different between them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import Expression, Job, Location, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
-from ensemble_simulate.calls import Called, Calls
-from ensemble_simulate.chance import Randomness, Stream
-from ensemble_simulate.draws import Draw
+from ensemble_simulate.distributions import Draw
+from ensemble_simulate.random_streams import Randomness, Stream
+from ensemble_simulate.recorded_calls import Called, Calls
 
 __all__ = [
     "NONE",

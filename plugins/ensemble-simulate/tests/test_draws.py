@@ -7,8 +7,8 @@ import statistics
 from random import Random
 
 import pytest
-from ensemble_simulate.chance import Stream
-from ensemble_simulate.draws import parse
+from ensemble_simulate.distributions import parse
+from ensemble_simulate.random_streams import Stream
 
 from ensemble_core import EnsembleError
 

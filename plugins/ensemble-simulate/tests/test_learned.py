@@ -87,7 +87,7 @@ def test_other_jobs_of_the_group_are_drawn_from_what_was_measured(kept: Path) ->
 def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
     from random import Random
 
-    from ensemble_simulate.learned import _durations, _Seen
+    from ensemble_simulate.recorded_model import _durations, _Seen
 
     from ensemble_core import Job
 
@@ -169,8 +169,8 @@ rules:
 
 
 def test_a_job_that_the_run_had_not_prints_what_the_nearest_did() -> None:
-    from ensemble_simulate.chance import Stream
     from ensemble_simulate.models import ReplayedRows
+    from ensemble_simulate.random_streams import Stream
 
     lives = [({"T": 1.0}, 10.0, [(5.0, {"E": 1.0})]), ({"T": 3.0}, 20.0, [(20.0, {"E": 9.0})])]
     rows = ReplayedRows(lives, {"T": 2.0})
@@ -184,7 +184,7 @@ def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
     """Where rules decide otherwise than they did, an id is that of another job."""
     from dataclasses import replace
 
-    from ensemble_simulate.draws import parse
+    from ensemble_simulate.distributions import parse
     from ensemble_simulate.models import GroupModel, Model, Recorded, keys_of
 
     from ensemble_core import Job
@@ -273,7 +273,7 @@ rules:
 
 
 def test_calls_take_and_return_what_each_did_in_its_order() -> None:
-    from ensemble_simulate.calls import Called, Calls, key_of_call
+    from ensemble_simulate.recorded_calls import Called, Calls, key_of_call
 
     from ensemble_core import EnsembleError
     from ensemble_core.cli.toolkit import Call

@@ -17,10 +17,10 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Job
 from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
-from ensemble_simulate.calls import Called, Result, key_of_call
-from ensemble_simulate.chance import Randomness
-from ensemble_simulate.draws import parse
+from ensemble_simulate.distributions import parse
 from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
+from ensemble_simulate.random_streams import Randomness
+from ensemble_simulate.recorded_calls import Called, Result, key_of_call
 
 __all__ = ["Learned", "learn"]
 

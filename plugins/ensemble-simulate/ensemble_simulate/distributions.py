@@ -16,7 +16,7 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Expression, did_you_mean, expression
 from ensemble_core.cli.toolkit import parse_duration
-from ensemble_simulate.chance import Randomness
+from ensemble_simulate.random_streams import Randomness
 
 __all__ = ["Draw", "formula", "parse"]
 
