@@ -112,7 +112,7 @@ class _Unasked(Mapping[str, str]):
         self._converged = options.get("converged") or {}
 
     def __getitem__(self, name: str) -> str:
-        from ensemble_lammps.facts import FACTS
+        from ensemble_lammps.log_facts import FACTS
 
         base, _, suffix = name.rpartition(".")
         asked = {*(self._columns or ()), *convergence.variables(self._converged)}
@@ -133,7 +133,7 @@ class _Unasked(Mapping[str, str]):
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        from ensemble_lammps.facts import FACTS
+        from ensemble_lammps.log_facts import FACTS
 
         return (name for name in sorted({*FACTS, "Converged"}) if self.get(name) is not None)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import IO
 
-from ensemble_lammps.facts import LOOP, MEMORY
+from ensemble_lammps.log_facts import LOOP, MEMORY
 from ensemble_lammps.thermo import KEYWORDS, ThermoReader
 
 __all__ = ["KINDS", "Outcome", "read"]

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from ensemble_core import Row
-from ensemble_lammps.facts import MEMORY, Facts
+from ensemble_lammps.log_facts import MEMORY, Facts
 from ensemble_lammps.multiline import HEAD, MultiTable
 from ensemble_lammps.tables import (
     LONGEST_LINE,
@@ -64,7 +64,7 @@ class ThermoReader:
 
     Values are named as the log prints them (``Temp``, ``v_eper``, ``c_msd[4]``), and are nan or
     infinite where it says so; a row's clock is its step, where it has one. Beside the columns there
-    are, of ``facts.FACTS``: ``NonFinite`` (how many of the row's values that are kept are not
+    are, of ``log_facts.FACTS``: ``NonFinite`` (how many of the row's values that are kept are not
     finite; only where there are any); at each warning ``Warnings`` and at each error ``Errors``,
     how many there were so far; at the end of each run ``LoopTime`` (seconds), ``LoopSteps``,
     ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless the table had a column of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError, Trigger, TriggerPlugin
-from ensemble_lammps.facts import FACTS
+from ensemble_lammps.log_facts import FACTS
 
 if TYPE_CHECKING:
     from ensemble_core import Event

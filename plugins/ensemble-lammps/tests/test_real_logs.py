@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ensemble_lammps.facts import FACTS
+from ensemble_lammps.log_facts import FACTS
 from ensemble_lammps.thermo import ThermoReader
 
 from ensemble_core.plugin.observer import Row
