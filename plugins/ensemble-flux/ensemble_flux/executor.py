@@ -24,10 +24,10 @@ from ensemble_core import (
 )
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
-from ensemble_flux.loop import FluxLoop
 from ensemble_flux.notation import parse_f58
 from ensemble_flux.output import Output, seen_by_all
 from ensemble_flux.reactor import words
+from ensemble_flux.reactor_loop import FluxLoop
 from ensemble_flux.submitter import Order
 
 __all__ = ["FluxExecutor"]

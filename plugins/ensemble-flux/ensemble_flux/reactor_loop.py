@@ -28,13 +28,13 @@ from ensemble_core import (
 )
 from ensemble_flux.bindings import connect
 from ensemble_flux.eventlog_watcher import EventlogWatcher
-from ensemble_flux.fetch import Fetcher
 from ensemble_flux.gauges import Gauges
 from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58
 from ensemble_flux.output import remove_empty
+from ensemble_flux.output_fetch import Fetcher
 from ensemble_flux.reactor import Reactor, words
 from ensemble_flux.submitter import WINDOW, Order, Submitter
 
