@@ -15,8 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for looks and talk
 
+from api_requests import Place, Talk
 from kubernetes_stand_in import Cluster, Operator, definition
-from talk import Place, Talk
 
 from ensemble_core import Resizer
 

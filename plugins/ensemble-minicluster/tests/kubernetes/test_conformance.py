@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from talk import JSON_PATCH, Place, Talk
+from api_requests import JSON_PATCH, Place, Talk
 
 Make = Callable[..., dict[str, Any]]
 

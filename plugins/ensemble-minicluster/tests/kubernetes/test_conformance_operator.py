@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from talk import Place
+from api_requests import Place
 
 Make = Callable[..., str]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kubernetes_stand_in import Cluster, definition
 from kubernetes_stand_in.kinds import FLUX
-from looks import MEMBER
+from resizer_checks import MEMBER
 
 from ensemble_core import EnsembleError, UsageError
 

@@ -20,7 +20,7 @@ from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Operator, definition, job_of
 from kubernetes_stand_in.kinds import FLUX, RBAC, of_definition
 from kubernetes_stand_in.schema import complete, errors
-from looks import Build, on_record, seen, touch
+from resizer_checks import Build, on_record, seen, touch
 
 from ensemble_core.cli.main import main as ensemble
 

@@ -10,7 +10,7 @@ from ensemble_minicluster.api import Fault
 from ensemble_minicluster.resizer import KubernetesResizer
 from kubernetes_stand_in import Cluster, Operator
 from kubernetes_stand_in.kinds import FLUX
-from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubernetes_stand_in import Cluster
 from kubernetes_stand_in.kinds import FLUX
-from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 

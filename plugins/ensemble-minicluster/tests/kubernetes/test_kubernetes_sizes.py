@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubernetes_stand_in import Cluster, Operator
 from kubernetes_stand_in.kinds import FLUX
-from looks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
+from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
 
 from ensemble_core import UsageError
 
