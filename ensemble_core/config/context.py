@@ -62,6 +62,8 @@ class Known:
     """
 
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
+    #: Parameters of all groups, kept when the last group is read: each rule asks for them.
+    parameters: frozenset[str] | None = None
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
     #: Statistics of plugins that a path cannot name as they are, each with the reason.
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
@@ -257,6 +259,8 @@ class Context:
 
     def parameters(self, group: str | None) -> set[str]:
         """Names of sweep parameters of the group, or of any group."""
+        if group is None and self.known.parameters is not None:
+            return set(self.known.parameters)
         return {name for known in self._groups(group) if known for name in known.names}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
@@ -444,8 +448,11 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
-            # A path has its group's name in it; the nearest of very many paths costs seconds.
-            inside = [group for group in groups if group in text]
+            # A path names its group after a dot; the nearest of very many paths costs seconds.
+            rest = text.partition(".")[2]
+            ends = [at for at, letter in enumerate(rest) if letter in ".-"]
+            parts = [*(rest[:at] for at in ends), rest, rest.partition(".")[2]]
+            inside = [part for part in parts if part in self.known.groups]
             groups = inside or get_close_matches(text, groups, 5, 0.3)
         head, _, rest = text.partition(".")
         unfit = self.known.unfit.get(head)

@@ -342,6 +342,7 @@ class _Loader:
                 first = replace(done[0], more=tuple(done[1:]))
                 reads = frozenset().union(*(part.reads for part in done))
                 groups[name] = context.known.groups[name] = replace(first, reads=reads)
+        context.known.parameters = frozenset(context.parameters(None))
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:

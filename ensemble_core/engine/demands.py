@@ -25,7 +25,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
     for action in rule.actions:
         remember(table, (group for each in action.flat() for group in each.varies))
     if rule.each is None or rule.each == "job":
-        if rule.reads_of is None:
+        if rule.reads and rule.reads_of is None:
             for group in groups:
                 read(table, group, rule.reads, statistics)
         return
