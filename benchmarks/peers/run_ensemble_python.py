@@ -1,0 +1,17 @@
+"""ensemble-python 0.0.16: the cost of rules alone, for its jobs need Flux."""
+
+from __future__ import annotations
+
+from task import Peer
+
+_FLUX = "it submits to Flux only (benchmarks/flux_rate.py --peer compares both there)"
+PEER = Peer(
+    name="ensemble-python",
+    packages=("ensemble-python==0.0.16", "river", "pyyaml"),
+    settings="its record_event, called with the events of jobs; an empty module stands for Flux",
+    output="not asked",
+    durable="no",
+    objection="Its cost is Flux's, not its own; rules of a real study are ten, not a thousand.",
+    answer="True up to some ten rules, as the curve shows.",
+    cannot=tuple((work, _FLUX) for work in "abcde"),
+)

@@ -1,0 +1,73 @@
+"""What a peer is asked to run, and what is said of the peer: shared by the files of all peers.
+
+Each file ``run_NAME.py`` describes its peer as ``PEER`` and runs a :class:`Task` with it when it is
+started as a program, in an environment where the peer is installed. It imports the peer's packages
+only then.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """``count`` jobs of one command, ``slots`` at a time, or a ``chain`` of them: each begins when
+    the one before has ended. ``{i}`` in the command is the number of the job. A ``durable`` task
+    can be resumed in the same folder, if the peer can; ``resume`` says that this is a resume."""
+
+    count: int
+    slots: int
+    folder: str
+    command: tuple[str, ...]
+    chain: bool = False
+    durable: bool = False
+    resume: bool = False
+
+    def words(self, number: int, *_: object) -> list[str]:
+        return [word.replace("{i}", str(number)) for word in self.command]
+
+    def run(self, number: int, *_: object) -> int:
+        """Run one job as a child of this process: for peers that call Python functions."""
+        return subprocess.run(self.words(number), check=True, close_fds=False).returncode
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer: PyPI packages, how it was set up and why that is fair.
+
+    ``output`` and ``durable`` say what it keeps of jobs in the works without ``durable``.
+    ``objection`` is what its maintainer would say of the comparison, ``answer`` what we say."""
+
+    name: str
+    packages: tuple[str, ...]
+    settings: str
+    output: str
+    durable: str
+    objection: str
+    answer: str
+    #: Why it does not do these works, by letter.
+    cannot: tuple[tuple[str, str], ...] = ()
+    #: In a, b and d it runs so many times fewer jobs, since it would take too long.
+    fewer: int = 1
+
+
+def main(run: Callable[[Task], None]) -> None:
+    """Run the task that the first argument holds; write this process's peak memory beside it."""
+    given = json.loads(sys.argv[1])
+    task = Task(**{**given, "command": tuple(given["command"])})
+    run(task)
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            Path(task.folder, "peak_kb").write_text(line.split()[1], encoding="ascii")
+
+
+def command(python: Sequence[str], name: str, task: Task) -> list[str]:
+    """The command line that runs a task with a peer."""
+    file = Path(__file__).with_name(f"run_{name.replace('-', '_')}.py")
+    return [*python, str(file), json.dumps(asdict(task))]

@@ -1,0 +1,104 @@
+"""The comparison with peers and the page of its figures: small runs of Ensemble alone, no network."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "performance.json"
+
+pytestmark = pytest.mark.checkout
+
+
+def compared(folder: Path, *words: str) -> dict[str, dict[str, object]]:
+    """The works of a small comparison, as ``--json`` has them."""
+    file = folder / "found.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers"), "--json", str(file)]
+    done = subprocess.run(
+        [*command, *words], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, object]] = json.loads(file.read_text("utf-8"))["works"]
+    return found
+
+
+def test_a_comparison_measures_five_jobs_and_a_chain(tmp_path: Path) -> None:
+    found = compared(
+        tmp_path, "--works", "ac", "--only", "bare,ensemble", "--rounds", "1", "--jobs", "5",
+        "--chain", "5",
+    )  # fmt: skip
+    for work in "ac":
+        (only,) = found[work]["rounds"]
+        assert set(only) == {"bare", "ensemble"}
+    (chain,) = found["c"]["rounds"]
+    assert 0 < chain["bare"]["reaction_ms"] <= chain["bare"]["worst_ms"]
+    (no_ops,) = found["a"]["rounds"]
+    assert no_ops["ensemble"]["cpu"] > no_ops["bare"]["cpu"] > 0
+    assert found["a"]["size"] == 5
+
+
+def test_a_killed_controller_goes_on_and_begins_no_job_twice(tmp_path: Path) -> None:
+    found = compared(
+        tmp_path, "--works", "e", "--only", "ensemble", "--rounds", "1", "--kills", "20"
+    )
+    (only,) = found["e"]["rounds"]
+    assert only["ensemble"]["again"] == 0
+    assert only["ensemble"]["lost"] == 0
+    assert only["ensemble"]["continues"] > 0
+
+
+def test_a_peer_that_cannot_do_a_work_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    found = compared(tmp_path, "--works", "e", "--only", "bare", "--rounds", "1")
+    assert found["e"]["rounds"] == [{}]
+    assert found["e"]["left_out"] == {"bare": "it keeps nothing"}
+
+
+def test_every_peer_says_how_it_was_set_up_and_what_its_maintainer_would_object() -> None:
+    script = (
+        "import json, sys; sys.path.insert(0, 'benchmarks/peers')\n"
+        "from pathlib import Path\n"
+        "from importlib import import_module\n"
+        "names = [p.stem for p in Path('benchmarks/peers').glob('run_*.py')]\n"
+        "print(json.dumps([vars(import_module(n).PEER) for n in names]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
+    peers = json.loads(done.stdout)
+    assert {"dask", "parsl", "hyperqueue", "libensemble", "optuna", "snakemake"} <= {
+        each["name"] for each in peers
+    }
+    for each in peers:
+        assert each["settings"]
+        assert each["output"]
+        assert each["durable"]
+        if each["packages"]:
+            assert each["objection"], each["name"]
+            assert each["answer"], each["name"]
+
+
+def test_a_simulation_of_two_sizes_gives_two_points_of_each_curve(tmp_path: Path) -> None:
+    file = tmp_path / "scale.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--most", "1000"]
+    subprocess.run([*command, "--members", "10", "--json", str(file)], check=True, timeout=240)
+    points = json.loads(file.read_text("utf-8"))["scale"]["points"]
+    assert [(each["curve"], each["jobs"]) for each in points] == [
+        ("members", 100),
+        ("at once", 1_000),
+        ("waves", 1_000),
+    ]
+    assert all(each["events"] >= 10 * each["jobs"] for each in points)
+
+
+def test_the_figures_of_the_page_are_those_of_its_json(tmp_path: Path) -> None:
+    """What ``scripts/performance.py`` makes of the JSON is what the page has."""
+    script = ROOT / "scripts" / "performance.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=120)
+    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    for picture in re.findall(r"\]\((pictures/[^)]+)\)", page):
+        assert (ROOT / "docs" / picture).is_file()
+    assert json.loads(FIGURES.read_text("utf-8"))["machine"]["cores"]
