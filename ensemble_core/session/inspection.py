@@ -350,7 +350,7 @@ class Inspection:
         return {"node": node, "line": "", "stream": ""}
 
     def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """What the queue said when attempts started, among it where their output is; all events
+        """The start reports of attempts by the queue, with the places of their output; all events
         are read once, and later only new ones."""
         known = {job: self._started[job] for job in jobs if job in self._started}
         new = set(jobs) - known.keys()

@@ -148,7 +148,7 @@ def _once(texts: dict[Any, Any], values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _wanted(value: object) -> tuple[object, ...]:
-    """What a column may have for a wanted value: an address has numbers as text."""
+    """The values of a column that match a wanted value: an address has numbers as text."""
     if not isinstance(value, str):
         return (value,)
     try:

@@ -111,7 +111,7 @@ results:
     ]
     lines = _said(kept, "results", "each").stdout.splitlines()
     assert lines[0].split() == ["T", "L", "energy", "jobs"]
-    assert [line.split() for line in lines[1:]] == [[str(T), str(L), "1"] for T, L in order]
+    assert [line.split() for line in lines[1:]] == [[str(T), str(L), "-", "1"] for T, L in order]
     assert [row["T"] for row in ran.results("listed")] == ["b", "a", 10, 9, 2.5]
 
 
