@@ -91,7 +91,8 @@ generator-gest-options.options
 generator-optuna-options.pruner_options generator-optuna-options.sampler_options
 generator.constraints generator.failed generator.group generator.name generator.prune.step
   generator.prune.value generator.until generator.with
-job.command job.environment job.environment_from job.executor job.name job.observe.json-lines.clock
+job.command job.environment job.environment_from job.executor job.inputs job.inputs.path
+  job.name job.observe.json-lines.clock
   job.observe.json-lines.fields job.observe.json-lines.path job.observe.key-value.clock
   job.observe.key-value.fields job.observe.key-value.path job.observe.lammps.columns
   job.observe.lammps.log job.observe.regex.fields job.observe.regex.path job.options.flux.attributes
@@ -107,7 +108,7 @@ job.command job.environment job.environment_from job.executor job.name job.obser
 rule.backoff rule.each rule.id rule.when
 source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jobspec.requires
   source-jobspec.skip
-table.by table.columns table.of table.order table.plot.errors table.plot.x table.plot.y table.where
+table.by table.columns table.of table.order table.pivot table.plot.errors table.plot.x table.plot.y table.where
 use.algorithm use.as use.with
 variable.values
 """

@@ -29,7 +29,7 @@ FOLLOWED = {
 #: The pages on the ensemble file: ``test_docs.py`` validates parts of files there as well.
 REFERENCE = re.findall(r"^[a-z-]+$", (ROOT / "docs" / "ensemble-file.md").read_text("utf-8"), re.M)
 #: A block, with a comment before it. A reason is in that comment, or in the block's first line.
-_BLOCK = re.compile(r"^(<!-- .* -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+_BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
 _REASON = re.compile(r"\s*(#+|<!--) (not )?run by ")
 
 pytestmark = pytest.mark.checkout

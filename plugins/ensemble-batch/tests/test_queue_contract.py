@@ -190,7 +190,10 @@ class Served(QueueExecutor):
     def asked(self, what: str, *words: Any) -> Any:
         try:
             return getattr(self.line, what)(*words)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, TypeError) as error:
+            # Python's connection raises TypeError if another thread closes it during a write.
+            if isinstance(error, TypeError) and "NoneType" not in str(error):
+                raise
             raise CannotTake(f"the line is away: {error!r}") from None
 
     def wrong(self, job: Job) -> str | None:
