@@ -289,9 +289,9 @@ def parse(
     for node in ast.walk(whole):
         if isinstance(node, ast.Compare):
             _check_lists(node, source, text)
+    _check_depth(whole.body, text)
     _check_filters(whole, what, hint)
     _name_columns(whole)
-    _check_depth(whole.body, text)
     return whole.body, *checked(whole.body, text)
 
 
@@ -384,7 +384,7 @@ def _column(node: Any) -> Any:
             here, rest = here.value, f".{here.attr}{rest}"
         else:
             break
-    if not rest or not isinstance(here, ast.Name):
+    if not rest or not isinstance(here, ast.Name) or here.id.startswith("_"):
         return node
     # min and max are functions, and statistics: min.energy.
     if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
