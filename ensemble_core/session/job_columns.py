@@ -83,11 +83,11 @@ class JobColumns:
     ) -> Sequence[int]:
         """The positions of the jobs that match, in order."""
         found: Sequence[int] = range(len(self))
+        if "group" in where:
+            found = self.ranges.get(str(where["group"]), range(0))
         for name, value in where.items():
-            column, wanted = self._columns[name], _wanted(value)
-            if name == "group":
-                found = self.ranges.get(str(value), range(0))
-            else:
+            if name != "group":
+                column, wanted = self._columns[name], _wanted(value)
                 found = [at for at in found if column[at] in wanted]
         if text:
             found = self._holding(text.lower(), found)

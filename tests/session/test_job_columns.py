@@ -53,6 +53,8 @@ def test_a_group_of_several_batches_is_one_range() -> None:
     ("where", "found"),
     [
         ({"group": "sim", "outcome": "success"}, ["sim.0", "sim.2"]),
+        ({"outcome": "success", "group": "sim"}, ["sim.0", "sim.2"]),
+        ({"T": 1, "group": "post"}, ["post.0"]),
         ({"T": "1.0"}, ["sim.1", "post.0"]),
         ({"T": 1}, ["sim.1", "post.0"]),
         ({"s": "7"}, ["post.0"]),
