@@ -1,4 +1,4 @@
-"""What a peer is asked to run, and what is said of the peer: shared by the files of all peers.
+"""A task for a peer, and the description of a peer: shared by the files of all peers.
 
 Each file ``run_NAME.py`` describes its peer as ``PEER`` and runs a :class:`Task` with it when it is
 started as a program, in an environment where the peer is installed. It imports the peer's packages

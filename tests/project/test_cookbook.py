@@ -78,3 +78,16 @@ def test_a_line_that_was_not_printed_is_found() -> None:
     assert missing("a\n…\nc…\n", "a\nb\ncd\n") == []
     assert missing("b\na\n", "a\nb\n") == ["a"]
     assert missing("…\nx…\n", "a\n") == ["x…"]
+
+
+@pytest.mark.checkout
+def test_the_cookbook_links_to_every_recipe_under_its_title() -> None:
+    """For readers of the Markdown, where a toctree shows nothing."""
+    found = re.findall(
+        r"^- \[(.+)\]\((cookbook/.+)\)$", (DOCS / "cookbook.md").read_text("utf-8"), re.M
+    )
+    titles = [
+        (page.read_text("utf-8").partition("\n")[0][2:], f"cookbook/{page.name}")
+        for page in RECIPES
+    ]
+    assert found == titles

@@ -24,7 +24,7 @@ TSP, TSP_TEST, DASK, DASK_TEST = re.findall(
 
 
 def module_of(name: str, code: str) -> ModuleType:
-    """What the page has, as a module."""
+    """The page's code, as a module."""
     module = ModuleType(name)
     exec(compile(code, f"{name}.py", "exec"), vars(module))  # noqa: S102  # what the page has
     return module

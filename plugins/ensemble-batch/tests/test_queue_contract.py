@@ -122,7 +122,7 @@ class Line:
                     entry.end("cancel")
 
     def news(self, after: int) -> tuple[int, list[QueueJob]]:
-        """What happened after so many news: waits for some, for a while."""
+        """Jobs that changed after position ``after`` of the log; waits half a second for one."""
         with self.lock:
             self.lock.wait_for(lambda: len(self.log) > after >= 0, 0.5)
             return len(self.log), self.log[after:] if after >= 0 else []

@@ -17,7 +17,7 @@ from ensemble_core import ExecutorError, Job
 
 
 class Queue:
-    """What outlives its executors: jobs by id, what they were made of, and who listens."""
+    """A queue that outlives its executors: jobs by id, their batches, and the listeners."""
 
     def __init__(self) -> None:
         self.batches: dict[str, Batch] = {}

@@ -1,4 +1,4 @@
-"""What goes wrong in clusters: quotas, policies, images, nodes, namespaces. On the stand-in."""
+"""Faults of a cluster: quotas, policies, images, nodes, namespaces. On the stand-in."""
 
 from __future__ import annotations
 

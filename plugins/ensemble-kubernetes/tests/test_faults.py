@@ -48,7 +48,7 @@ class TestKubernetes(FaultSuite):
         return int(self._calls.get((self.commands[what], mode), 0))
 
     def trouble(self, method: str, path: str) -> Any:
-        """What is wrong with the answer to this request, by the plan."""
+        """The fault of the answer to this request, by the plan."""
         if not path.endswith(("/jobs", "/pods", "/events")):
             return None
         name, query = PURPOSES[method], self.world.cluster.asked.query

@@ -1,4 +1,4 @@
-"""What PBS's words for a failure mean: try again, wait for room, or never."""
+"""Refusals of PBS and their meaning: try again, wait for room, or never."""
 
 from __future__ import annotations
 
