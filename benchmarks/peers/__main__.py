@@ -377,7 +377,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # what is left becomes our child
+    ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # orphans become our children
     contenders, versions, skipped = [], {}, {}
     for name in options.only.split(","):
         if name not in NAMES:

@@ -81,7 +81,7 @@ def scoped_names(
 
 
 def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
-    """Refuse a filter that is none, or that names what one job or one of its rows does not have."""
+    """Refuse a text that is no filter, and a filter with names that no job or row has."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:

@@ -132,8 +132,8 @@ def _pivot(
     spec: Mapping[str, Any],
     only: str,
 ) -> tuple[str, tuple[Any, ...]]:
-    """The parameter of ``pivot`` and the values that the file gives it, as far as these pass the
-    filter; empty where there is none."""
+    """The parameter of ``pivot`` and those of its values in the file that pass the filter. Both are
+    empty if the table has no pivot."""
     place = (*path, "pivot")
     if "pivot" not in spec or not context.intact(place):
         return "", ()
@@ -435,8 +435,8 @@ def check_filter_names(
 
 
 def check_rows(context: Context, path: Path, text: str) -> Table | None:
-    """The table of ``rows: all.TABLE(CONDITION)``; ``None`` where there is none, or where the
-    filter is wrong, which is reported."""
+    """The table of ``rows: all.TABLE(CONDITION)``. ``None`` if there is no such table or if the
+    filter is wrong; a wrong filter is reported."""
     try:
         name, condition = filtered(text, "rows")
     except EnsembleError as error:

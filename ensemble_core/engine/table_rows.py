@@ -107,9 +107,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return Tables(self._tables, done, self._statistics, self._slice_of)
 
     def statistic(self, name: str) -> float | None:
-        """``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column, with ``all.``
-        before it over the whole table; ``None`` while there is none. ``count`` is how many numbers
-        it has."""
+        """``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column. With ``all.``
+        before it, over the whole table. ``None`` without values; ``count`` counts the numbers."""
         whole, base, condition = spoken(name)
         found = table_column(base, self._tables)
         if found is None:

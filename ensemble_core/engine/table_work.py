@@ -141,8 +141,8 @@ class TableWork:
     # -- jobs come in --------------------------------------------------------------------------
 
     def take(self, jobs: Iterable[Mapping[str, Any]], known: Mapping[str, Any]) -> None:
-        """Take further jobs, by what is known of each; ``known`` are the statistics over other
-        tables now."""
+        """Add jobs, each as its values by name. ``known`` are the statistics over other tables
+        now."""
         for job in jobs:
             if self._only is None or self._only.passes(job):
                 self._add(job)

@@ -28,8 +28,8 @@ _BATCH = 1000
 
 class EarlierJob(NamedTuple):
     """A job that succeeded: ``name`` is ``RUN/JOB``, ``duration`` in seconds, ``start`` the context
-    of its start, ``rows`` what observers read (observer, values, clock, whether its file was begun
-    anew)."""
+    of its start, ``rows`` what observers read (observer, values, clock, whether its file was
+    replaced)."""
 
     name: str
     duration: float
