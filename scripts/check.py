@@ -43,7 +43,11 @@ TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 #: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
 OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: And what those of one part need beside that.
-MORE_TOOLS = {"core": ("river", "scipy"), "ensemble-dashboard": ("httpx", "playwright")}
+MORE_TOOLS = {
+    "core": ("river", "scipy"),
+    "ensemble-dashboard": ("httpx", "playwright"),
+    "ensemble-gest": ("numpy",),
+}
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
