@@ -47,6 +47,7 @@ MORE_TOOLS = {
     "core": ("river", "scipy"),
     "ensemble-dashboard": ("httpx", "playwright"),
     "ensemble-gest": ("numpy",),
+    "ensemble-lammps": ("numpy",),
 }
 #: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
