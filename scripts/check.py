@@ -45,7 +45,7 @@ OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: And what those of one part need beside that.
 MORE_TOOLS = {
     "core": ("river", "scipy"),
-    "ensemble-dashboard": ("httpx", "playwright"),
+    "ensemble-dashboard": ("axe-playwright-python", "httpx", "playwright"),
     "ensemble-gest": ("numpy",),
     "ensemble-lammps": ("numpy",),
 }

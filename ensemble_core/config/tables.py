@@ -254,12 +254,13 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     columns = dict(table.columns)  # a wrong one too has its name, for those who speak of it
     above: list[str] = []
     for name, text in (spec.get("columns") or {}).items():
-        place = (*path, "columns", name)
+        place, right = (*path, "columns", name), False
         if context.intact(place):
             parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
-                columns[name] = parsed
-        above.append(name)
+                columns[name], right = parsed, True
+        if not right or text != name:  # a column ``x: x`` is the row's own x
+            above.append(name)
     where: Condition | None = None
     place = (*path, "where")
     if "where" in spec and context.intact(place):

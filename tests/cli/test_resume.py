@@ -660,7 +660,7 @@ def test_a_queue_that_forgot_jobs_that_are_over(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed when each had been heard of; over when it is asked."""
-    for attempt in range(24):
+    for attempt in range(60):
         (tmp_path / str(attempt)).mkdir()
         monkeypatch.chdir(tmp_path / str(attempt))
         # Earlier or later in its life: how many it has told of by then is not the same everywhere.
