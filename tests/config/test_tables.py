@@ -233,3 +233,16 @@ def test_wrong_rows_are_one_error_that_says_what_to_write(rows: str, said: str, 
     assert said in error.what
     assert hint in (error.hint or "")
     assert str(error.where) == f"study.yaml:{place}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [("{T: d, x: T}", "T"), ("{d: T + 1, x: d}", "d"), ("{T: T, d: d, x: T + d}", "")],
+)
+def test_a_column_with_the_name_of_another_value_of_its_row_is_warned_of(
+    columns: str, name: str
+) -> None:
+    ensemble = load_text(f"{_JOBS}  a: {{of: sim, columns: {columns}}}", REGISTRY)
+    said = [text for text in ensemble.warnings if "so has its row" in text]
+    assert len(said) == bool(name)
+    assert all(f"a column {name!r}" in text and "another name" in text for text in said)
