@@ -72,8 +72,9 @@ class Inputs:
         were looked at just now."""
         found: dict[str, str] = {}
         folder = os.path.join(group.cwd, job.workdir or "")
+        listed = {template for template, _ in group.inputs}
         for word, template in zip(job.command, group.command, strict=True):
-            if "/" in word and "{run}" not in template:
+            if "/" in word and "{run}" not in template and template not in listed:
                 known = self._look(os.path.join(folder, word), "content", seen)
                 if known is not None:
                     found[written(template, job)] = known

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import ensemble_core
 from ensemble_core.cli.main import main
+from ensemble_core.runtime import identities
 from ensemble_core.runtime.identities import Identities
 
 #: A of the page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
@@ -122,6 +123,19 @@ def test_a_file_compared_by_its_time_counts_as_changed_once_it_is_touched() -> N
     os.utime("big.h5", (1, 1))
     run("r3", "--reuse", "r1")
     assert metrics("r3")["count.g.reused"] == 0
+
+
+def test_a_large_file_of_the_command_is_not_read_if_inputs_compare_it_by_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    digest = identities._digest
+    monkeypatch.setattr(identities, "_digest", lambda path: (read.append(path), digest(path))[1])
+    Path("big.h5").write_text("data")
+    change('{replica}"', '{replica} {here}/big.h5"')
+    change("    replicas: 2", '    replicas: 2\n    inputs: [{path: "{here}/big.h5", by: mtime}]')
+    run("r1")
+    assert [Path(path).name for path in read] == ["x"]
 
 
 def test_a_file_that_joins_a_pattern_or_vanishes_counts_as_a_change() -> None:
