@@ -43,7 +43,7 @@ TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 #: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
 OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: And what those of one part need beside that.
-MORE_TOOLS = {
+MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "core": ("river", "scipy"),
     "ensemble-dashboard": ("axe-playwright-python", "httpx", "playwright"),
     "ensemble-gest": ("numpy",),
