@@ -247,7 +247,7 @@ def alone(name: str, plugin: Path | None) -> None:
         install.append(f"{plugin.name}{extras(plugin)} @ {wheel(plugin.name).as_uri()}")
         ours = {*ours, *required(plugin)} - {plugin.name}
     install += [f"{name} @ {wheel(name).as_uri()}" for name in sorted(ours)]
-    pip = (
+    pip: tuple[str | Path, ...] = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
         "--constraints", BUILD / "constraints.txt", *TEST_TOOLS, *MORE_TOOLS.get(name, ()),
     )  # fmt: skip
