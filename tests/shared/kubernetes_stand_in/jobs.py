@@ -40,8 +40,9 @@ class JobController:
 
     def look(self, jobs: Iterable[Object]) -> None:
         """Bring these Jobs on."""
-        self._count()
-        self._owned = self._store.owned(self._pods)
+        with self._store.changed:  # a pod that ended in between would have a successor
+            self._count()
+            self._owned = self._store.owned(self._pods)
         for job in jobs:
             with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
                 self._bring_on(job)
@@ -53,9 +54,8 @@ class JobController:
 
     def _count(self) -> None:
         """How pods ended, each once, as what became of them tells."""
-        with self._store.changed:
-            news = list(self._store.since(self._seen, self._pods, ""))
-            self._seen = self._store.version
+        news = list(self._store.since(self._seen, self._pods, ""))
+        self._seen = self._store.version
         for _, what, pod, _ in news:
             metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
             job = _owner(pod)
