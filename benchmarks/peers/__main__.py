@@ -295,6 +295,8 @@ def rounds(
     """Measure in rounds in which each takes its turn, in each round from another one on."""
     found: list[dict[str, Measured]] = []
     left_out: dict[str, str] = {}
+    if work == "g":  # the others have no rules
+        contenders = [one for one in contenders if one.name.startswith("ensemble")]
     for number in range(options.rounds):
         here: dict[str, Measured] = {}
         turn = number % len(contenders)

@@ -10,6 +10,7 @@ of what is known here; ``queue.active`` and the other ``waiting.*`` are of this 
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,8 @@ class OwnGauges:
         #: How many jobs wait, by the nodes that they need.
         self._sizes: dict[int, int] = {}
         #: The nodes of each job that waits, by urgency, in the order in which they were handed on.
-        self._lines: dict[int, dict[str, int]] = {}
+        #: Ordered dicts: a dict takes longer to find its first entry the more were removed there.
+        self._lines: dict[int, OrderedDict[str, int]] = {}
 
     def keep(self) -> None:
         """Count what there is, and go on from there."""
@@ -114,7 +116,7 @@ class OwnGauges:
         self._nodes += nodes
         self._waiting += 1
         self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
-        self._lines.setdefault(job.urgency, {})[job.id] = nodes
+        self._lines.setdefault(job.urgency, OrderedDict())[job.id] = nodes
 
     def dequeue(self, job: Job) -> None:
         """A job waits no more: it has resources, or is over."""

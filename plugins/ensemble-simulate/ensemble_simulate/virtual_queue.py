@@ -9,6 +9,7 @@ it has none, its true end. Used by ``executor``.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -46,14 +47,15 @@ class VirtualQueue(Generic[_E]):
     def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
         self.nodes = nodes
         self._backfill = backfill
-        self._waiting: dict[int, dict[str, _E]] = {}
+        #: Ordered dicts: a dict takes longer to find its first entry the more were removed there.
+        self._waiting: dict[int, OrderedDict[str, _E]] = {}
         #: How many jobs wait for each demand: what none of them fits need not be looked for.
         self._demands: dict[Demand, int] = {}
         self.running: dict[str, _E] = {}
 
     def add(self, entry: _E) -> None:
         """A job waits from now on."""
-        self._waiting.setdefault(entry.job.urgency, {})[entry.job.id] = entry
+        self._waiting.setdefault(entry.job.urgency, OrderedDict())[entry.job.id] = entry
         self._demands[entry.demand] = self._demands.get(entry.demand, 0) + 1
 
     def drop(self, entry: _E) -> None:
