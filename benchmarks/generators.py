@@ -15,7 +15,7 @@ objective is a process of its own: with libEnsemble and threads that wait for it
 this machine, with its journal.
 
 ``--suggestions N`` compares N points of ``random`` with a bare loop of N jobs, paired, both on a
-virtual clock: at most twice as much.
+virtual clock: at most twice as much. 0 leaves a part out.
 
     python benchmarks/generators.py [--points N] [--at-once N] [--seeds N] [--suggestions N]
         [--processes N]
@@ -426,9 +426,11 @@ def main() -> None:
         print(f'{{"E": {PROBLEMS[problem][0](point)!r}}}')
         return
     print(f"load {os.getloadavg()[0]:.1f}; {os.cpu_count()} cores")
-    suggestions(options.suggestions, options.at_once)
+    if options.suggestions:
+        suggestions(options.suggestions, options.at_once)
     compare(options)
-    with_processes(options.processes, options.points, options.at_once)
+    if options.processes:
+        with_processes(options.processes, options.points, options.at_once)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ what FILE has. Works:
   starts that was not begun before, and jobs that were begun twice;
 - g: cost of an event with 0 to 1,000 rules.
 
+Work f, an adaptive study, is ``ising_by_hand.py`` beside ``examples/ising``, and
+``benchmarks/generators.py``.
+
 CPU time is that of all processes, jobs included. On a busy machine it says more than wall time.
 
     python benchmarks/peers [--works abceg] [--only NAME,NAME] [--rounds 3] [--json FILE]
