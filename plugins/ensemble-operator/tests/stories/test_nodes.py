@@ -30,7 +30,7 @@ pytestmark = pytest.mark.checkout
 Make = Callable[..., Scene]
 FILE = """\
 name: drained
-jobs: [{{name: sim, command: '/bin/sh {folder}/job.sh sim {{replica}}', replicas: 6, at_once: 2}}]
+jobs: [{{name: sim, command: '/bin/sh {folder}/job.sh sim {{replica}}', replicas: 6, at_once: 2{retry}}}]
 rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 """
 
@@ -40,14 +40,16 @@ def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
     """Make an Ensemble of one member on a node. ``shared``: its run is beside the member."""
     made: list[Scene] = []
 
-    def make(seconds: float = 0.5, shared: bool = False, **spec: Any) -> Scene:
+    def make(seconds: float = 0.5, shared: bool = False, retry: str = "", **spec: Any) -> Scene:
         job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
         scene = Scene(tmp_path / "scene", job, outlived=False, place=real_place)
         made.append(scene)
         ports = free_ports(2)
         cluster = {"size": 1, "containers": [{"image": "any"}], **spec.pop("cluster", {})}
         member = {"minicluster": {"spec": cluster}, "options": {"compose": "local"}}
-        (spec if shared else member)["ensemble"] = FILE.format(folder=tmp_path / "scene")
+        (spec if shared else member)["ensemble"] = FILE.format(
+            folder=tmp_path / "scene", retry=retry
+        )
         found = {
             "apiVersion": "ensemble.flux-framework.org/v1alpha1",
             "kind": "Ensemble",
@@ -112,6 +114,18 @@ def test_workers_find_their_broker_by_a_service_of_the_users_too(
     assert not (scene.stand.get("Service", "mine") or {})["spec"].get("publishNotReadyAddresses")
 
 
+def test_workers_find_their_broker_though_a_container_of_the_users_has_ended(
+    make: Make, tmp_path: Path
+) -> None:
+    """A pod is never ready once one of its containers has ended."""
+    containers = [{"image": "any", "runFlux": True}, {"image": "any", "command": "true"}]
+    scene = make(seconds=3, cluster={"size": 2, "containers": containers})
+    wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
+    assert not is_ready(pods(scene)["0"])
+    wait_until(lambda: over(scene))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
+
+
 def test_a_pod_with_a_copied_program_is_ready_while_it_runs_and_ends_with_its_run(
     make: Make, tmp_path: Path
 ) -> None:
@@ -146,6 +160,20 @@ def test_a_run_that_was_killed_in_its_container_goes_on_in_another(
     wait_until(lambda: over(scene))
     assert len([each for each in scene.stand.all("Pod") if each["spec"].get("subdomain")]) == 2
     assert set(lines(tmp_path, "ended")) >= {f"sim {index}" for index in range(2, 6)}
+
+
+def test_a_run_whose_whole_pod_is_killed_submits_what_had_not_begun_and_retries_the_rest(
+    make: Make, tmp_path: Path
+) -> None:
+    scene = make(seconds=1.5, retry=", retry: {times: 1}")
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
+    assert scene.node.kill_container("study-0")
+    wait_until(lambda: over(scene))
+    said = json.dumps(scene.stand.status("study"))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
+    assert every_job_once(tmp_path)
+    again = Counter(lines(tmp_path, "started"))
+    assert sum(again.values()) <= 6 + 2, "two were at work, and only those began again"
 
 
 def test_what_a_run_notes_in_its_temporary_folder_is_seen_by_no_other_pod(
