@@ -44,7 +44,7 @@ class Place:
         self._log = None if folder is None else folder / "log"
         self.operators: list[subprocess.Popen[bytes]] = []
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"
-        self.patience = 60.0 if stand is not None else 300.0
+        self.patience = 180.0 if stand is not None else 300.0
         self.config = self._config = config
 
     def __call__(self, method: str, path: str, body: object = None, **more: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from ensemble_service.commands.server import main as ensemble_server
 from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Operator, definition, job_of
 from kubernetes_stand_in.kinds import FLUX, RBAC, of_definition
+from kubernetes_stand_in.node import Node
 from kubernetes_stand_in.schema import complete, errors
 from resizer_checks import Build, on_record, seen, touch
 
@@ -301,6 +303,28 @@ def lost(given: Any, kept: Any, path: str) -> list[str]:
             each for index, (a, b) in enumerate(pairs) for each in lost(a, b, f"{path}[{index}]")
         ]
     return [] if given == kept else [path]
+
+
+def test_the_second_node_of_the_example_finds_the_first(
+    cluster: Cluster, operator: Operator, tmp_path: Path
+) -> None:
+    """By the Flux Operator's own Service, which has no addresses of pods that are not ready."""
+    store = cluster.store
+    files, minicluster = documents("minicluster.yaml")
+    store.create(store.kinds[("", "configmaps")], "default", files)
+    keys = {"metadata": {"name": "ensemble-member"}, "data": {"token": "", "ca.crt": ""}}
+    store.create(store.kinds[("", "secrets")], "default", keys)
+    store.create(store.kinds[(FLUX, "miniclusters")], "default", minicluster)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ensemble").write_text("#!/bin/sh\nexec sleep 600\n")
+    (programs / "ensemble").chmod(0o755)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    node = Node(cluster.kubeconfig(tmp_path / "config"), tmp_path / "node", environment)
+    try:
+        wait_until(lambda: node.joined("ensemble") == ["ensemble-1"])
+    finally:
+        node.close()
 
 
 def test_a_misspelt_key_of_a_minicluster_would_be_noticed() -> None:

@@ -53,19 +53,33 @@ def first_pod(place: Place, name: str) -> str:
 
 
 def test_a_changed_file_waits_for_the_end_of_the_run_or_begins_it_again(place: Place) -> None:
-    place.make(ensemble(long_member(), name="changed"))
-    place.until(lambda: first_pod(place, "changed"))
-    before = uid(place, "MiniCluster", "changed-0")
-    place.edit("changed", members=[long_member(ensemble=OTHER)])
-    place.until(lambda: place.condition("changed", "Updated") == ("False", "RunningOldFile"))
-    assert uid(place, "MiniCluster", "changed-0") == before
-    place.edit("changed", updatePolicy="Recreate")
-    place.until(lambda: uid(place, "MiniCluster", "changed-0") not in ("", before))
-    place.until(lambda: place.condition("changed", "Updated")[0] == "True")
+    _changes(place, long_member(ensemble=OTHER), "RunningOldFile")
     files = [each for each in place.all("ConfigMap") if "ensemble.yaml" in (each.get("data") or {})]
     mine = [each for each in files if each["metadata"]["name"].startswith("changed-0")]
     assert OTHER in [each["data"]["ensemble.yaml"] for each in mine]
     place.delete("Ensemble", "changed")
+
+
+def test_a_changed_minicluster_waits_for_the_end_of_the_run_or_is_made_again(place: Place) -> None:
+    image = {"containers": [{"image": "another"}]}
+    _changes(place, long_member(spec=image), "NeedsRecreate")
+    made = (place.get("MiniCluster", "changed-0") or {})["spec"]["containers"]
+    assert made[0]["image"] == "another"
+    place.delete("Ensemble", "changed")
+
+
+def _changes(place: Place, member: dict[str, Any], reason: str) -> None:
+    """Change a member that runs: it waits, for this reason, and with ``Recreate`` no longer."""
+    place.until(lambda: "changed-0" not in place.names("MiniCluster"))
+    place.make(ensemble(long_member(), name="changed"))
+    place.until(lambda: first_pod(place, "changed"))
+    before = uid(place, "MiniCluster", "changed-0")
+    place.edit("changed", members=[member])
+    place.until(lambda: place.condition("changed", "Updated") == ("False", reason))
+    assert uid(place, "MiniCluster", "changed-0") == before
+    place.edit("changed", updatePolicy="Recreate")
+    place.until(lambda: uid(place, "MiniCluster", "changed-0") not in ("", before))
+    place.until(lambda: place.condition("changed", "Updated")[0] == "True")
 
 
 def test_deleted_secrets_are_made_again_when_a_pod_waits_for_them(place: Place) -> None:
