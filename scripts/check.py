@@ -76,6 +76,8 @@ class Results:
 
     failed: list[str] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
+    #: Seconds of CPU time of each part's commands, with all that they waited for.
+    cpu: Counter[str] = field(default_factory=Counter)
     closing: dict[str, str] = field(default_factory=dict)
     #: For each run of pytest: the reason and the test of each skip.
     skipped: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Failed(Exception):
     """A part did not pass; it has printed why."""
 
 
-#: Where a part that does not run alone puts what it prints.
+#: The part that runs, and where one that does not run alone puts what it prints.
+_PART: ContextVar[str] = ContextVar("part", default="")
 _SINK: ContextVar[list[str] | None] = ContextVar("sink", default=None)
 
 
@@ -126,7 +129,9 @@ def show(
     for line in process.stdout:
         lines.append(line.rstrip("\n"))
         say(lines[-1])
-    code = process.wait()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = code = os.waitstatus_to_exitcode(status)
+    RESULTS.cpu[_PART.get()] += round(used.ru_utime + used.ru_stime)
     if code:
         say(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
     return code, lines
@@ -389,7 +394,8 @@ def last_section(whole: float) -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
         word = "FAILED" if name in RESULTS.failed else "passed"
-        print(f"{word}  {name:<18} {seconds:6.1f} s   {RESULTS.closing.get(name, '')}".rstrip())
+        times = f"{seconds:6.1f} s, {RESULTS.cpu[name]:4} s of CPU"
+        print(f"{word}  {name:<18} {times}   {RESULTS.closing.get(name, '')}".rstrip())
     missing = [
         f"{variable} is not set: {what} were not tried"
         for variable, what in {
@@ -402,7 +408,8 @@ def last_section(whole: float) -> None:
         skips(missing)
     print()
     if not RESULTS.failed:
-        print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s")
+        cpu = f"{RESULTS.cpu.total()} s of CPU on {len(os.sched_getaffinity(0))} cores"
+        print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s, with {cpu}")
     if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
         print(flux())
     if RESULTS.closing.keys() & {"checkout", "ensemble-slurm"}:
@@ -425,6 +432,7 @@ def last_section(whole: float) -> None:
 def perform(name: str, title: str, work: Callable[[], object]) -> None:
     """Run one part; what came of it goes into the results."""
     heading(title)
+    _PART.set(name)
     began = time.monotonic()
     try:
         work()
