@@ -400,7 +400,7 @@ def test_what_limits_hold_is_replayed_to_the_byte_from_snapshots_as_well(
     chance = random.Random(seed)
     first, second = Engine(told.ensemble), Engine(told.ensemble)
     for event in told.events:
-        if chance.random() < 0.2:
+        if chance.random() < 0.06:
             state = dump(second)
             assert state is not None
             loaded = load(state, told.ensemble)

@@ -209,7 +209,7 @@ def a_job_is_submitted_once_and_nothing_is_decided_after_terminate(story: Story)
 
 
 def an_engine_read_from_snapshots_goes_on_as_if_nothing_had_been(
-    story: Story, decided: list[str | None], seed: int, often: float = 0.1
+    story: Story, decided: list[str | None], seed: int, often: float = 0.03
 ) -> None:
     chance = random.Random(seed)
     engine, again = Engine(story.ensemble), Engine(story.ensemble)

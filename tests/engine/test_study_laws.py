@@ -514,7 +514,7 @@ def a_snapshot_at_any_point_changes_nothing(story: Watched, seed: int) -> None:
     chance, again = random.Random(seed), Engine(story.ensemble)
     joined = any(one.type == "add-rule" for one in story.decisions)
     for event, text in zip(story.events, story.texts, strict=True):
-        if chance.random() < 0.15:
+        if chance.random() < 0.05:
             loaded = load(dump(again), story.ensemble)
             assert loaded is not None or joined
             again = loaded or again
@@ -526,7 +526,7 @@ def the_same_file_adopted_at_any_point_changes_nothing(
 ) -> None:
     chance, again = random.Random(seed), Engine(story.ensemble)
     for event, text in zip(story.events, story.texts, strict=True):
-        if chance.random() < 0.1:
+        if chance.random() < 0.03:
             again.adopt(ensemble_of(drawn))
         assert decisions_text(again.handle(event)) == text
 

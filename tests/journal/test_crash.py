@@ -42,8 +42,8 @@ def test_a_run_that_is_killed_anywhere_ends_like_one_that_was_not(
 def test_a_run_may_be_killed_at_every_write_and_between_decision_and_performance(
     tmp_path: Path,
 ) -> None:
-    """Each place in turn that a small run reaches; an eighth of them unless more was asked for."""
-    step = 8 if COUNT <= 2 else 1
+    """Each place in turn that a small run reaches; one in 16 unless more was asked for."""
+    step = 16 if COUNT <= 2 else 1
     found = rounds(tmp_path, "--every", str(step), "--start", str(SEED % step), "small")
     assert len(found) > 100 // step
     assert sum(bool(each["killed"]) for each in found) > len(found) // 2
