@@ -3,13 +3,13 @@ message names the plugin and the line, and Ensemble takes no blame for it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ensemble_core.cli.main import main
 from ensemble_core.plugin import fragments, records
 from ensemble_core.plugin.validation import _FUNCTIONS
 
@@ -70,6 +70,13 @@ class Chooser(Generator):
 @hookimpl
 def ensemble_{hook}():
     return [{record}(name="odd", summary="-", {given})]
+"""
+#: Runs jobs where it is not the executor that is at fault.
+QUICK = """
+
+@hookimpl
+def ensemble_executors():
+    return [ExecutorPlugin(name="quick", summary="-", build=lambda *given: Quick())]
 """
 SIM = 'jobs: [{{name: sim, command: "true {{x}}", parameters: {{x: [1, 2]}}{more}}}]\n'
 START = "rules:\n  - {{trigger: start, action: {{name: submit, label: sim}}}}\n{more}"
@@ -178,7 +185,7 @@ def test_each_function_of_each_record_is_tried() -> None:
 @pytest.mark.parametrize(("kind", "function"), USES)
 @pytest.mark.parametrize("body", ["return None", "return 3", "raise KeyError('seed')"])
 def test_a_function_at_fault_is_reported_as_its_plugins(
-    kind: str, function: str, body: str, tmp_path: Path
+    kind: str, function: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, text, words = USES[kind, function]
     source = PLUGIN.format(
@@ -187,17 +194,17 @@ def test_a_function_at_fault_is_reported_as_its_plugins(
         record=f"{kind.capitalize()}Plugin",
         given=f"{function}=odd, {given}",
     )
-    (tmp_path / "odd.py").write_text(source)
+    (tmp_path / "odd.py").write_text(source if kind == "executor" else source + QUICK)
     (tmp_path / "study.yaml").write_text(text)
-    words = [*(words or ["run", "--executor", "local"]), "--plugin", "odd.py", "study.yaml"]
+    monkeypatch.chdir(tmp_path)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "ensemble_core.cli", *words],
-        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    done = CliRunner().invoke(
+        main, [*(words or ["run", "--executor", "quick"]), "--plugin", "odd.py", "study.yaml"]
+    )
 
-    told = done.stdout + done.stderr
-    assert done.returncode in (0, 1, 2), told
+    told = done.output
+    assert done.exit_code in (0, 1, 2), told
+    assert done.exception is None or isinstance(done.exception, SystemExit)
     assert "Traceback" not in told
     raises = body.startswith("raise")
     at_fault = raises or (kind, function) not in ANYTHING
