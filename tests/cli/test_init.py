@@ -22,6 +22,29 @@ SAYS = {
 }
 
 
+def adaptive(printed: str) -> None:
+    """It asks for further points around the transition alone."""
+    asked = [line for line in printed.splitlines() if "submit sim" in line]
+    assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), printed
+    assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), printed
+
+
+def screening(printed: str) -> None:
+    """It looks at the best quarter again, and its table has the best."""
+    found = {}
+    for table in ("promising", "best"):
+        words = ["results", "last", table, "--state", "state", "--json"]
+        found[table] = [row["x"] for row in json.loads(CliRunner().invoke(main, words).output)]
+    assert len(found["promising"]) == 4, "a quarter of 17, rounded down"
+    (best,) = found["best"]
+    assert best in found["promising"]
+    assert abs(best - 1.7) < 0.3
+
+
+#: What else is looked at after the run.
+MORE = {"adaptive": adaptive, "screening": screening}
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_what_init_writes_is_valid_without_a_warning_and_runs(
     template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,34 +62,8 @@ def test_what_init_writes_is_valid_without_a_warning_and_runs(
     done = CliRunner().invoke(main, run)
     assert done.exit_code == 0, done.output
     assert SAYS[template] in done.output
-
-
-def test_the_refined_sweep_asks_for_further_points_around_the_transition_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    CliRunner().invoke(main, ["init", "--template", "adaptive"])
-    done = CliRunner().invoke(main, ["run", "--executor", "local", "--state", "st", "study.yaml"])
-    assert done.exit_code == 0, done.output
-    asked = [line for line in done.output.splitlines() if "submit sim" in line]
-    assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), done.output
-    assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), done.output
-
-
-def test_the_screening_looks_at_the_best_quarter_again_and_tables_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    CliRunner().invoke(main, ["init", "--template", "screening"])
-    done = CliRunner().invoke(main, ["run", "--executor", "local", "--state", "st", "study.yaml"])
-    assert done.exit_code == 0, done.output
-    shown = CliRunner().invoke(main, ["results", "last", "promising", "--state", "st", "--json"])
-    promising = [row["x"] for row in json.loads(shown.output)]
-    assert len(promising) == 4, "a quarter of 17, rounded down"
-    shown = CliRunner().invoke(main, ["results", "last", "best", "--state", "st", "--json"])
-    (best,) = json.loads(shown.output)
-    assert best["x"] in promising
-    assert abs(best["x"] - 1.7) < 0.3
+    if template in MORE:
+        MORE[template](done.output)
 
 
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

@@ -85,13 +85,6 @@ class LocalContract(ExecutorContract):
             return later.cause(job)
 
 
-class TestLocalExecutor(LocalContract):
-    (plugin,) = ensemble_executors()
-
-    def make_executor(self) -> Executor:
-        return LocalExecutor(slots=2, grace=0.3)
-
-
 class TestLocalExecutorWithOneSlot(LocalContract):
     many = 5
 
@@ -99,6 +92,8 @@ class TestLocalExecutorWithOneSlot(LocalContract):
         return LocalExecutor(slots=1, grace=0.3)
 
 
-class TestLocalExecutorThatCanGrow(LocalContract):
+class TestLocalExecutor(LocalContract):
+    (plugin,) = ensemble_executors()
+
     def make_executor(self) -> Executor:
         return LocalExecutor(slots=2, min_slots=1, max_slots=4, gpus=2, grace=0.3)
