@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ensemble_core.builtin.order_free import ExactMoments, Extreme
+from ensemble_core.metrics.series import OrderFree
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
@@ -124,6 +126,11 @@ class Fold:
     def get(self) -> float | None:
         return self._result
 
+    def order_free(self, *, grows: bool) -> OrderFree | None:
+        if self._function in (min, max):
+            return Extreme(1 if self._function is min else -1, grows=grows)
+        return ExactMoments("sum") if self._function is in_turn else None
+
 
 class Moments:
     """Mean or sample variance of all values, by Welford's algorithm."""
@@ -154,6 +161,9 @@ class Moments:
             return self._mean
         return self._squares / (self._count - 1.0) if self._count > 1.0 else 0.0
 
+    def order_free(self, *, grows: bool) -> OrderFree:
+        return ExactMoments("variance" if self._variance else "mean")
+
 
 class StandardError(Moments):
     """Standard error of the mean of all values: the root of variance / count. There is none of
@@ -166,6 +176,9 @@ class StandardError(Moments):
 
     def get(self) -> float | None:  # type: ignore[override]  # there may be none
         return math.sqrt(super().get() / self._count) if self._count > 1.0 else None
+
+    def order_free(self, *, grows: bool) -> OrderFree:
+        return ExactMoments("error")
 
 
 class ExactFirst:

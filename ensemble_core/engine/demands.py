@@ -49,8 +49,8 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
     """Keep what tables are worked out of, and what functions are told that give parameters."""
     for each in tables:
         group = table.groups[each.of]
-        if group.done_jobs is None:
-            group.done_jobs = DoneJobs()
+        if each.of not in table.done:
+            table.done[each.of] = DoneJobs()
             if group.counts["done"]:
                 table.warnings.append(
                     f"the table {each.name!r} is new: jobs of {each.of!r} that were done "
@@ -61,17 +61,16 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
             keep_results(table, name)
     for rule in rules:
         if isinstance(rule.each, tuple) and rule.asks_tables:
-            for group in table.groups.values():
-                if group.done_jobs is not None:
-                    group.done_jobs.serve(rule.each)
+            for done in table.done.values():
+                done.serve(rule.each)
 
 
 def keep_results(table: JobTable, name: str) -> None:
     """Keep what functions are told that give parameters of a group."""
     group = table.groups[name]
-    if group.done_jobs is not None:
+    if name in table.done:
         return
-    group.done_jobs = DoneJobs()
+    table.done[name] = DoneJobs()
     if group.counts["done"]:
         table.warnings.append(
             f"a function gives parameters of {name!r} from now on: jobs that were done before "

@@ -33,10 +33,18 @@ class DoneJobs:
     layouts: list[tuple[str, ...]] = field(default_factory=list)
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
-    def add(self, job: Job, result: Mapping[str, Any], duration: float | None) -> None:
-        """One more job is done."""
+    def add(
+        self,
+        job: Job,
+        result: Mapping[str, Any],
+        duration: float | None,
+        reused: str | None = None,
+    ) -> None:
+        """One more job is done; ``reused`` is the earlier one that it was taken from."""
         # A parameter comes before a result of its name.
         known = {"replica": job.replica, **result, **job.parameters}
+        if reused is not None:
+            known = {"reused": reused, **known}
         names = tuple(known)
         try:
             layout = self.layouts.index(names)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.rule_index import Watch
@@ -63,8 +62,6 @@ class GroupState:
     count_filters: list[str] = field(default_factory=list)
     #: Whether these are counted of single indices too.
     counts_passing: bool = False
-    #: Its jobs that are done, where a table is over them.
-    done_jobs: DoneJobs | None = None
     #: The combinations that it has had, where a rule may ask for others.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState, combination
 from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, Outcome
@@ -61,6 +62,8 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
+        #: By group the jobs that are done, where a table is over them or a function is told them.
+        self.done: dict[str, DoneJobs] = {}
         #: Attempts that are over, for whoever keeps their rows, and clears it; ``None``: nobody.
         self.over: list[JobRecord] | None = None
         self.submitted = 0
@@ -342,12 +345,12 @@ class JobTable:
             index = record.kept
         if group.watches or group.spoken_changes[change]:
             self._counted(group, record, change)
-        if done and group.done_jobs is not None:
+        if done and (done_jobs := self.done.get(job.group)) is not None:
             duration = None
             if record.started is not None and record.finished is not None:
                 duration = record.finished - record.started
             result = NOTHING if index is None else index.result
-            group.done_jobs.add(job, result, duration)
+            done_jobs.add(job, result, duration, record.reused)
         if index is None:
             return
         index.over = True

@@ -325,12 +325,7 @@ class State:
 
     def tables(self, scope: Scope | None = None) -> Tables:
         """The tables as they are now; in an instance those of its slice."""
-        done = {
-            name: group.done_jobs
-            for name, group in self.table.groups.items()
-            if group.done_jobs is not None
-        }
-        ensemble = self.ensemble
+        ensemble, done = self.ensemble, self.table.done
         slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
         return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
 

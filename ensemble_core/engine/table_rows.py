@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ensemble_core.engine.done_jobs import DoneJobs, TableRow
-from ensemble_core.engine.table_work import TableWork, chosen, no_metric, reduced
+from ensemble_core.engine.table_work import GroupedWork, TableWork, work_on
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of, spoken
@@ -20,24 +20,21 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
 __all__ = ["TableCache", "Tables"]
 
-#: The work on so many tables of slices is kept, and on none with more rows.
+#: The work on so many tables and slices of tables is kept.
 _MOST_KEPT = 256
-_MOST_ROWS = 100_000
 
 
 class TableCache:
-    """Answers about tables that are worked out already: by table and slice the work on one with
-    ``by``, and statistics over one without."""
+    """The work on the tables of a run, by table and slice."""
 
     def __init__(self) -> None:
         self.work: dict[tuple[object, ...], TableWork] = {}
-        self.answers: dict[tuple[object, ...], tuple[object, dict[object, float | None]]] = {}
+        #: The parts of each name that a statistic was asked by.
+        self.asked: dict[str, tuple[bool, str, str, str, str]] = {}
 
     def keep(self, key: tuple[object, ...], work: TableWork) -> None:
         """Keep this work, in the place of the oldest where there is much."""
         self.work.pop(key, None)
-        if len(work) > _MOST_ROWS:
-            return
         self.work[key] = work
         if len(self.work) > _MOST_KEPT:
             del self.work[next(iter(self.work))]
@@ -74,8 +71,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return len(self._tables)
 
     def __getitem__(self, name: str) -> list[TableRow]:
-        table = self._tables[name]
-        return [*self._work(table).rows()] if table.by else self._rows_of_jobs(table)
+        return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
         """The rows of a table for which a condition holds; if it is empty, all."""
@@ -91,8 +87,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
 
     def pivot_values(self, name: str) -> list[Any]:
         """The values of a table's pivot that have columns, the least first."""
-        table = self._tables[name]
-        return [*self._work(table).values] if table.pivot else []
+        work = self._work(self._tables[name])
+        return [*work.values] if isinstance(work, GroupedWork) else []
 
     def of_group(self, group: str) -> list[TableRow]:
         """A row for each job of a group that is done, in the order of their indices: its
@@ -109,28 +105,17 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def statistic(self, name: str) -> float | None:
         """``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column. With ``all.``
         before it, over the whole table. ``None`` without values; ``count`` counts the numbers."""
-        whole, base, condition = spoken(name)
-        found = table_column(base, self._tables)
-        if found is None:
-            return None
+        asked = self._cache.asked.get(name)
+        if asked is None:
+            whole, base, condition = spoken(name)
+            found = table_column(base, self._tables)
+            if found is None:
+                return None
+            asked = self._cache.asked[name] = whole, *found, condition
+        whole, statistic, of, column, condition = asked
         if whole and self._slice_of:
             return self._whole().statistic(name)
-        statistic, of, column = found
-        table = self._tables[of]
-        if table.by:
-            return self._work(table).statistic(statistic, column, condition)
-        key = self._key(table)
-        now = (self._done[table.of].size(self._slice_of), self._others(table))
-        if key not in self._cache.answers or self._cache.answers[key][0] != now:
-            if len(self._cache.answers) > _MOST_KEPT:
-                self._cache.answers.clear()
-            self._cache.answers[key] = now, {}
-        answers = self._cache.answers[key][1]
-        asked = statistic, column, condition
-        if asked not in answers:
-            values = [row.get(column) for row in self.passing(of, condition)]
-            answers[asked] = reduced(self._statistics, {statistic}, values).get(statistic)
-        return answers[asked]
+        return self._work(self._tables[of]).statistic(statistic, column, condition)
 
     def why_none(self, name: str) -> str:
         """Why a ``STAT.TABLE.COLUMN(CONDITION)`` has no value, in words; empty if that is not
@@ -155,7 +140,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def left_out(self, name: str) -> str:
         """A warning if a table's pivot has more values than it may have columns; else empty."""
         table = self._tables[name]
-        left = self._work(table).left_out if table.pivot else 0
+        work = self._work(table)
+        left = work.left_out if isinstance(work, GroupedWork) else 0
         if not left:
             return ""
         return (
@@ -165,9 +151,6 @@ class Tables(Mapping[str, "list[TableRow]"]):
 
     def _whole(self) -> Tables:
         return Tables(self._tables, self._done, self._statistics, NOTHING, self._cache)
-
-    def _key(self, table: Table) -> tuple[object, ...]:
-        return (table.name, *self._slice_of.items())
 
     def _others(self, table: Table) -> dict[str, float]:
         """The statistics over other tables that a table speaks of."""
@@ -179,33 +162,18 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return found
 
     def _work(self, table: Table) -> TableWork:
-        """The work on a table with ``by``, with all jobs that are done."""
-        key, done = self._key(table), self._done[table.of]
+        """The work on a table, with all jobs that are done."""
+        key, done = (table.name, *self._slice_of.items()), self._done[table.of]
         work = self._cache.work.get(key)
         if work is None:
-            work = TableWork(table, self._statistics)
-        jobs, seen = done.since(self._slice_of, work.seen)
+            slice_of = self._slice_of
+            work = work_on(
+                table, self._statistics, lambda: map(done.known, done.in_order(slice_of))
+            )
+            self._cache.keep(key, work)
         others = self._others(table) if table.others else {}
-        work.take(map(done.known, jobs), others)
-        if seen != work.seen or not seen:
-            work.seen = seen
+        if work.seen != done.size(self._slice_of) or others != work.known:
+            jobs, work.seen = done.since(self._slice_of, work.seen)
+            work.take(map(done.known, jobs), others)
             self._cache.keep(key, work)
         return work
-
-    def _rows_of_jobs(self, table: Table) -> list[TableRow]:
-        """The rows of a table without ``by``: one for each job."""
-        done, others = self._done[table.of], self._others(table)
-        only = filter_of(table.only) if table.only else None
-        rows: list[TableRow] = []
-        for row in map(done.known, done.in_order(self._slice_of)):
-            if only is not None and not only.passes(row):
-                continue
-            seen: dict[str, Any] = {**others, **row}
-            columns: TableRow = {}
-            for name, formula in table.columns.items():
-                columns[name] = formula.result(seen, no_metric)
-                seen.setdefault(name, columns[name])
-            if table.where is None or table.where.holds(None, seen, no_metric):
-                row.update(columns)
-                rows.append(row)
-        return chosen(table, rows)

@@ -1,64 +1,38 @@
-"""Work on tables with ``by``: the rows of one table, kept up to date as jobs end.
+"""Work on one table: its rows, and statistics over them, kept up to date as jobs end.
 
-Only rows of combinations with new jobs are worked out again, each over its jobs in the order of
-their indices: they are the same in whatever order these ended. Kept by the cache of ``table_rows``.
+Of a table with ``by`` only the rows of combinations with new jobs are worked out again; of a table
+of jobs each row once. What is kept is the same in whatever order jobs ended. Kept by the cache of
+``table_rows``.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import TableRow
-from ensemble_core.metrics.series import Series, StatisticSpec
+from ensemble_core.engine.table_values import Values
+from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.expressions import Expression, index_label
-from ensemble_core.model.filters import filter_of
+from ensemble_core.model.filters import Filter, filter_of
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, NOWHERE, Table, value_order
 
-__all__ = ["TableWork", "chosen", "is_number", "no_metric", "reduced"]
+__all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
 #: Where a row stands: the sort keys of its ``by`` values.
 Place = tuple[tuple[int, Any], ...]
 
-#: With more new rows than these, all are sorted again.
-_FEW = 64
+_UNKNOWN = object()
 
 
-def no_metric(path: str) -> None:
+def _no_metric(path: str) -> None:
     """Stand for the metrics, of which tables have none."""
 
 
-def is_number(value: object) -> bool:
-    """True for a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def reduced(
-    known: Mapping[str, StatisticSpec], statistics: Iterable[str], values: Iterable[object]
-) -> dict[str, float]:
-    """Statistics over the numbers among these values, in their order; those that have a value."""
-    numbers: list[float] = [value for value in values if is_number(value)]  # type: ignore[misc]
-    return _over_numbers(known, statistics, numbers)
-
-
-def _over_numbers(
-    known: Mapping[str, StatisticSpec], statistics: Iterable[str], numbers: Sequence[float]
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    names = sorted(statistics)
-    series = Series([known[name] for name in names if name != "count"])
-    series.extend(numbers)
-    for name in names:
-        value = len(numbers) if name == "count" else series.scoped(name, 0.0)
-        if value is not None:
-            found[name] = value
-    return found
-
-
-def chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
+def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     """These rows by the table's ``order``, as many as it has."""
     most = len(rows) if table.top is None else table.top
     if table.percent is not None:
@@ -80,45 +54,206 @@ def chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     return ordered + [row for row in rows if missing(row)]
 
 
-class _Cell:
-    """The jobs of one row, or of one row and one pivot value: their indices, and the values that
-    statistics are over, both in the order of the indices."""
+class _Column(NamedTuple):
+    """A column of rows that pass a filter."""
 
-    __slots__ = ("found", "indices", "values")
+    name: str
+    passes: Filter | None
 
-    def __init__(self, variables: Iterable[str]) -> None:
-        self.indices: list[int] = []
-        self.values: dict[str, list[object]] = {name: [] for name in variables}
-        #: The statistics, until another job comes.
-        self.found: TableRow | None = None
-
-    def add(self, index: int, known: Mapping[str, Any]) -> None:
-        """Take one more job."""
-        place = bisect_left(self.indices, index)
-        self.indices.insert(place, index)
-        for name, values in self.values.items():
-            variable, condition = split_filter(name)
-            passes = not condition or filter_of(condition).passes(known)
-            # count.done counts jobs, of which each is 1.
-            value = known.get(variable, 1 if variable == "done" else None)
-            values.insert(place, value if passes else None)
-        self.found = None
+    def value(self, row: TableRow | None) -> object:
+        """The value that a row has there; ``None`` if it does not pass."""
+        value = None if row is None else row.get(self.name)
+        if value is None or self.passes is None or self.passes.passes(row or {}):
+            return value
+        return None
 
 
-class TableWork:
-    """The rows of one table with ``by``, over the jobs that it has taken."""
+class TableWork(ABC):
+    """The rows of one table over the jobs that it has taken, and statistics over them."""
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         self.table = table
         #: How many jobs were taken, as ``DoneJobs.since`` counts them.
         self.seen = 0
+        #: The statistics over other tables that this one speaks of.
+        self.known: Mapping[str, Any] = {}
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
-        #: The statistics over each variable, with its filter.
-        self._asked: dict[str, set[str]] = {}
+        self._chosen: list[TableRow] | None = None
+        #: Statistics over the rows that ``top`` leaves, or over rows in another order.
+        self._answers: dict[tuple[str, str, str], float | None] = {}
+        self._free: dict[str, bool] = {}
+
+    @abstractmethod
+    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
+        """Add jobs, each as its values by name. ``known`` are the statistics over other tables
+        now."""
+
+    @abstractmethod
+    def _in_order(self) -> list[TableRow]:
+        """The rows for which ``where`` holds, in the default order."""
+
+    @abstractmethod
+    def _values(self, column: str, condition: str, statistic: str) -> Values:
+        """The numbers in a column of the rows that pass, ready for this statistic."""
+
+    def _changed(self) -> None:
+        self._chosen = None
+        self._answers.clear()
+
+    def _passing(self, jobs: Iterable[TableRow]) -> Iterator[TableRow]:
+        return (job for job in jobs if self._only is None or self._only.passes(job))
+
+    def rows(self) -> list[TableRow]:
+        """The rows of the table, in their order."""
+        if self._chosen is None:
+            self._chosen = _chosen(self.table, self._in_order())
+        return self._chosen
+
+    def statistic(self, statistic: str, column: str, condition: str) -> float | None:
+        """A statistic over the numbers in a column of the rows that pass."""
+        table = self.table
+        cut = table.top is not None or table.percent is not None
+        if not cut and (table.order is None or self._order_free(statistic)):
+            return self._values(column, condition, statistic).statistic(statistic)
+        key = statistic, column, condition
+        if key not in self._answers:
+            values = Values(self._statistics, (statistic,), grows=True)
+            asked = _column(column, condition)
+            for place, row in enumerate(self.rows()):
+                values.put(place, asked.value(row))
+            self._answers[key] = values.statistic(statistic)
+        return self._answers[key]
+
+    def _order_free(self, statistic: str) -> bool:
+        if statistic not in self._free:
+            spec = self._statistics.get(statistic)
+            self._free[statistic] = spec is None or spec.order_free(grows=True) is not None
+        return self._free[statistic]
+
+
+def work_on(
+    table: Table,
+    statistics: Mapping[str, StatisticSpec],
+    jobs: Callable[[], Iterable[TableRow]],
+) -> TableWork:
+    """Work on a table. ``jobs`` yields all jobs that were taken, in the order of indices."""
+    return GroupedWork(table, statistics) if table.by else JobWork(table, statistics, jobs)
+
+
+def _column(name: str, condition: str) -> _Column:
+    return _Column(name, filter_of(condition) if condition else None)
+
+
+class JobWork(TableWork):
+    """Work on a table without ``by``. Only statistics are kept: rows are worked out when they are
+    asked for."""
+
+    def __init__(
+        self,
+        table: Table,
+        statistics: Mapping[str, StatisticSpec],
+        jobs: Callable[[], Iterable[TableRow]],
+    ) -> None:
+        super().__init__(table, statistics)
+        self._jobs = jobs
+        #: By column and filter, its statistics and numbers.
+        self._kept: dict[tuple[str, str], tuple[set[str], _Column, Values]] = {}
+
+    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
+        if known != self.known:
+            self.known = known
+            self._kept.clear()
+            self._changed()
+        for job in self._passing(jobs):
+            self._changed()
+            if self._kept:
+                row = self._row(job)
+                for _, column, values in self._kept.values():
+                    values.put(job["index"], column.value(row))
+
+    def _row(self, job: TableRow) -> TableRow | None:
+        """The row of a job; ``None`` if ``where`` does not hold."""
+        table = self.table
+        seen: dict[str, Any] = {**self.known, **job}
+        columns: TableRow = {}
+        for name, formula in table.columns.items():
+            columns[name] = formula.result(seen, _no_metric)
+            seen.setdefault(name, columns[name])
+        if table.where is not None and not table.where.holds(None, seen, _no_metric):
+            return None
+        return {**job, **columns}
+
+    def _in_order(self) -> list[TableRow]:
+        rows = map(self._row, self._passing(self._jobs()))
+        return [row for row in rows if row is not None]
+
+    def _values(self, column: str, condition: str, statistic: str) -> Values:
+        key = column, condition
+        names, asked, values = self._kept.get(key, (set[str](), _column(*key), None))
+        if values is None or statistic not in names:
+            names.add(statistic)
+            values = Values(self._statistics, sorted(names), grows=True)
+            for job in self._passing(self._jobs()):
+                values.put(job["index"], asked.value(self._row(job)))
+            self._kept[key] = names, asked, values
+        return values
+
+
+class _Cell:
+    """The jobs of one row, or of one row and one pivot value: statistics over each variable, with
+    its filter, and the columns that depend on these alone."""
+
+    __slots__ = ("columns", "found", "n", "variables")
+
+    def __init__(self, variables: Iterable[Values]) -> None:
+        self.n = 0
+        self.variables = list(variables)
+        #: The statistics by name; ``None`` if they were not read since the last job.
+        self.found: TableRow | None = None
+        self.columns: TableRow = {}
+
+
+class _Variable(NamedTuple):
+    """A variable of jobs, with its filter, and the statistics over it."""
+
+    name: str
+    passes: Filter | None
+    #: Each as it is called by itself and in formulas.
+    statistics: tuple[tuple[str, str], ...]
+
+
+class _Formula(NamedTuple):
+    """A per-value column. What its formula names is of the cell, of per-value columns above it, or
+    of the row."""
+
+    name: str
+    formula: Expression
+    of_cell: tuple[str, ...]
+    above: tuple[str, ...]
+    of_row: tuple[str, ...]
+    #: Whether it depends on nothing but the cell and the row's ``by`` values.
+    pure: bool
+
+
+class GroupedWork(TableWork):
+    """Work on a table with ``by``."""
+
+    def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
+        super().__init__(table, statistics)
+        asked: dict[str, list[tuple[str, str]]] = {}
         for name in sorted(table.reads):
             statistic, _, variable = name.partition(".")
-            self._asked.setdefault(variable, set()).add(statistic)
+            asked.setdefault(variable, []).append((statistic, name))
+        self._variables: list[_Variable] = []
+        for spoken, of in asked.items():
+            variable, condition = split_filter(spoken)
+            passes = filter_of(condition) if condition else None
+            self._variables.append(_Variable(variable, passes, tuple(of)))
+        self._formulas: dict[str, _Formula] = {}
+        for name in table.columns:
+            if name in table.per_value:
+                self._formulas[name] = self._per_value(name)
         #: By row and pivot value (``None`` without pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
         #: The ``by`` values of each row, as the job of the lowest index has them.
@@ -126,50 +261,81 @@ class TableWork:
         self._rows: dict[Place, TableRow | None] = {}
         self._order: list[Place] = []
         self._dirty: dict[Place, None] = {}
-        self._known: Mapping[str, Any] = {}
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, the least first.
         self.values: list[Any] = list(table.values)
-        #: By column and filter, the number that each row has there, in the order of rows.
-        self._columns: dict[tuple[str, str], list[Any]] = {}
-        self._answers: dict[tuple[str, str, str], float | None] = {}
-        self._chosen: list[TableRow] | None = None
+        #: Each with its part of a column's name.
+        self._labels: list[tuple[Any, str]] = []
+        self._label()
+        #: Stands for a pivot value of which a row has no jobs.
+        self._empty = self._cell()
+        self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
-    def __len__(self) -> int:
-        return len(self._cells)
+    def _per_value(self, name: str) -> _Formula:
+        table, formula = self.table, self.table.columns[name]
+        of_cell, above, of_row = [], [], []
+        for each in formula.spoken:
+            if each == table.pivot or each in table.by:
+                of_row.append(each)
+            elif each in table.reads or each in ("n", "count.done"):
+                of_cell.append(each)
+            elif each in table.per_value:
+                above.append(each)
+            else:
+                of_row.append(each)
+        pure = {*of_row} <= {*table.by, table.pivot} and all(
+            each in self._formulas and self._formulas[each].pure for each in above
+        )
+        return _Formula(name, formula, tuple(of_cell), tuple(above), tuple(of_row), pure)
 
     # -- jobs come in --------------------------------------------------------------------------
 
-    def take(self, jobs: Iterable[Mapping[str, Any]], known: Mapping[str, Any]) -> None:
-        """Add jobs, each as its values by name. ``known`` are the statistics over other tables
-        now."""
-        for job in jobs:
-            if self._only is None or self._only.passes(job):
-                self._add(job)
-        if known != self._known:
-            self._known = known
+    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
+        for job in self._passing(jobs):
+            self._add(job)
+        if known != self.known:
+            self.known = known
             self._dirty.update(dict.fromkeys(self._cells))
         if self._dirty:
             self._work()
 
-    def _add(self, job: Mapping[str, Any]) -> None:
+    def _add(self, job: TableRow) -> None:
         table, index = self.table, job["index"]
         values = tuple([job.get(name) for name in table.by])
         place = tuple([value_order(value) for value in values])
         cells = self._cells.get(place)
         if cells is None:
             cells = self._cells[place] = {}
-        if place not in self._named or index < self._named[place][0]:
+        named = self._named.get(place)
+        if named is None or index < named[0]:
             self._named[place] = index, values
+            for other in cells.values():
+                other.columns = {}
         pivot = job.get(table.pivot) if table.pivot else None
-        if pivot not in cells:
-            cells[pivot] = _Cell(self._asked)
-        cells[pivot].add(index, job)
+        cell = cells.get(pivot)
+        if cell is None:
+            cell = cells[pivot] = self._cell()
+        cell.n += 1
+        for (name, passes, _), numbers in zip(self._variables, cell.variables, strict=True):
+            if passes is None or passes.passes(job):
+                # count.done counts jobs, of which each is 1.
+                numbers.put(index, job.get(name, 1 if name == "done" else None))
+        cell.found, cell.columns = None, {}
         self._dirty[place] = None
         if table.pivot and pivot is not None and pivot not in self._pivots:
             self._pivots[pivot] = None
             self.values = sorted(self._pivots, key=value_order)[:MOST_PIVOT_VALUES]
+            self._label()
             self._dirty.update(dict.fromkeys(self._cells))
+
+    def _cell(self) -> _Cell:
+        return _Cell(
+            Values(self._statistics, [name for name, _ in each.statistics], grows=True)
+            for each in self._variables
+        )
+
+    def _label(self) -> None:
+        self._labels = [(value, f"[{index_label(value)}]") for value in self.values]
 
     @property
     def left_out(self) -> int:
@@ -180,110 +346,81 @@ class TableWork:
 
     def _work(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        self._chosen = None
-        self._answers.clear()
-        new = [place for place in dirty if place not in self._rows]
-        if len(new) > _FEW:
-            self._columns.clear()
-            self._order = sorted(self._cells)
+        self._changed()
         for place in dirty:
-            row = self._row(place)
-            at = bisect_left(self._order, place)
-            if place not in self._rows and len(new) <= _FEW:
-                self._order.insert(at, place)
-                for numbers in self._columns.values():
-                    numbers.insert(at, None)
-            self._rows[place] = row
-            for (column, condition), numbers in self._columns.items():
-                numbers[at] = _number(row, column, condition)
+            if place not in self._rows:
+                self._order.clear()
+            row = self._rows[place] = self._row(place)
+            for column, values in self._kept.values():
+                values.put(place, column.value(row))
 
     def _row(self, place: Place) -> TableRow | None:
         """The row that stands there; ``None`` if ``where`` does not hold."""
         table, cells = self.table, self._cells[place]
         _, named = self._named[place]
-        row: TableRow = {"n": sum(len(cell.indices) for cell in cells.values())}
+        row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
         row.update(zip(table.by, named, strict=True))
-        seen = {**self._known, **row}
+        seen = {**self.known, **row}
         if not table.pivot:
-            seen = {**self._known, **self._over(cells[None]), **row}
+            seen = {**self.known, **self._over(cells[None]), **row}
         columns: TableRow = {}
         for name, formula in table.columns.items():
             if name in table.per_value:
-                self._per_value(name, formula, cells, seen, columns)
+                self._work_out(name, cells, seen, columns)
             else:
-                columns[name] = formula.result(seen, no_metric)
+                columns[name] = formula.result(seen, _no_metric)
                 seen.setdefault(name, columns[name])
-        if table.where is not None and not table.where.holds(None, seen, no_metric):
+        if table.where is not None and not table.where.holds(None, seen, _no_metric):
             return None
         row.update(columns)
         return row
 
-    def _per_value(
-        self,
-        name: str,
-        formula: Expression,
-        cells: Mapping[Any, _Cell],
-        seen: TableRow,
-        columns: TableRow,
+    def _work_out(
+        self, column: str, cells: Mapping[Any, _Cell], seen: TableRow, columns: TableRow
     ) -> None:
-        """Work a per-value column out, for each value of the pivot."""
-        above = [each for each in self.table.per_value if each in formula.names]
-        for value in self.values:
-            label = index_label(value)
-            inner = {**seen, "n": 0, "count.done": 0}
-            if value in cells:
-                inner.update(self._over(cells[value]))
-                inner["n"] = len(cells[value].indices)
-            for each in above:
-                inner.setdefault(each, columns.get(f"{each}[{label}]"))
-            inner[self.table.pivot] = value
-            inner.update((each, seen[each]) for each in self.table.by)
-            found = columns[f"{name}[{label}]"] = formula.result(inner, no_metric)
-            seen.setdefault(f"{name}[{label}]", found)
+        """Work out a per-value column, for each value of the pivot."""
+        of = self._formulas[column]
+        for value, label in self._labels:
+            cell = cells.get(value, self._empty)
+            found = cell.columns.get(column, _UNKNOWN)
+            if found is _UNKNOWN:
+                known = self._over(cell)
+                if of.above or of.of_row:
+                    known = {name: known.get(name) for name in of.of_cell}
+                    for name in of.above:
+                        known[name] = columns.get(name + label)
+                    for name in of.of_row:
+                        known[name] = value if name == self.table.pivot else seen.get(name)
+                found = of.formula.result(known, _no_metric)
+                if of.pure and cell is not self._empty:
+                    cell.columns[column] = found
+            columns[column + label] = found
+            seen.setdefault(column + label, found)
 
     def _over(self, cell: _Cell) -> TableRow:
-        """The statistics over the jobs of a cell, by name."""
+        """The statistics over the jobs of a cell, by name, and ``n``."""
         if cell.found is None:
-            cell.found = {}
-            for variable, statistics in self._asked.items():
-                values = cell.values[variable]
-                found = reduced(self._statistics, statistics, values)
-                cell.found.update((f"{name}.{variable}", value) for name, value in found.items())
+            cell.found = {"n": cell.n}
+            for variable, numbers in zip(self._variables, cell.variables, strict=True):
+                for statistic, name in variable.statistics:
+                    value = numbers.statistic(statistic)
+                    if value is not None:
+                        cell.found[name] = value
         return cell.found
 
     # -- rows are asked for --------------------------------------------------------------------
 
-    def rows(self) -> list[TableRow]:
-        """The rows of the table, in their order."""
-        if self._chosen is None:
-            rows = (self._rows[place] for place in self._order)
-            self._chosen = chosen(self.table, [row for row in rows if row is not None])
-        return self._chosen
+    def _in_order(self) -> list[TableRow]:
+        if not self._order:
+            self._order = sorted(self._rows)
+        rows = (self._rows[place] for place in self._order)
+        return [row for row in rows if row is not None]
 
-    def statistic(self, statistic: str, column: str, condition: str) -> float | None:
-        """A statistic over the numbers in a column of the rows that pass."""
-        key = statistic, column, condition
-        if key not in self._answers:
-            numbers = [each for each in self._numbers(column, condition) if each is not None]
-            found = _over_numbers(self._statistics, (statistic,), numbers)
-            self._answers[key] = found.get(statistic)
-        return self._answers[key]
-
-    def _numbers(self, column: str, condition: str) -> Sequence[Any]:
-        table = self.table
-        if table.order is not None or table.top is not None or table.percent is not None:
-            return [_number(row, column, condition) for row in self.rows()]
-        numbers = self._columns.get((column, condition))
-        if numbers is None:
-            numbers = [_number(self._rows[place], column, condition) for place in self._order]
-            self._columns[column, condition] = numbers
-        return numbers
-
-
-def _number(row: TableRow | None, column: str, condition: str) -> Any:
-    """The number that a row has in a column; ``None`` if it has none, or does not pass."""
-    value = None if row is None else row.get(column)
-    if value is None or not is_number(value):
-        return None
-    assert row is not None
-    return value if not condition or filter_of(condition).passes(row) else None
+    def _values(self, column: str, condition: str, statistic: str) -> Values:
+        key = column, condition
+        if key not in self._kept:
+            asked, values = _column(*key), Values(self._statistics)
+            for place, row in self._rows.items():
+                values.put(place, asked.value(row))
+            self._kept[key] = asked, values
+        return self._kept[key][1]

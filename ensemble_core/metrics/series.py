@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ensemble_core.errors import returned_wrong
 from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
 
-__all__ = ["NoNumber", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
+__all__ = ["NoNumber", "OrderFree", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
 
 _BUFFER = 128
 
@@ -42,6 +42,21 @@ class TimedStatistic(Protocol):
         """The value at the time ``now``; ``None`` while there is none."""
 
 
+class OrderFree(Protocol):
+    """A reducer for tables, whose rows change: its value depends on the values alone, to the last
+    bit, and not on their order. A statistic that has one gives it by ``order_free(grows=…)``; if it
+    only grows, no value is taken back."""
+
+    def add(self, value: float, /) -> None:
+        """Take one more value."""
+
+    def remove(self, value: float, /) -> None:
+        """Take back a value that was added."""
+
+    def get(self) -> float | None:
+        """The value now; ``None`` while there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticSpec:
     """A statistic that can be asked for by ``name``; see ``hookspecs.StatisticPlugin``."""
@@ -62,6 +77,15 @@ class StatisticSpec:
     def key(self) -> tuple[str, str]:
         """The same for the bare and the qualified name of one statistic."""
         return self.plugin, self.name.rpartition(":")[2]
+
+    def order_free(self, *, grows: bool) -> OrderFree | None:
+        """The order-free reducer of this statistic; ``None`` if it has none."""
+        try:
+            make = getattr(self.build(), "order_free", None)
+            reducer: OrderFree | None = None if make is None else make(grows=grows)
+        except Exception:  # a plugin's code: its series reports it
+            return None
+        return reducer
 
     def fault(self) -> Exception | None:
         """The error that building one raises; ``None`` where it can be built."""

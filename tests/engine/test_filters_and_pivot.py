@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.table_work import TableWork
+from ensemble_core.engine.table_work import GroupedWork
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Log, Submit
@@ -331,8 +331,8 @@ def test_an_answer_about_a_table_that_did_not_change_costs_no_work(
 ) -> None:
     story = told()
     worked: list[object] = []
-    row = TableWork._row
-    monkeypatch.setattr(TableWork, "_row", lambda self, at: worked.append(at) or row(self, at))
+    row = GroupedWork._row
+    monkeypatch.setattr(GroupedWork, "_row", lambda self, at: worked.append(at) or row(self, at))
     done(story, range(8))
     tables = story.engine.tables
     assert tables().statistic("max.t.gap") == 4
@@ -349,8 +349,8 @@ def test_only_the_row_of_a_new_job_is_worked_out_again(monkeypatch: pytest.Monke
     done(story, (0, 1, 2, 4, 5, 6, 7))
     assert len(rows(story)) == 2
     worked: list[Any] = []
-    row = TableWork._row
-    monkeypatch.setattr(TableWork, "_row", lambda self, at: worked.append(at) or row(self, at))
+    row = GroupedWork._row
+    monkeypatch.setattr(GroupedWork, "_row", lambda self, at: worked.append(at) or row(self, at))
     done(story, (3,))
     assert [each["gap"] for each in rows(story)] == [4, -3]
     assert worked == [((0, 2),)]

@@ -1,0 +1,123 @@
+"""Reducers whose result does not depend on the order of the values, to the last bit.
+
+A value may also be taken back. Tables keep their statistics with them, so that one more job costs
+one step, however many jobs and rows there are. Made by the reducers of ``reducers``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Literal
+
+__all__ = ["ExactMoments", "Extreme", "Moment"]
+
+Moment = Literal["sum", "mean", "variance", "error"]
+
+#: A value's place among others, with the sign of the order. The second part tells equal values
+#: apart: an integer comes before a float, 0.0 before -0.0.
+_Key = tuple[float, int]
+
+
+class Extreme:
+    """Smallest value (``sign`` 1) or largest (``sign`` -1), in a heap.
+
+    What is taken back leaves the heap when it comes to its top. If values are only added
+    (``grows``), no other than the first is kept.
+    """
+
+    __slots__ = ("_grows", "_heap", "_live", "_sign")
+
+    def __init__(self, sign: int, *, grows: bool) -> None:
+        self._sign = sign
+        self._grows = grows
+        self._heap: list[_Key] = []
+        #: How often each value was added and not taken back.
+        self._live: dict[_Key, int] = {}
+
+    def _key(self, value: float) -> _Key:
+        is_float = isinstance(value, float)
+        below = is_float and not value and math.copysign(1.0, value) < 0
+        return self._sign * value, is_float + below
+
+    def add(self, value: float) -> None:
+        """Take one more value."""
+        key, live = self._key(value), self._live
+        if self._grows:
+            self._heap = [min(key, *self._heap)] if self._heap else [key]
+            return
+        count = live.get(key, 0)
+        live[key] = count + 1
+        if not count:
+            heapq.heappush(self._heap, key)
+
+    def remove(self, value: float) -> None:
+        """Take back a value that was added."""
+        key, live = self._key(value), self._live
+        if live[key] > 1:
+            live[key] -= 1
+            return
+        del live[key]
+        if len(self._heap) > 2 * len(live) + 64:
+            self._heap = list(live)
+            heapq.heapify(self._heap)
+
+    def get(self) -> float | None:
+        """Value now; ``None`` of no values."""
+        heap, live = self._heap, self._live
+        while heap and not self._grows and heap[0] not in live:
+            heapq.heappop(heap)
+        return self._sign * heap[0][0] if heap else None
+
+
+class ExactMoments:
+    """Sum, mean, sample variance or standard error of the mean, rounded once, at the end.
+
+    Sums are kept as integers, of which a unit is ``2 ** -shift``: no value is rounded.
+    """
+
+    __slots__ = ("_count", "_moment", "_shift", "_squares", "_total")
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._count = self._shift = self._squares = self._total = 0
+
+    def add(self, value: float) -> None:
+        """Take one more value."""
+        self._put(value, 1)
+
+    def remove(self, value: float) -> None:
+        """Take back a value that was added."""
+        self._put(value, -1)
+
+    def _put(self, value: float, sign: int) -> None:
+        units, denominator = value.as_integer_ratio()
+        shift = denominator.bit_length() - 1
+        more = shift - self._shift
+        if more > 0:
+            self._total <<= more
+            self._squares <<= 2 * more
+            self._shift = shift
+        else:
+            units <<= -more
+        self._count += sign
+        self._total += sign * units
+        if self._moment in ("variance", "error"):
+            self._squares += sign * units * units
+
+    def get(self) -> float | None:
+        """Value now; ``None`` of too few values, and if it is too large for a float."""
+        count, shift = self._count, self._shift
+        try:
+            if self._moment == "sum":
+                return self._total / (1 << shift) if count else None
+            if self._moment == "mean":
+                return self._total / (count << shift) if count else None
+            if count < 2:
+                return None
+            of_squares = count * self._squares - self._total * self._total
+            if self._moment == "variance":
+                return of_squares / (count * (count - 1) << 2 * shift)
+            return math.sqrt(of_squares / (count * count * (count - 1) << 2 * shift))
+        except OverflowError:
+            return None
