@@ -310,7 +310,7 @@ class Study:
 
 
 STUDIES: Mapping[str, Study] = {
-    "refine": Study(refine, ["jobs.lattice.parameters.batches=2"]),
+    "refine": Study(refine, ["jobs.lattice.parameters.batches=4", "jobs.lattice.replicas=2"]),
     "ladder": Study(ladder),
     "errors": Study(errors),
     "restart": Study(
@@ -330,7 +330,15 @@ STUDIES: Mapping[str, Study] = {
     "asha": Study(asha, ["jobs.train.parameters.config={from: 0, to: 8}"], racing=True),
     "weighted-ensemble": Study(
         weighted_ensemble,
-        ["jobs.resample.parameters.rounds=16", "jobs.segment.parameters.T=0.3"],
+        [
+            "jobs.resample.parameters.rounds=6",
+            "jobs.resample.command='python3 {here}/resample.py --iteration {iteration} --forget 2'",
+            (
+                "jobs.segment.command='python3 {here}/segment.py --iteration {iteration} "
+                "--bin {bin} --T {T} --time 1.5'"
+            ),
+            "jobs.segment.parameters.T=0.3",
+        ],
     ),
     "replica-exchange": Study(replica_exchange, ["jobs.walk.parameters.rounds=14"]),
     "simplex": Study(simplex, ["generators.downhill.with.tolerance=0.2"]),

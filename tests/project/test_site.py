@@ -5,6 +5,7 @@ Building it takes about 40 seconds, looking at all pages a few minutes.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -42,10 +43,19 @@ pytestmark = [pytest.mark.checkout, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def site() -> Path:
-    """The folder of the site, built as ``make docs`` builds it."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built as ``make docs`` builds it, by the first worker that needs it."""
     pytest.importorskip("sphinx")
-    subprocess.run([sys.executable, ROOT / "scripts" / "build_site.py"], check=True, cwd=ROOT)
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    with (common / "site").open("a+") as built:
+        fcntl.flock(built, fcntl.LOCK_EX)
+        built.seek(0)
+        if not built.read():
+            script = ROOT / "scripts" / "build_site.py"
+            subprocess.run([sys.executable, script], check=True, cwd=ROOT)
+            built.write("built")
     return ROOT / "build" / "site" / "html"
 
 

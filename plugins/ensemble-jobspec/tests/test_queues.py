@@ -294,7 +294,7 @@ def test_jobspecs_that_are_received_do_what_they_ought_to(queue: Queue) -> None:
 
 def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Queue) -> None:
     chance = random.Random(3)
-    count = 40 if queue.name == "gridengine" else 200
+    count = 200 if queue.name == "local" else 30
     before = {
         f"t{n}": [f"t{m}" for m in chance.sample(range(n), min(n, chance.randrange(4)))]
         for n in range(count)
@@ -313,7 +313,7 @@ def test_a_run_that_is_killed_goes_on_and_does_nothing_twice(queue: Queue) -> No
     tasks = [
         {"name": f"t{n}", "command": ["sh", "-c", 'echo "$0" >>notes', f"t{n}"],
          "depends_on": [f"t{n - 4}"] if n > 3 else []}
-        for n in range(24)
+        for n in range(16)
     ]  # fmt: skip
     Path("work.yaml").write_text(json.dumps({"version": 1, "tasks": tasks}))
     words = [
