@@ -308,7 +308,7 @@ def _spoken_of(
         )
         context.attach(error, path)
         return None
-    row = {*table.by, "n"} if table.by else {*OWN_NAMES, *table.names}
+    row = {*table.own_names}
     if table.pivot and column:
         row.add(table.pivot)
     found: set[str] = set()

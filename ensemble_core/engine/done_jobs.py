@@ -56,6 +56,11 @@ class DoneJobs:
         for by, found in self.slices.items():
             self._place(done, by, found)
 
+    @property
+    def any_reused(self) -> bool:
+        """Whether a job was taken from an earlier run."""
+        return any("reused" in names for names in self.layouts)
+
     def serve(self, by: tuple[str, ...]) -> None:
         """Be ready to be asked by the values of these parameters."""
         if by not in self.slices:

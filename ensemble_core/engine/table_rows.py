@@ -83,7 +83,10 @@ class Tables(Mapping[str, "list[TableRow]"]):
 
     def columns(self, name: str) -> tuple[str, ...]:
         """The names of a table's columns as people see it."""
-        return self._tables[name].shown(self.pivot_values(name))
+        table = self._tables[name]
+        # A parameter of this name is shown as such.
+        reused = "reused" not in table.names and self._done[table.of].any_reused
+        return table.shown(self.pivot_values(name), reused=reused)
 
     def pivot_values(self, name: str) -> list[Any]:
         """The values of a table's pivot that have columns, the least first."""

@@ -204,10 +204,10 @@ class _Cell:
     """The jobs of one row, or of one row and one pivot value: statistics over each variable, with
     its filter, and the columns that depend on these alone."""
 
-    __slots__ = ("columns", "found", "n", "variables")
+    __slots__ = ("columns", "found", "n", "reused", "variables")
 
     def __init__(self, variables: Iterable[Values]) -> None:
-        self.n = 0
+        self.n = self.reused = 0
         self.variables = list(variables)
         #: The statistics by name; ``None`` if they were not read since the last job.
         self.found: TableRow | None = None
@@ -254,6 +254,7 @@ class GroupedWork(TableWork):
         for name in table.columns:
             if name in table.per_value:
                 self._formulas[name] = self._per_value(name)
+        self._counts_reused = "reused" in table.own_names
         #: By row and pivot value (``None`` without pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
         #: The ``by`` values of each row, as the job of the lowest index has them.
@@ -316,6 +317,7 @@ class GroupedWork(TableWork):
         if cell is None:
             cell = cells[pivot] = self._cell()
         cell.n += 1
+        cell.reused += job.get("reused") is not None
         for (name, passes, _), numbers in zip(self._variables, cell.variables, strict=True):
             if passes is None or passes.passes(job):
                 # count.done counts jobs, of which each is 1.
@@ -359,6 +361,8 @@ class GroupedWork(TableWork):
         table, cells = self.table, self._cells[place]
         _, named = self._named[place]
         row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
+        if self._counts_reused:
+            row["reused"] = sum([cell.reused for cell in cells.values()])
         row.update(zip(table.by, named, strict=True))
         seen = {**self.known, **row}
         if not table.pivot:

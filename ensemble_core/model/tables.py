@@ -16,8 +16,9 @@ from ensemble_core.model.expressions import Expression, index_label
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
 #: What a table knows of each job that is done, beside its parameters and its result: ``duration``
-#: is that of the attempt that succeeded, in seconds, ``attempt`` its number from 0.
-OWN_NAMES = ("index", "duration", "attempt", "replica")
+#: is that of the attempt that succeeded, in seconds, ``attempt`` its number from 0, ``reused`` the
+#: earlier job that it was taken from, RUN/JOB.
+OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 
 #: So many values of a ``pivot`` have columns.
 MOST_PIVOT_VALUES = 200
@@ -56,18 +57,27 @@ class Table:
     others: frozenset[str] = frozenset()
 
     @property
-    def row_names(self) -> tuple[str, ...]:
-        """Names of a row's fields: those of its job, and its columns."""
-        own = (*self.by, "n") if self.by else (*OWN_NAMES, *self.names)
-        return tuple(dict.fromkeys((*own, *self.expanded(self.columns, self.values))))
+    def own_names(self) -> tuple[str, ...]:
+        """Names of a row's fields without its columns. Of a row over many jobs, ``n`` is their
+        number and ``reused`` that of reused ones, unless a parameter or result has this name."""
+        if not self.by:
+            return tuple(dict.fromkeys((*OWN_NAMES, *self.names)))
+        return (*self.by, "n", *(() if "reused" in self.names else ("reused",)))
 
-    def shown(self, values: Iterable[Any]) -> tuple[str, ...]:
-        """The columns of the table as people see it, with those of these pivot values."""
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """Names of a row's fields, with its columns."""
+        return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
+
+    def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
+        """The columns of the table as people see it, with those of these pivot values, and with
+        ``reused`` where jobs are."""
+        last = ("reused",) if reused else ()
         if self.by:
             columns = self.expanded(self.columns, values) or ("n",)
-            return tuple(dict.fromkeys((*self.by, *columns)))
+            return tuple(dict.fromkeys((*self.by, *columns, *last)))
         rest = self.columns or (*self.names, "duration", "attempt")
-        return tuple(dict.fromkeys(("index", *rest)))
+        return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
         """These columns, with one for each pivot value in the place of each per-value column."""

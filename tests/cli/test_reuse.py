@@ -545,3 +545,69 @@ def test_a_simulation_plays_reused_jobs_in_no_time() -> None:
     assert metrics("s1")["count.g.reused"] == 8
     assert metrics("s1")["used.core_hours"] == pytest.approx(4 / 6, rel=1e-3)
     refused("was simulated", "--reuse", "s1")
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+TABLES = """
+results:
+  all: {of: g, columns: {U: U}, where: T < 9}
+  old: {of: 'g(reused != "")', columns: {U: U}}
+  t: {of: g, by: [T], columns: {U: mean.U, new: n - reused, old: 'mean.U(reused != "")', k: 'count.done(reused != "")'}}
+  wide: {of: g, by: [L], pivot: T, columns: {U: mean.U}, where: reused > 1, order: -reused}
+"""
+
+
+def table(tag: str, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(ensemble("results", tag, name, "--csv").output)))
+
+
+def test_tables_show_which_jobs_are_reused_and_may_speak_of_them() -> None:
+    with Path("e.yaml").open("a") as file:
+        file.write(TABLES)
+    run("r1")
+    assert "reused" not in table("r1", "all")[0]
+    assert table("r1", "old") == []
+    assert [row["k"] for row in table("r1", "t")] == ["0", "0"]
+    change("T: [1, 2]", "T: [1, 2, 3]")
+    run("r2", "--reuse", "r1")
+    rows = table("r2", "all")
+    assert [row["reused"] for row in rows[:4]] == [f"r1/g.{n}" for n in range(4)]
+    assert [row["reused"] for row in rows[4:6]] == ["", ""]
+    assert [row["reused"] for row in table("r2", "old")] == [f"r1/g.{n}" for n in range(8)]
+    found = [(row["T"], row["new"], row["k"], row["reused"]) for row in table("r2", "t")]
+    assert found == [("1", "0", "4", "4"), ("2", "0", "4", "4"), ("3", "4", "0", "0")]
+    assert [row["old"] for row in table("r2", "t")] == ["4.0", "3.5", ""]
+    assert [(row["L"], row["reused"]) for row in table("r2", "wide")] == [("16", "4"), ("32", "4")]
+    opened = ensemble_core.open_run("r2", state="state")
+    assert [row["reused"] for row in opened.results("t")] == [4, 4, 0]
+
+
+def test_a_parameter_called_reused_is_meant_where_a_table_names_it() -> None:
+    change("T: [1, 2]}", "T: [1, 2], reused: [7]}")
+    with Path("e.yaml").open("a") as file:
+        file.write("results: {t: {of: g, by: [reused], columns: {U: mean.U}}, all: {of: g}}\n")
+    run("r1")
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 8
+    assert table("r2", "t") == [{"reused": "7", "U": "3.75"}]
+    assert {row["reused"] for row in table("r2", "all")} == {"7"}
+
+
+def test_a_recorded_run_with_reused_jobs_is_a_test_that_passes(study: Path) -> None:
+    with Path("e.yaml").open("a") as file:
+        file.write(
+            "  - {trigger: observed, name: g, each: job, repetitions: 9, when: u > 4,"
+            " action: {name: log, message: 'much {job}'}}\n"
+            "  - {trigger: job-done, name: g, repetitions: 99, when: max.t.U > 4,"
+            " action: {name: log, message: 'done {job}'}}\n"
+            "results: {t: {of: g, by: [T], columns: {U: mean.U, new: n - reused}}}\n"
+        )
+    run("r1")
+    change("T: [1, 2]", "T: [1, 2, 3]")
+    run("r2", "--reuse", "r1")
+    text = ensemble("test", "--record", "r2").stdout
+    Path("r2.ensemble-test.yaml").write_text(text)
+    assert text.count("reused: {job:") == 8
+    assert "rows: [{u: 1.0}], duration:" in text or "rows: [{u: 1}], duration:" in text
+    ensemble("test", "r2.ensemble-test.yaml")

@@ -134,7 +134,7 @@ MISTAKES = {
         "{m: «mean.Q}",
         "{m: mean.E}",
         "'mean.Q' is not known in the table 'curve'",
-        "known are T, n, mean.L, mean.E, mean.U",
+        "known are T, n, reused, mean.L, mean.E, mean.U",
     ),
     "parameters of a submit": Mistake(
         "label: sim, «parameters: {T: 4}}",

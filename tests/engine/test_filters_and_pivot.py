@@ -118,7 +118,7 @@ def test_a_table_over_jobs_of_which_none_passes_has_no_rows() -> None:
     assert tables.statistic("count.t.n") == 0
     assert tables.statistic("max.t.n") is None
     done(story, (4,))
-    assert rows(story) == [{"T": 1, "n": 1}]
+    assert rows(story) == [{"T": 1, "n": 1, "reused": 0}]
 
 
 def test_rows_are_sorted_by_their_parameters_numbers_before_texts() -> None:

@@ -72,8 +72,8 @@ def test_by_gives_a_row_for_each_combination_with_statistics_over_its_jobs() -> 
     for job, duration in (("sim.4", 1), ("sim.1", 2), ("sim.0", 4)):
         story.play(job, duration=duration)
     assert _tables(story)["each"] == [
-        {"n": 2, "T": 1, "m": 3.0, "least": 2.0, "count": 2, "done": 2, "T2": 2},
-        {"n": 1, "T": 3, "m": 1.0, "least": 1.0, "count": 1, "done": 1, "T2": 6},
+        {"n": 2, "reused": 0, "T": 1, "m": 3.0, "least": 2.0, "count": 2, "done": 2, "T2": 2},
+        {"n": 1, "reused": 0, "T": 3, "m": 1.0, "least": 1.0, "count": 1, "done": 1, "T2": 6},
     ]
 
 

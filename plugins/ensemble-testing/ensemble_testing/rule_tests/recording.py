@@ -93,6 +93,8 @@ class _Recording:
         self._cancelled: set[str] = set()
         #: Jobs with an exception: their further events are kept as they are.
         self._excepted: set[str] = set()
+        #: Jobs that were taken from an earlier run, each with its step, which grows.
+        self._reused: dict[str, dict[str, Any]] = {}
 
     def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
         self.happened.append(Happened(at, event, decisions))
@@ -121,6 +123,10 @@ class _Recording:
             row = {"job": event.job, **event.values}
             if event.clock is not None and "clock" not in event.values:
                 row["clock"] = event.clock
+            if event.job in self._reused:
+                del row["job"]
+                self._reused[event.job].setdefault("rows", []).append(row)
+                return
             yield "row", row
         elif isinstance(event, (Started, Resources, Resumed)):
             values = event.values if isinstance(event, Resources) else event.resources
@@ -145,6 +151,13 @@ class _Recording:
             yield _as_it_is(event)
         elif job in self._cancelled:
             return
+        elif name == "submit" and "reused" in context:
+            self._reused[job] = {"job": job}
+            yield "reused", self._reused[job]
+        elif job in self._reused:
+            if name == "finish":
+                seconds = float(context.get("duration") or 0.0)
+                self._reused[job]["duration"] = _time(seconds, _DIGITS[-1])
         elif name == "start":
             yield "started", job
         elif name == "exception" and context.get("severity") == 0:
