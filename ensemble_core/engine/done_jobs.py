@@ -58,7 +58,7 @@ class DoneJobs:
 
     @property
     def any_reused(self) -> bool:
-        """Whether a job was taken from an earlier run."""
+        """True if a job was taken from an earlier run."""
         return any("reused" in names for names in self.layouts)
 
     def serve(self, by: tuple[str, ...]) -> None:

@@ -7,99 +7,113 @@ order, when they are asked for. Used by ``table_work``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ensemble_core.metrics.series import OrderFree, Series, StatisticSpec
 
-__all__ = ["Values", "is_number"]
+__all__ = ["Growing", "Values"]
 
 #: The largest number that a float can hold.
 _LARGEST = math.nextafter(math.inf, 0.0)
 
 
-def is_number(value: object) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float]:
     """True for a number that a float can hold."""
     kind = type(value)
     return (kind is float or kind is int) and -_LARGEST <= value <= _LARGEST  # type: ignore[operator]
 
 
-class Values:
-    """Numbers, each at its place, and statistics over them.
+def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None:
+    """A statistic over numbers in the order of their places."""
+    series = Series([spec])
+    series.extend([numbers[place] for place in sorted(numbers)])
+    return series.scoped(spec.name, 0.0)
 
-    If they only grow (``grows``), the number at a place never changes, and only statistics that
-    were named at the start (``names``) are asked for.
-    """
 
-    __slots__ = ("_found", "_numbers", "_order", "_reducers", "_specs", "count", "grows")
+class Growing:
+    """Numbers that only become more, and the statistics over them that ``names`` has. There may be
+    millions of these."""
 
-    def __init__(
-        self, specs: Mapping[str, StatisticSpec], names: Iterable[str] = (), *, grows: bool = False
-    ) -> None:
+    __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
+
+    def __init__(self, specs: Mapping[str, StatisticSpec], names: tuple[str, ...]) -> None:
         self._specs = specs
-        self.grows = grows
-        #: How many numbers there are.
+        self._names = names
         self.count = 0
-        self._reducers: dict[str, OrderFree | None] = {}
+        self._reducers: tuple[OrderFree | None, ...] = tuple(
+            specs[name].order_free(grows=True) if name in specs else None for name in names
+        )
+        ordered = zip(names, self._reducers, strict=True)
+        keep = any(reducer is None and name in specs for name, reducer in ordered)
         #: The numbers by place; ``None`` if no statistic needs them any more.
-        self._numbers: dict[Any, float] | None = {}
-        #: Their places in order; empty if that is not known.
-        self._order: list[Any] = []
-        self._found: dict[str, float | None] = {}
-        for name in names:
-            self._reducer(name)
-        if grows and None not in self._reducers.values():
-            self._numbers = None
+        self._numbers: dict[Any, float] | None = {} if keep else None
 
     def put(self, place: Any, value: object) -> None:
-        """Set the value at a place; what is no number is none."""
-        number = value if is_number(value) else None
-        numbers = self._numbers
-        old = None if numbers is None else numbers.get(place)
-        if number is old:
+        """Add the value of a place; what is no number is none."""
+        if not _is_number(value):
             return
-        self.count += (number is not None) - (old is not None)
-        for reducer in self._reducers.values():
+        self.count += 1
+        for reducer in self._reducers:
             if reducer is not None:
-                if old is not None:
-                    reducer.remove(old)
-                if number is not None:
-                    reducer.add(number)
-        if numbers is not None:
-            if number is not None:
-                numbers[place] = number
-            else:
-                del numbers[place]
-            if old is None or number is None:
-                self._order.clear()
-        self._found.clear()
+                reducer.add(value)
+        if self._numbers is not None:
+            self._numbers[place] = value
 
     def statistic(self, name: str) -> float | None:
         """A statistic over the numbers; ``None`` without a value."""
         if name == "count":
             return self.count
+        reducer = self._reducers[self._names.index(name)]
+        if reducer is not None:
+            return reducer.get()
+        return _in_order(self._specs[name], self._numbers) if self._numbers else None
+
+
+class Values:
+    """Numbers, each at its place, which may change, and any statistics over them."""
+
+    __slots__ = ("_found", "_numbers", "_reducers", "_specs")
+
+    def __init__(self, specs: Mapping[str, StatisticSpec]) -> None:
+        self._specs = specs
+        self._numbers: dict[Any, float] = {}
+        self._reducers: dict[str, OrderFree] = {}
+        #: Answers, until a number changes.
+        self._found: dict[str, float | None] = {}
+
+    def put(self, place: Any, value: object) -> None:
+        """Set the value at a place; what is no number is none."""
+        number, old = value if _is_number(value) else None, self._numbers.get(place)
+        if number is old:
+            return
+        for reducer in self._reducers.values():
+            if old is not None:
+                reducer.remove(old)
+            if number is not None:
+                reducer.add(number)
+        if number is not None:
+            self._numbers[place] = number
+        else:
+            del self._numbers[place]
+        self._found.clear()
+
+    def statistic(self, name: str) -> float | None:
+        """A statistic over the numbers; ``None`` without a value."""
+        if name == "count":
+            return len(self._numbers)
         if name not in self._found:
             self._found[name] = self._worked_out(name)
         return self._found[name]
 
     def _worked_out(self, name: str) -> float | None:
-        reducer = self._reducer(name)
-        if reducer is not None:
-            return reducer.get()
-        if name not in self._specs or self._numbers is None:
+        if name not in self._specs:
             return None
-        if not self._order:
-            self._order = sorted(self._numbers)
-        series = Series([self._specs[name]])
-        series.extend([self._numbers[place] for place in self._order])
-        return series.scoped(name, 0.0)
-
-    def _reducer(self, name: str) -> OrderFree | None:
-        """The order-free reducer of a statistic, with the numbers so far; ``None`` if it has
-        none."""
-        if name not in self._reducers and name in self._specs:
-            reducer = self._reducers[name] = self._specs[name].order_free(grows=self.grows)
-            if reducer is not None:
-                for number in (self._numbers or {}).values():
-                    reducer.add(number)
-        return self._reducers.get(name)
+        if name not in self._reducers:
+            reducer = self._specs[name].order_free(grows=False)
+            if reducer is None:
+                return _in_order(self._specs[name], self._numbers)
+            for number in self._numbers.values():
+                reducer.add(number)
+            self._reducers[name] = reducer
+        return self._reducers[name].get()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import TableRow
-from ensemble_core.engine.table_values import Values
+from ensemble_core.engine.table_values import Growing, Values
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.expressions import Expression, index_label
@@ -94,7 +94,7 @@ class TableWork(ABC):
         """The rows for which ``where`` holds, in the default order."""
 
     @abstractmethod
-    def _values(self, column: str, condition: str, statistic: str) -> Values:
+    def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
         """The numbers in a column of the rows that pass, ready for this statistic."""
 
     def _changed(self) -> None:
@@ -118,7 +118,7 @@ class TableWork(ABC):
             return self._values(column, condition, statistic).statistic(statistic)
         key = statistic, column, condition
         if key not in self._answers:
-            values = Values(self._statistics, (statistic,), grows=True)
+            values = Growing(self._statistics, (statistic,))
             asked = _column(column, condition)
             for place, row in enumerate(self.rows()):
                 values.put(place, asked.value(row))
@@ -158,7 +158,7 @@ class JobWork(TableWork):
         super().__init__(table, statistics)
         self._jobs = jobs
         #: By column and filter, its statistics and numbers.
-        self._kept: dict[tuple[str, str], tuple[set[str], _Column, Values]] = {}
+        self._kept: dict[tuple[str, str], tuple[tuple[str, ...], _Column, Growing]] = {}
 
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
         if known != self.known:
@@ -188,12 +188,12 @@ class JobWork(TableWork):
         rows = map(self._row, self._passing(self._jobs()))
         return [row for row in rows if row is not None]
 
-    def _values(self, column: str, condition: str, statistic: str) -> Values:
+    def _values(self, column: str, condition: str, statistic: str) -> Growing:
         key = column, condition
-        names, asked, values = self._kept.get(key, (set[str](), _column(*key), None))
+        names, asked, values = self._kept.get(key, ((), _column(*key), None))
         if values is None or statistic not in names:
-            names.add(statistic)
-            values = Values(self._statistics, sorted(names), grows=True)
+            names = (*names, statistic)
+            values = Growing(self._statistics, names)
             for job in self._passing(self._jobs()):
                 values.put(job["index"], asked.value(self._row(job)))
             self._kept[key] = names, asked, values
@@ -204,14 +204,13 @@ class _Cell:
     """The jobs of one row, or of one row and one pivot value: statistics over each variable, with
     its filter, and the columns that depend on these alone."""
 
-    __slots__ = ("columns", "found", "n", "reused", "variables")
+    __slots__ = ("columns", "n", "reused", "variables")
 
-    def __init__(self, variables: Iterable[Values]) -> None:
+    def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
-        self.variables = list(variables)
-        #: The statistics by name; ``None`` if they were not read since the last job.
-        self.found: TableRow | None = None
-        self.columns: TableRow = {}
+        self.variables = tuple(variables)
+        #: Kept until the next job; ``None`` without any.
+        self.columns: TableRow | None = None
 
 
 class _Variable(NamedTuple):
@@ -219,8 +218,9 @@ class _Variable(NamedTuple):
 
     name: str
     passes: Filter | None
-    #: Each as it is called by itself and in formulas.
-    statistics: tuple[tuple[str, str], ...]
+    statistics: tuple[str, ...]
+    #: As formulas call these.
+    spoken: tuple[str, ...]
 
 
 class _Formula(NamedTuple):
@@ -241,15 +241,16 @@ class GroupedWork(TableWork):
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         super().__init__(table, statistics)
-        asked: dict[str, list[tuple[str, str]]] = {}
+        asked: dict[str, list[str]] = {}
         for name in sorted(table.reads):
             statistic, _, variable = name.partition(".")
-            asked.setdefault(variable, []).append((statistic, name))
+            asked.setdefault(variable, []).append(statistic)
         self._variables: list[_Variable] = []
-        for spoken, of in asked.items():
+        for spoken, names in asked.items():
             variable, condition = split_filter(spoken)
             passes = filter_of(condition) if condition else None
-            self._variables.append(_Variable(variable, passes, tuple(of)))
+            of = tuple(f"{name}.{spoken}" for name in names)
+            self._variables.append(_Variable(variable, passes, tuple(names), of))
         self._formulas: dict[str, _Formula] = {}
         for name in table.columns:
             if name in table.per_value:
@@ -311,18 +312,18 @@ class GroupedWork(TableWork):
         if named is None or index < named[0]:
             self._named[place] = index, values
             for other in cells.values():
-                other.columns = {}
+                other.columns = None
         pivot = job.get(table.pivot) if table.pivot else None
         cell = cells.get(pivot)
         if cell is None:
             cell = cells[pivot] = self._cell()
         cell.n += 1
         cell.reused += job.get("reused") is not None
-        for (name, passes, _), numbers in zip(self._variables, cell.variables, strict=True):
+        for (name, passes, _, _), numbers in zip(self._variables, cell.variables, strict=True):
             if passes is None or passes.passes(job):
                 # count.done counts jobs, of which each is 1.
                 numbers.put(index, job.get(name, 1 if name == "done" else None))
-        cell.found, cell.columns = None, {}
+        cell.columns = None
         self._dirty[place] = None
         if table.pivot and pivot is not None and pivot not in self._pivots:
             self._pivots[pivot] = None
@@ -331,10 +332,7 @@ class GroupedWork(TableWork):
             self._dirty.update(dict.fromkeys(self._cells))
 
     def _cell(self) -> _Cell:
-        return _Cell(
-            Values(self._statistics, [name for name, _ in each.statistics], grows=True)
-            for each in self._variables
-        )
+        return _Cell(Growing(self._statistics, each.statistics) for each in self._variables)
 
     def _label(self) -> None:
         self._labels = [(value, f"[{index_label(value)}]") for value in self.values]
@@ -368,9 +366,10 @@ class GroupedWork(TableWork):
         if not table.pivot:
             seen = {**self.known, **self._over(cells[None]), **row}
         columns: TableRow = {}
+        over: dict[Any, TableRow] = {}
         for name, formula in table.columns.items():
             if name in table.per_value:
-                self._work_out(name, cells, seen, columns)
+                self._work_out(name, cells, over, seen, columns)
             else:
                 columns[name] = formula.result(seen, _no_metric)
                 seen.setdefault(name, columns[name])
@@ -380,15 +379,23 @@ class GroupedWork(TableWork):
         return row
 
     def _work_out(
-        self, column: str, cells: Mapping[Any, _Cell], seen: TableRow, columns: TableRow
+        self,
+        column: str,
+        cells: Mapping[Any, _Cell],
+        over: dict[Any, TableRow],
+        seen: TableRow,
+        columns: TableRow,
     ) -> None:
-        """Work out a per-value column, for each value of the pivot."""
+        """Work out a per-value column, for each value of the pivot; ``over`` are the statistics
+        that were read so far."""
         of = self._formulas[column]
         for value, label in self._labels:
             cell = cells.get(value, self._empty)
-            found = cell.columns.get(column, _UNKNOWN)
+            found = _UNKNOWN if cell.columns is None else cell.columns.get(column, _UNKNOWN)
             if found is _UNKNOWN:
-                known = self._over(cell)
+                if value not in over:
+                    over[value] = self._over(cell)
+                known = over[value]
                 if of.above or of.of_row:
                     known = {name: known.get(name) for name in of.of_cell}
                     for name in of.above:
@@ -397,20 +404,19 @@ class GroupedWork(TableWork):
                         known[name] = value if name == self.table.pivot else seen.get(name)
                 found = of.formula.result(known, _no_metric)
                 if of.pure and cell is not self._empty:
+                    if cell.columns is None:
+                        cell.columns = {}
                     cell.columns[column] = found
             columns[column + label] = found
             seen.setdefault(column + label, found)
 
     def _over(self, cell: _Cell) -> TableRow:
         """The statistics over the jobs of a cell, by name, and ``n``."""
-        if cell.found is None:
-            cell.found = {"n": cell.n}
-            for variable, numbers in zip(self._variables, cell.variables, strict=True):
-                for statistic, name in variable.statistics:
-                    value = numbers.statistic(statistic)
-                    if value is not None:
-                        cell.found[name] = value
-        return cell.found
+        found: TableRow = {"n": cell.n}
+        for variable, numbers in zip(self._variables, cell.variables, strict=True):
+            for statistic, name in zip(variable.statistics, variable.spoken, strict=True):
+                found[name] = numbers.statistic(statistic)
+        return found
 
     # -- rows are asked for --------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ JOBS = st.lists(
         st.one_of(
             st.floats(-1e3, 1e3).filter(lambda number: abs(number) > 1e-6 or not number),
             st.integers(-5, 5),
-            st.sampled_from([1e300, -1e300, 1e-300, 0.1, -0.0, "text"]),
+            st.sampled_from([1e300, -1e300, 1e-300, 0.1, -0.0, 10**400, "text"]),
         ),
     ),
     min_size=1,
