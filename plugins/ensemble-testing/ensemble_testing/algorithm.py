@@ -13,6 +13,7 @@ import copy
 import json
 import random
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -119,6 +120,7 @@ class AlgorithmContract:
 
     # -- what they do --------------------------------------------------------------------------
 
+    @cached_property
     def _registry(self) -> Registry:
         found = discover()
         if any(each is self.plugin for each in found.algorithms.values()):
@@ -156,7 +158,7 @@ class AlgorithmContract:
         return write_yaml({"jobs": jobs, "use": uses})
 
     def _load(self, text: str) -> Ensemble:
-        return load_text(text, self._registry())
+        return load_text(text, self._registry)
 
     def _refusal(self, options: Mapping[str, Any]) -> EnsembleError | None:
         """The error for these options, ``None`` where they are accepted."""
