@@ -1,5 +1,7 @@
-"""Generators of the standard gest-api for Ensemble: ``use: gest`` under ``generators:``, with a
-class by its import path. Every run loads this module, so it imports nothing that takes long."""
+"""The generator plugin ``gest``: any class of the standard gest-api, named by its import path.
+
+Every run loads this module, so it imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,25 @@ def _build(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 
 @hookimpl
 def ensemble_generators() -> Iterable[GeneratorPlugin]:
-    """Any class of the standard."""
+    """Return the generator ``gest``."""
     yield GeneratorPlugin(
         name="gest",
-        summary="a generator of the standard gest-api: libEnsemble's, Optimas', Xopt's …",
+        summary="Any gest-api generator class: from libEnsemble, Optimas, Xopt …",
         build=_build,
         options={
             "type": "object",
             "required": ["class"],
             "properties": {
                 "class": {
-                    "description": "Its import path: libensemble.gen_classes.UniformSample.",
+                    "description": "Import path of the class: "
+                    "libensemble.gen_classes.UniformSample.",
                     "type": "string",
                     "minLength": 1,
                     "x-ensemble": "class",
                     "x-ensemble-base": "gest_api.generator.Generator",
                 },
                 "options": {
-                    "description": "Arguments of the class beside the problem.",
+                    "description": "Arguments of the class, in addition to the problem.",
                     "type": "object",
                     "default": {},
                 },

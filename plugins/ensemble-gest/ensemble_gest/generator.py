@@ -1,7 +1,6 @@
-"""The adapter: a generator of the standard gest-api, asked and told as the standard says it.
+"""Adapter between a gest-api generator and the core's generators.
 
-Logarithmic variables are handed on as their logarithms, for the standard has none. Built by the
-record of ``ensemble_gest``.
+The standard has no logarithmic variables, so the generator sees their logarithms.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, V
 
 __all__ = ["GestGenerator"]
 
-#: Values of a variable with a step, which the standard has in a set.
+#: The standard lists the values of a discrete variable; at most so many of them.
 _MOST_LISTED = 1_000_000
 
 
 class GestGenerator(Generator):
-    """A generator of the standard. Lost and pruned points are not told: the standard has no way to
-    say it (``failed`` of the file gives them values)."""
+    """A gest-api generator. Lost and pruned points are not reported, because the standard has no
+    message for them; ``failed`` in the ensemble file gives them values.
+    """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         self._vocs = vocs
@@ -33,17 +33,17 @@ class GestGenerator(Generator):
             self._generator = self._class(vocs=_standard(self._vocs), **self._options)
         except (TypeError, ValueError) as error:
             raise EnsembleError(
-                f"{self._class.__name__} cannot be built for this problem: {error}",
-                hint="its arguments stand under with: {options: {…}}",
+                f"{self._class.__name__} rejected this problem: {error}",
+                hint="its arguments go under with: {options: {…}}",
                 code="bad-value",
             ) from error
-        #: What it gave, by our numbers: it is told the very same, with its ``_id``.
+        #: The generator's own points, by our numbers. Reported back unchanged, with their ``_id``.
         self._given: dict[int, dict[str, Any]] = {}
         self._more: list[dict[str, Any]] = []
         self._next = 0
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """The next points."""
+        """Return the next points."""
         while len(self._more) < count:
             found = self._asked(count - len(self._more))
             if not found:
@@ -56,21 +56,20 @@ class GestGenerator(Generator):
         return [self._ours(each) for each in given]
 
     def _asked(self, count: int) -> list[dict[str, Any]]:
-        """Points from the generator, as many as asked for or as it gives at a time, which may be
-        none now."""
+        """Return up to ``count`` points. The generator may return another number, including 0."""
         for number in (count, None):
             try:
                 return [_single(each) for each in self._generator.suggest(number)]
-            except ValueError:  # as the standard says it
+            except ValueError:  # the standard's way to decline a number
                 continue
         return []
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Tell what became of points."""
+        """Report finished points to the generator."""
         told = []
         for point in points:
             given = self._given.pop(point.number, None)
-            # Under a changed file points of the record may be missing, and numbers are others'.
+            # After the file was changed, recorded points may be missing, and numbers may differ.
             if given is None or _values(self._ours(given)) != _values(point.parameters):
                 given = self._theirs(point.parameters)
             if point.values:
@@ -79,8 +78,9 @@ class GestGenerator(Generator):
             self._generator.ingest(told)
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Ask and tell all again, where that gives the points on record; else tell them as points
-        that are not its own."""
+        """Repeat all recorded calls. If the answers differ from the recorded points, report those
+        as points of another generator.
+        """
         if self._repeats(exchanges):
             return
         self._begin()
@@ -112,8 +112,9 @@ class GestGenerator(Generator):
 
 
 def _single(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A point with numbers where it has arrays of one: libEnsemble's generators give these for a
-    single variable, and do not take them."""
+    """Return a point in which arrays of length 1 are numbers. libEnsemble's generators return such
+    arrays for a single variable, but do not accept them.
+    """
     return {
         name: value.item() if getattr(value, "shape", None) == (1,) else value
         for name, value in given.items()
@@ -140,9 +141,9 @@ def _standard(vocs: Vocs) -> Any:
 def _domain(variable: Variable) -> Any:
     if len(variable.steps) > _MOST_LISTED:
         raise EnsembleError(
-            f"{variable.name!r} has {len(variable.steps)} values; the standard lists each, at "
+            f"{variable.name!r} has {len(variable.steps)} values; gest-api lists each value, at "
             f"most {_MOST_LISTED}",
-            hint="take a larger step, or none",
+            hint="use a larger step, or no step",
             code="out-of-range",
         )
     if variable.steps:

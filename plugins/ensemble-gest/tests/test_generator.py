@@ -1,4 +1,4 @@
-"""Generators of the standard gest-api, asked and told by a run as the standard says it."""
+"""gest-api generators in a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ build = partial(build_generator, GEST, purpose="run")
 
 
 class Uniform(Standard):
-    """Draws, gives ids, and takes only what it gave."""
+    """Draws random points with ids, and accepts only its own points."""
 
     returns_id = True
 
@@ -58,7 +58,7 @@ class Uniform(Standard):
 
 
 class Simplex(Uniform):
-    """Gives three points at a time, and no more before it is told of all."""
+    """Suggests three points at a time, and the next three when it knows all results."""
 
     def suggest(self, num_points: int | None) -> list[dict[str, Any]]:
         if num_points is not None or len(self.told) < self.count:
@@ -67,7 +67,7 @@ class Simplex(Uniform):
 
 
 class Restless(Uniform):
-    """Does not draw the same twice."""
+    """Never draws the same point twice."""
 
     def __init__(self, vocs: Any) -> None:
         super().__init__(vocs)
@@ -75,7 +75,7 @@ class Restless(Uniform):
 
 
 class Named(Uniform):
-    """Takes its arguments by their names only, as Xopt's generators do."""
+    """Takes keyword arguments only, as Xopt's generators do."""
 
     def __init__(self, *, vocs: Any, seed: int = 0) -> None:
         super().__init__(vocs, seed)
@@ -108,7 +108,7 @@ class TestSimplex(GeneratorContract):
     options: ClassVar[Mapping[str, Any]] = {"class": "of_the_standard.Simplex", "options": {}}
 
     def test_lost_points_do_not_stop_it(self) -> None:
-        """It waits for them: the standard cannot say that a point is lost. ``failed`` can."""
+        """It waits for lost points, which the standard cannot report. ``failed`` can."""
 
 
 class TestLibensemble(GeneratorContract):
@@ -128,7 +128,7 @@ class TestLibensemble(GeneratorContract):
 
 
 class TestLibensembleWithOneVariable(TestLibensemble):
-    """Its points are arrays of one number, and it takes numbers."""
+    """Its points are arrays of length 1, but it accepts only numbers."""
 
     vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
 
@@ -214,7 +214,7 @@ def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
 
 @pytest.mark.parametrize("path", ["logging.basicConfig", "subprocess.Popen", "os.path.join"])
 def test_only_a_generator_of_the_standard_is_built(path: str, tmp_path: Path) -> None:
-    """Anything else that can be called would be called with the options of the file."""
+    """Any other callable would be called with the options of the file."""
     with pytest.raises(EnsembleError, match=r"is not a subclass of gest_api\.generator\.Generator"):
         build(PROBLEM, options(path, filename=str(tmp_path / "made"), args=["true"]))
     assert not (tmp_path / "made").exists()

@@ -1,4 +1,4 @@
-"""Grid Engine for Ensemble: the executor ``gridengine``, and its options."""
+"""The executor plugin ``gridengine`` and its options."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
-#: As Slurm's: above this machine's own processes, below a Flux instance that one is inside of.
+#: As Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
 
-_QUEUE = {"type": "string", "description": "Queue (or several, a.q,b.q) that jobs go to."}
-_PROJECT = {"type": "string", "description": "Project that jobs are charged to."}
+_QUEUE = {"type": "string", "description": "Queue, or several (a.q,b.q), for the jobs."}
+_PROJECT = {"type": "string", "description": "Project to charge."}
 _RESOURCES = {
     "type": "object",
-    "description": "Further resources, as qsub -l NAME=VALUE, each for the whole job.",
+    "description": "Other resources, as in qsub -l NAME=VALUE, for the whole job.",
     "additionalProperties": {"type": ["string", "number"]},
 }
 OPTIONS: Mapping[str, Any] = {
@@ -28,15 +28,15 @@ OPTIONS: Mapping[str, Any] = {
         "project": _PROJECT,
         "environment": {
             "type": "string",
-            "description": "Parallel environment of jobs with several cores, with $pe_slots.",
+            "description": "Parallel environment for jobs with several cores ($pe_slots).",
         },
-        "gpu": {"type": "string", "description": "Resource that stands for a GPU (gpu, ngpus)."},
+        "gpu": {"type": "string", "description": "Resource name of a GPU (gpu, ngpus)."},
         "poll": {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Seconds within which an end is known that the job could not tell; "
-            "6 at least.",
+            "description": "Longest delay in seconds until the end of a job that could not report "
+            "it is noticed; at least 6.",
         },
     },
 }
@@ -67,20 +67,20 @@ def _available() -> tuple[bool, str]:
     import shutil
 
     if shutil.which("qsub") is None:
-        return False, "qsub is not on the PATH: no Grid Engine here"
+        return False, "qsub is not on the PATH: no Grid Engine"
     root = os.environ.get("SGE_ROOT")
     if not root:
-        return False, "qsub is there, but SGE_ROOT is not set: source the cell's settings.sh"
+        return False, "qsub is on the PATH, but SGE_ROOT is not set: source the cell's settings.sh"
     return True, f"SGE_ROOT={root}"
 
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``gridengine``."""
+    """Return the executor ``gridengine``."""
     return [
         ExecutorPlugin(
             name="gridengine",
-            summary="Runs jobs on a Grid Engine cluster, in array jobs",
+            summary="Runs jobs on a Grid Engine cluster, as array jobs",
             build=_build,
             capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
             options=OPTIONS,

@@ -1,5 +1,7 @@
-"""The executor ``gridengine``: what Grid Engine's commands are told, and what they say. The rest is
-:class:`BatchExecutor`'s. See the README."""
+"""The executor ``gridengine``: Grid Engine's commands and their output.
+
+:class:`BatchExecutor` does the rest. See the README.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,22 @@ from ensemble_core import ExecutorError, Job
 
 __all__ = ["GridEngineExecutor"]
 
-#: What is said where qmaster is away, busy or starting.
+#: Messages while qmaster is unreachable, busy or starting.
 _AWAY = (
     "unable to contact qmaster", "unable to send message", "commlib error", "got select error",
     "got send error", "got read error", "connection refused", "timeout", "try again later",
     "failed receiving gdi request", "qmaster is not alive",
 )  # fmt: skip
-#: The exit code of ``qsub`` where a limit of the cell's (``max_jobs``, ``max_u_jobs``) is reached.
+#: Exit code of ``qsub`` if a limit of the cell (``max_jobs``, ``max_u_jobs``) is reached.
 _FULL = 25
-#: Ids that one ``qdel`` is given.
+#: Ids in one ``qdel``.
 _AT_ONCE = 200
-#: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
+#: Lowers ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 
 
 class GridEngineExecutor(BatchExecutor):
-    """Runs jobs on a Grid Engine cluster; see the README for what it promises."""
+    """Runs jobs on a Grid Engine cluster. The README lists its guarantees."""
 
     name: ClassVar[str] = "gridengine"
     most_jobs: int = 1000
@@ -67,7 +69,9 @@ class GridEngineExecutor(BatchExecutor):
     # -- the queue -----------------------------------------------------------------------------
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """The output of a command. ``fine`` lists outputs with which a failure is no error."""
+        """Return the output of a command. A failure with one of the outputs in ``fine`` is no
+        error.
+        """
         code, out, err = self.command(words)
         said = f"{err}\n{out}".strip()
         lower = said.lower()
@@ -76,7 +80,7 @@ class GridEngineExecutor(BatchExecutor):
         text = " ".join(line.strip() for line in said.splitlines())[:600]
         what = text or f"{words[0]} ended with exit code {code}"
         if any(part in lower for part in _AWAY):
-            hint = "is qmaster up? 'qconf -sss' tells"
+            hint = "check qmaster with 'qconf -sss'"
             raise CannotTake(what, hint=hint)
         raise CannotTake(what, arrived=False) if code == _FULL else InvalidJob(what)
 
@@ -85,31 +89,31 @@ class GridEngineExecutor(BatchExecutor):
             hint = "source the settings.sh of the Grid Engine cell, or run on a submit host"
             raise ExecutorError("qsub is not on the PATH", hint=hint, code="no-gridengine")
         limit = re.search(r"^max_aj_tasks\s+(\d+)", self._run_command(["qconf", "-sconf"]), re.M)
-        if limit is not None and int(limit[1]):  # 0: none
+        if limit is not None and int(limit[1]):  # 0: no limit
             self.most_jobs = min(self.most_jobs, int(limit[1]))
 
     def wrong(self, job: Job) -> str | None:
         if job.nodes > 1:
             return (
-                f"it asks for {job.nodes} nodes, and jobs of several nodes are not started here: "
-                "say nodes: 1 and 'tasks'"
+                f"it asks for {job.nodes} nodes, but jobs of several nodes are not supported: use "
+                f"nodes: 1 and 'tasks'"
             )
         if job.cores > 1 and self._environment is None:
             return (
-                f"it asks for {job.cores} cores, and no parallel environment is named: run with "
+                f"it asks for {job.cores} cores, but no parallel environment is named: run with "
                 "-o environment=NAME ('qconf -spl' lists them)"
             )
         if job.gpus and self._gpu is None:
-            return "it asks for GPUs, and it is not said what they are called: -o gpu=NAME"
+            return "it asks for GPUs, but their resource name is not set: run with -o gpu=NAME"
         return None
 
     def words(self, batch: Batch) -> list[str]:
-        """The command line that hands a batch in."""
+        """Return the command line that submits a batch."""
         job = batch.job
         options = job.options.get(self.name, {})
         words = [
             *("qsub", "-terse", "-N", batch.name, "-S", "/bin/bash", "-cwd", "-r", "n"),
-            # The wrapper is told (SIGUSR2) before it is killed, and ends what it has started.
+            # SIGUSR2 reaches the wrapper before it is killed, and it ends its processes.
             *("-notify", "-o", "/dev/null", "-e", "/dev/null"),
         ]
         if len(batch.jobs) > 1:
@@ -121,7 +125,8 @@ class GridEngineExecutor(BatchExecutor):
         if job.cores > 1:
             words += ["-pe", str(self._environment), str(job.cores)]
         resources = dict(options.get("resources", {}))
-        if job.duration:  # ours comes first: this is for the scheduler, and for want of it
+        # The wrapper keeps the time limit; this one is for the scheduler and a backstop.
+        if job.duration:
             resources.setdefault("h_rt", int(job.duration + self.grace + 60))
         if job.gpus:
             resources[str(self._gpu)] = job.gpus
@@ -141,12 +146,12 @@ class GridEngineExecutor(BatchExecutor):
         return _ids(match[1], len(batch.jobs))
 
     def _jobs(self) -> Iterator[tuple[str, str, str]]:
-        """Name, id and state of this user's jobs."""
+        """Yield name, id and state of this user's jobs."""
         out = self._run_command(["qstat", "-xml", "-g", "d", "-u", getpass.getuser()])
         try:
             rows = list(ET.fromstring(out).iter("job_list"))
         except ET.ParseError as error:
-            raise CannotTake(f"qstat printed something else than XML: {error}") from None
+            raise CannotTake(f"qstat did not print XML: {error}") from None
         for row in rows:
             number, task = row.findtext("JB_job_number", ""), row.findtext("tasks")
             id_ = f"{number}.{task}" if task else number
@@ -174,7 +179,7 @@ class GridEngineExecutor(BatchExecutor):
             self._run_command(["qdel", *some], fine=r"does not exist|registered|has deleted")
 
     def nodes(self) -> Mapping[str, float]:
-        """Slots, as cores: of the queue that jobs go to, or of all."""
+        """Return the slots, as cores, of the jobs' queue or of all queues."""
         words = ["qstat", "-g", "c"]
         if self._site["queue"] is not None:
             words += ["-q", self._site["queue"]]
@@ -188,7 +193,7 @@ class GridEngineExecutor(BatchExecutor):
         return {"cores.up": float(up), "cores.free": float(min(up, free))}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """From the accounting file, where this machine can read it."""
+        """Return exit codes from the accounting file, if this machine can read it."""
         for number in sorted({id_.partition(".")[0] for id_ in ids})[:20]:
             code, out, _ = self.command(["qacct", "-j", number])
             for part in out.split("=" * 62) if code == 0 else ():

@@ -1,8 +1,7 @@
-"""A real Grid Engine for the tests that need one: a qmaster and an execd on this machine.
+"""A real Grid Engine for tests: a qmaster and an execd on this machine, in a temporary folder.
 
-All of it lives in one temporary folder and ends with the tests. Without its programs (Debian:
-``gridengine-master``, ``-exec``, ``-client``), or where its daemons need a user who is not here
-(they switch users, which root alone may), those tests skip.
+The tests skip if its programs are missing (Debian: ``gridengine-master``, ``-exec``, ``-client``)
+or if its daemons cannot switch users (only root may).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pytest
 
 TOOLS = Path("/usr/lib/gridengine")
 SHARED = Path("/usr/share/gridengine")
-#: Where the programs, libraries and messages of the packages are looked for.
+#: Folders of the packages' programs, libraries and messages.
 HOME = Path("/var/lib/gridengine")
 SLOTS = 8
 
@@ -58,12 +57,12 @@ qsort_args         NONE
 
 
 def lacking() -> str | None:
-    """What is missing for a cluster; ``None`` if nothing is."""
+    """Return what is missing for a cluster, or ``None``."""
     for program in ("sge_qmaster", "sge_execd", "qsub", "qstat", "qdel", "qconf"):
         if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
-            return f"no Grid Engine: {program} is not there (apt install gridengine-master -exec -client)"
+            return f"no Grid Engine: {program} is missing (apt install gridengine-master -exec -client)"
     if not (TOOLS / "spoolinit").exists() or os.getuid() != 0:
-        return "no Grid Engine: its daemons are begun by root, on Debian"
+        return "no Grid Engine: only root can start its daemons, on Debian"
     return None
 
 
@@ -85,7 +84,7 @@ def replaced(text: str, **fields: str) -> str:
 
 
 class Cluster:
-    """A Grid Engine cell of its own: one host with some slots."""
+    """A Grid Engine cell: one host with some slots."""
 
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="ens-ge-", dir="/tmp"))
@@ -124,8 +123,8 @@ class Cluster:
             min_uid="0",
             min_gid="0",
             mailer="/bin/true",
-            # Of this machine's user no profile is read: one that takes a lock, and is killed with
-            # its job, would keep all later jobs waiting.
+            # Don't read the user's profile: one that takes a lock and is killed with its job would
+            # block all later jobs.
             login_shells="none",
             load_report_time="00:00:02",
             reporting_params="accounting=true reporting=false flush_time=00:00:01 joblog=false",
@@ -175,7 +174,7 @@ class Cluster:
         ).returncode
 
     def run(self, *words: str) -> str:
-        """What a command of Grid Engine says of this cluster."""
+        """Run a command of Grid Engine in this cluster and return its output."""
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, timeout=150, check=False
         )
@@ -188,16 +187,16 @@ class Cluster:
         while not done():
             if time.monotonic() > end:
                 logs = "".join(path.read_text()[-1500:] for path in self.base.glob("*.out"))
-                raise AssertionError(f"{what} not there within {timeout:g} s\n{logs}")
+                raise AssertionError(f"{what}: not seen within {timeout:g} s\n{logs}")
             time.sleep(0.1)
 
     def jobs(self) -> list[str]:
-        """Lines of ``qstat``."""
+        """Return the lines of ``qstat``."""
         return self.run("qstat", "-u", "*").splitlines()[2:]
 
     @contextmanager
     def limited(self, **fields: str) -> Iterator[None]:
-        """Other values of fields of the cell's configuration, for a while."""
+        """Change fields of the cell's configuration for a while."""
         before = self.run("qconf", "-sconf")
         file = self.base / "global"
         try:
@@ -216,7 +215,7 @@ class Cluster:
             with suppress(Exception):
                 self.tried("qdel", "-f", "-u", "*")
                 self.wait(lambda: not self.jobs(), "an empty queue", 8.0)
-        for process in self._processes.values():  # what they would save now goes with the folder
+        for process in self._processes.values():  # don't save: the folder is deleted
             process.kill()
             process.wait(20)
         mark = os.fsencode(str(self.base))
@@ -241,7 +240,7 @@ def _cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster that all tests share, and that this one finds in its environment."""
+    """The shared cluster, in this test's environment."""
     for name in ("PATH", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"):
         monkeypatch.setenv(name, _cluster.environment[name])
     yield _cluster

@@ -1,5 +1,4 @@
-"""One study in a chain of Grid Engine allocations: the example ``chain/gridengine.sh``, submitted as
-a user does."""
+"""One study in a chain of Grid Engine allocations: the example ``chain/gridengine.sh``."""
 
 from __future__ import annotations
 

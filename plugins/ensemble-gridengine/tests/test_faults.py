@@ -1,4 +1,4 @@
-"""A Grid Engine that is away, slow, garbled or forgetful: a real one behind commands that are not."""
+"""A real Grid Engine whose commands fail, hang, print garbage or forget jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestGridEngine(FaultSuite):
         monkeypatch.setattr(pace, "FULL", 1.0)
         self.cluster.wait_idle()
         with self.cluster.limited(**{limit: "2"}):
-            # Of other time limits, so that each is a job of its own.
+            # Different time limits, so that each is a batch.
             gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
             jobs = [
                 session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)

@@ -1,4 +1,4 @@
-"""Refusals of Grid Engine and their meaning: try again, wait for room, or never."""
+"""Rejected submissions of Grid Engine: retry, wait for room, or fail."""
 
 from __future__ import annotations
 

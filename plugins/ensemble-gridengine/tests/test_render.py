@@ -1,4 +1,4 @@
-"""What Grid Engine would be handed for a job: its command line."""
+"""The command line that submits a job to Grid Engine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Optuna for Ensemble: ``use: optuna`` under ``generators:``. Every run loads this module, so it
-imports nothing that takes long."""
+"""The generator plugin ``optuna``. Every run loads this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ensemble_generators"]
 
-#: Samplers and pruners by the names that a file has, and the libraries that some need besides.
+#: Samplers and pruners by their names in the file, and the extra library that each needs.
 SAMPLERS = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
@@ -34,7 +33,7 @@ PRUNERS = {
 }
 _LIBRARIES = {"gp": "torch", "cmaes": "cmaes", "qmc": "scipy"}
 _OF_ONE_OBJECTIVE = frozenset({"cmaes"})
-_TAKE_NO_SEED_FOR = "'seed' stands beside 'sampler', not among its options"
+_TAKE_NO_SEED_FOR = "write 'seed' beside 'sampler', not in 'sampler_options'"
 
 
 def _build(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
@@ -55,14 +54,16 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
     several = len(vocs.objectives) > 1
     if several and sampler in _OF_ONE_OBJECTIVE:
         raise EnsembleError(
-            f"Optuna's sampler {sampler!r} takes one objective, and there are several",
+            f"Optuna's sampler {sampler!r} supports a single objective only; this generator has "
+            f"{len(vocs.objectives)}",
             hint="use nsga2 or tpe",
             code="bad-value",
         )
     if several and vocs.prunes:
         raise EnsembleError(
-            "Optuna prunes by one objective, and there are several",
-            hint="leave 'prune' out",
+            "Optuna can prune with a single objective only; this generator has "
+            f"{len(vocs.objectives)}",
+            hint="remove 'prune'",
             code="cannot-prune",
         )
     if "seed" in options["sampler_options"]:
@@ -70,21 +71,21 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
     if options["pruner"] == "none" and options["pruner_options"]:
         given = ", ".join(map(repr, options["pruner_options"]))
         raise EnsembleError(
-            f"'pruner: none' takes no 'pruner_options', and here are {given}",
-            hint="leave 'pruner_options' out (--set generators.NAME.with.pruner_options={})",
+            f"'pruner: none' cannot be combined with 'pruner_options' ({given})",
+            hint="remove 'pruner_options' (--set generators.NAME.with.pruner_options={})",
             code="bad-value",
         )
     if options["sampler_options"] or options["pruner_options"]:
-        _build(vocs, options)  # arguments that only Optuna's classes know
+        _build(vocs, options)  # arguments that only Optuna can check
 
 
 @hookimpl
 def ensemble_generators() -> Iterable[GeneratorPlugin]:
-    """Optuna's samplers, with its pruners where the file has ``prune``."""
+    """Return the generator ``optuna``."""
     keywords = {"type": "object", "default": {}}
     yield GeneratorPlugin(
         name="optuna",
-        summary="Optuna's samplers; with 'prune' its pruners",
+        summary="Optuna's samplers, and its pruners with 'prune'",
         build=_build,
         check=_check,
         prunes=True,
@@ -92,27 +93,27 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             "type": "object",
             "properties": {
                 "sampler": {
-                    "description": "What chooses the points.",
+                    "description": "Algorithm that chooses the points.",
                     "enum": list(SAMPLERS),
                     "default": "tpe",
                 },
                 "seed": {
-                    "description": "What it draws by.",
+                    "description": "Seed of the random numbers.",
                     "type": "integer",
                     "minimum": 0,
                     "default": 0,
                 },
                 "sampler_options": {
-                    "description": "Further arguments of the sampler's class, as Optuna has them.",
+                    "description": "Other arguments of Optuna's sampler class.",
                     **keywords,
                 },
                 "pruner": {
-                    "description": "What says that a running job will not be good.",
+                    "description": "Algorithm that cancels unpromising jobs.",
                     "enum": list(PRUNERS),
                     "default": "median",
                 },
                 "pruner_options": {
-                    "description": "Arguments of the pruner's class, as Optuna has them.",
+                    "description": "Arguments of Optuna's pruner class.",
                     **keywords,
                 },
             },

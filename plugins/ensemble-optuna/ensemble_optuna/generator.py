@@ -1,6 +1,6 @@
-"""The generator: one Optuna study in memory, asked and told as Optuna's own ask-and-tell loop is.
+"""Adapter between an Optuna study in memory and the core's generators.
 
-Built by the record of ``ensemble_optuna``; what the run has on record is the study's storage.
+It uses Optuna's ask-and-tell interface. The run's journal replaces Optuna's storage.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ensemble_optuna import PRUNERS, SAMPLERS
 __all__ = ["OptunaGenerator"]
 
 _CONSTRAINTS = "constraints"
-#: How Optuna 5 is told of constraints; before, a function of the sampler's asked for them.
+#: User attribute with a trial's constraint values. Before Optuna 5, the sampler takes a function
+#: that reads them.
 _SET_CONSTRAINT: Any = getattr(Trial, "set_constraint", None)
 
 
 class OptunaGenerator(Generator):
-    """Asks an Optuna study for points."""
+    """Suggests points from an Optuna study."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -46,7 +47,7 @@ class OptunaGenerator(Generator):
         )
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """The next points."""
+        """Return the next points."""
         return [self._ask().params for _ in range(count)]
 
     def _ask(self) -> Trial:
@@ -55,7 +56,7 @@ class OptunaGenerator(Generator):
         return trial
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Tell the study what became of points."""
+        """Report finished points to the study."""
         for point in points:
             own = point.number >= 0
             trial = self._trials.pop(point.number) if own else self._learn(point)
@@ -68,12 +69,12 @@ class OptunaGenerator(Generator):
                 self._study.tell(trial, state=TrialState.FAIL)
 
     def _learn(self, point: Point) -> Trial:
-        """A trial of the study for a point of another generator."""
+        """Return a trial of the study for a point of another generator."""
         self._study.enqueue_trial(dict(point.parameters))
         return self._study.ask(self._distributions)
 
     def _constrain(self, trial: Trial, values: Mapping[str, float]) -> None:
-        """Say by how much the constraints are missed."""
+        """Record by how much a trial violates the constraints."""
         missed = {
             name: each.violation(values[name]) for name, each in self._vocs.constraints.items()
         }
@@ -84,7 +85,7 @@ class OptunaGenerator(Generator):
             _SET_CONSTRAINT(trial, name, violation)
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
-        """Report what jobs have come to; those that the pruner stops."""
+        """Report intermediate values of jobs. Return the points that the pruner stops."""
         found = set()
         for point, step, value in readings:
             trial = self._trials.get(point)
@@ -95,9 +96,11 @@ class OptunaGenerator(Generator):
         return found
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Ask and tell all again: a study with the same seed gives the same points. One that does
-        not (another version of Optuna) is given those on record. A point that a changed file has
-        no place for failed."""
+        """Repeat all recorded calls: a study with the same seed suggests the same points.
+
+        If it does not (another version of Optuna), it gets the recorded points as trials. A point
+        outside the variables of a changed file becomes a failed trial.
+        """
         for told, readings, suggested in exchanges:
             self.ingest(told)
             self.prune(readings)
@@ -143,7 +146,7 @@ def _made(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
         return getattr(module, name)(**arguments)
     except (TypeError, ValueError) as error:
         raise EnsembleError(
-            f"Optuna's {name} cannot be made with these options: {error}",
-            hint="its arguments are those of Optuna's documentation",
+            f"Optuna's {name} rejected these options: {error}",
+            hint=f"see the arguments of {name} in Optuna's documentation",
             code="bad-value",
         ) from error
