@@ -26,9 +26,9 @@ class GestGenerator(Generator):
         self._vocs = vocs
         self._class = options["class"]
         self._options = dict(options["options"])
-        self._begin()
+        self._new_generator()
 
-    def _begin(self) -> None:
+    def _new_generator(self) -> None:
         try:
             self._generator = self._class(vocs=_standard(self._vocs), **self._options)
         except (TypeError, ValueError) as error:
@@ -45,7 +45,7 @@ class GestGenerator(Generator):
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points."""
         while len(self._more) < count:
-            found = self._asked(count - len(self._more))
+            found = self._request(count - len(self._more))
             if not found:
                 break
             self._more += found
@@ -53,9 +53,9 @@ class GestGenerator(Generator):
         for each in given:
             self._given[self._next] = each
             self._next += 1
-        return [self._ours(each) for each in given]
+        return [self._from_standard(each) for each in given]
 
-    def _asked(self, count: int) -> list[dict[str, Any]]:
+    def _request(self, count: int) -> list[dict[str, Any]]:
         """Return up to ``count`` points. The generator may return another number, including 0."""
         for number in (count, None):
             try:
@@ -70,8 +70,8 @@ class GestGenerator(Generator):
         for point in points:
             given = self._given.pop(point.number, None)
             # After the file was changed, recorded points may be missing, and numbers may differ.
-            if given is None or _values(self._ours(given)) != _values(point.parameters):
-                given = self._theirs(point.parameters)
+            if given is None or _values(self._from_standard(given)) != _values(point.parameters):
+                given = self._to_standard(point.parameters)
             if point.values:
                 told.append({**given, **point.values})
         if told:
@@ -83,7 +83,7 @@ class GestGenerator(Generator):
         """
         if self._repeats(exchanges):
             return
-        self._begin()
+        self._new_generator()
         for exchange in exchanges:
             self.ingest(exchange.told)
             self._next += len(exchange.suggested)
@@ -96,7 +96,7 @@ class GestGenerator(Generator):
                 return False
         return True
 
-    def _ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _from_standard(self, given: Mapping[str, Any]) -> dict[str, Any]:
         point = dict(given)
         for variable in self._vocs.variables:
             if variable.log:
@@ -104,7 +104,7 @@ class GestGenerator(Generator):
                 point[variable.name] = min(max(value, variable.low), variable.high)
         return point
 
-    def _theirs(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def _to_standard(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return {
             each.name: math.log(parameters[each.name]) if each.log else parameters[each.name]
             for each in self._vocs.variables

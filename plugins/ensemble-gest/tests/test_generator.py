@@ -107,7 +107,7 @@ class TestSimplex(GeneratorContract):
     plugin = GEST
     options: ClassVar[Mapping[str, Any]] = {"class": "of_the_standard.Simplex", "options": {}}
 
-    def test_lost_points_do_not_stop_it(self) -> None:
+    def test_lost_points_do_not_block_it(self) -> None:
         """It waits for lost points, which the standard cannot report. ``failed`` can."""
 
 
@@ -132,7 +132,7 @@ class TestLibensembleWithOneVariable(TestLibensemble):
 
     vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
 
-    def test_it_is_told_of_its_points(self) -> None:
+    def test_results_are_reported(self) -> None:
         played = PlayedGenerator(lambda: build(self.vocs, self.options), self.vocs, 2)
         played.play(6, lambda point: {"E": 1.0})
 
@@ -151,7 +151,7 @@ def value(point: Any) -> dict[str, float]:
     return {"E": 1.0, "c": 2.0}
 
 
-def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs() -> None:
+def test_points_are_reported_with_their_ids_and_all_outputs() -> None:
     played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2)
     played.play(4, value)
     told = played.generator._generator.told  # type: ignore[attr-defined]
@@ -163,7 +163,7 @@ def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs(
     assert vocs.constraints["c"].value == 1.0
 
 
-def test_one_that_does_not_repeat_itself_is_told_what_is_on_record_as_points_of_others() -> None:
+def test_if_a_generator_answers_differently_after_a_resume_recorded_points_count_as_foreign() -> None:
     played = PlayedGenerator(
         lambda: build(PROBLEM, options("of_the_standard.Restless")), PROBLEM, 2
     )
@@ -176,7 +176,7 @@ def test_one_that_does_not_repeat_itself_is_told_what_is_on_record_as_points_of_
     assert len(played.points) == 11
 
 
-def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> None:
+def test_a_lost_point_is_reported_only_with_the_values_of_failed() -> None:
     generator = build(PROBLEM, options("of_the_standard.Uniform"))
     first, second = generator.suggest(2)
     generator.ingest([Point(number=0, parameters=first, state="lost")])
@@ -192,7 +192,7 @@ def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> N
         ("of_the_standard.Nelder", "has no class 'Nelder'", "write its Python import path"),
     ],
 )
-def test_a_class_that_is_not_there_is_named_with_what_to_install(
+def test_a_missing_class_is_reported_with_an_install_hint(
     path: str, what: str, hint: str
 ) -> None:
     with pytest.raises(EnsembleError, match=what) as caught:
@@ -201,31 +201,31 @@ def test_a_class_that_is_not_there_is_named_with_what_to_install(
     assert caught.value.hint.startswith(hint)
 
 
-def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
+def test_a_problem_that_the_class_rejects_is_reported_in_its_words() -> None:
     several = Vocs(variables=PROBLEM.variables, objectives={"E": "minimize", "F": "minimize"})
     with pytest.raises(EnsembleError, match="one objective, please"):
         build(several, options("of_the_standard.Uniform"))
     for path in ("UniformSample", "a..b", ".a", "a b.C"):
         with pytest.raises(EnsembleError, match="is not the import path of a class"):
             build(PROBLEM, {"class": path, "options": {}})
-    with pytest.raises(EnsembleError, match="cannot be built"):
+    with pytest.raises(EnsembleError, match="rejected this problem"):
         build(PROBLEM, options("of_the_standard.Uniform", no_such=1))
 
 
 @pytest.mark.parametrize("path", ["logging.basicConfig", "subprocess.Popen", "os.path.join"])
-def test_only_a_generator_of_the_standard_is_built(path: str, tmp_path: Path) -> None:
+def test_only_subclasses_of_the_standard_are_built(path: str, tmp_path: Path) -> None:
     """Any other callable would be called with the options of the file."""
     with pytest.raises(EnsembleError, match=r"is not a subclass of gest_api\.generator\.Generator"):
         build(PROBLEM, options(path, filename=str(tmp_path / "made"), args=["true"]))
     assert not (tmp_path / "made").exists()
 
 
-def test_a_class_that_takes_its_arguments_by_name_only_is_built() -> None:
+def test_a_class_with_keyword_only_arguments_is_built() -> None:
     found = build(PROBLEM, options("of_the_standard.Named", seed=4)).suggest(2)
     assert found == build(PROBLEM, options("of_the_standard.Uniform", seed=4)).suggest(2)
 
 
-def test_points_of_another_generator_are_told_without_an_id() -> None:
+def test_foreign_points_are_reported_without_an_id() -> None:
     played = PlayedGenerator(lambda: build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM)
     values = {"E": 2.0, "c": 3.0}
     other = Point(number=3, parameters={"x": 1.0, "n": 2}, state="done", values=values)
@@ -235,7 +235,7 @@ def test_points_of_another_generator_are_told_without_an_id() -> None:
     assert generator._generator.told == [{"x": 0.0, "n": 2, **values}]
 
 
-def test_a_value_is_of_its_own_place_where_a_changed_file_has_fewer_points_on_record() -> None:
+def test_if_a_changed_file_drops_points_values_stay_with_their_points() -> None:
     problem = Vocs(variables=(Variable(name="x", low=0.0, high=1.0),), objectives={"E": "minimize"})
     make = lambda: build(problem, options("of_the_standard.Uniform", seed=5))  # noqa: E731
     given = make().suggest(3)
@@ -248,7 +248,7 @@ def test_a_value_is_of_its_own_place_where_a_changed_file_has_fewer_points_on_re
     assert told["x"] == new[0]["x"]
 
 
-def test_a_simplex_of_xopt_goes_on_with_the_same_points_after_it_is_built_anew() -> None:
+def test_a_simplex_of_xopt_continues_with_the_same_points_after_a_resume() -> None:
     pytest.importorskip("xopt", reason="Xopt is not installed (it brings torch)")
     problem = Vocs(
         variables=(Variable(name="x", low=-2.0, high=2.0), Variable(name="y", low=-1.0, high=2.0)),
@@ -275,5 +275,5 @@ def test_a_variable_with_more_steps_than_the_standard_can_list_is_refused() -> N
     problem = Vocs(
         variables=(Variable(name="x", low=0, high=10**9, step=1),), objectives={"E": "minimize"}
     )
-    with pytest.raises(EnsembleError, match="'x' has 1000000001 values; the standard lists"):
+    with pytest.raises(EnsembleError, match="'x' has 1000000001 values; gest-api lists"):
         GEST.build(problem, options("of_the_standard.Uniform"))

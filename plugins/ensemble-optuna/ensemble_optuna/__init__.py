@@ -32,8 +32,8 @@ PRUNERS = {
     "none": "NopPruner",
 }
 _LIBRARIES = {"gp": "torch", "cmaes": "cmaes", "qmc": "scipy"}
-_OF_ONE_OBJECTIVE = frozenset({"cmaes"})
-_TAKE_NO_SEED_FOR = "write 'seed' beside 'sampler', not in 'sampler_options'"
+_SINGLE_OBJECTIVE = frozenset({"cmaes"})
+_SEED_MISPLACED = "write 'seed' beside 'sampler', not in 'sampler_options'"
 
 
 def _build(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
@@ -52,7 +52,7 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
             code="no-library",
         )
     several = len(vocs.objectives) > 1
-    if several and sampler in _OF_ONE_OBJECTIVE:
+    if several and sampler in _SINGLE_OBJECTIVE:
         raise EnsembleError(
             f"Optuna's sampler {sampler!r} supports a single objective only; this generator has "
             f"{len(vocs.objectives)}",
@@ -67,7 +67,7 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
             code="cannot-prune",
         )
     if "seed" in options["sampler_options"]:
-        raise EnsembleError(_TAKE_NO_SEED_FOR, code="bad-value")
+        raise EnsembleError(_SEED_MISPLACED, code="bad-value")
     if options["pruner"] == "none" and options["pruner_options"]:
         given = ", ".join(map(repr, options["pruner_options"]))
         raise EnsembleError(

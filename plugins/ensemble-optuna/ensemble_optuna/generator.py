@@ -41,7 +41,7 @@ class OptunaGenerator(Generator):
         self._study = optuna.create_study(
             directions=[*vocs.objectives.values()],
             sampler=_sampler(vocs, options),
-            pruner=_made(optuna.pruners, PRUNERS[options["pruner"]], options["pruner_options"])
+            pruner=_construct(optuna.pruners, PRUNERS[options["pruner"]], options["pruner_options"])
             if vocs.prunes
             else optuna.pruners.NopPruner(),
         )
@@ -132,7 +132,7 @@ def _sampler(vocs: Vocs, options: Mapping[str, Any]) -> optuna.samplers.BaseSamp
         given["constraints_func"] = _constraints
     if "consider_pruned_trials" in takes and vocs.prunes:
         given.setdefault("consider_pruned_trials", True)
-    sampler: optuna.samplers.BaseSampler = _made(optuna.samplers, name, given)
+    sampler: optuna.samplers.BaseSampler = _construct(optuna.samplers, name, given)
     return sampler
 
 
@@ -141,7 +141,7 @@ def _constraints(trial: FrozenTrial) -> Sequence[float]:
     return found
 
 
-def _made(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+def _construct(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         return getattr(module, name)(**arguments)
     except (TypeError, ValueError) as error:

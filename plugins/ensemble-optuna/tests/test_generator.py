@@ -58,7 +58,7 @@ def built(vocs: Vocs, **options: Any) -> Callable[[], Any]:
     ("sampler", "kind"),
     [("tpe", optuna.samplers.TPESampler), ("random", optuna.samplers.RandomSampler)],
 )
-def test_one_at_a_time_the_points_are_those_of_a_plain_optuna_loop(
+def test_with_at_once_1_the_points_equal_those_of_a_plain_optuna_loop(
     sampler: str, kind: Callable[..., Any]
 ) -> None:
     study = optuna.create_study(sampler=kind(seed=7))
@@ -72,7 +72,7 @@ def test_one_at_a_time_the_points_are_those_of_a_plain_optuna_loop(
     assert played.play(40, lambda point: {"E": branin(**point)}) == plain
 
 
-def test_a_generator_of_another_version_is_given_the_points_on_record() -> None:
+def test_another_version_of_optuna_gets_the_recorded_points() -> None:
     played = PlayedGenerator(built(BRANIN), BRANIN, 2)
     played.play(15, lambda point: {"E": branin(**point)})
     for point in played.points:  # as if the journal had other points
@@ -81,7 +81,7 @@ def test_a_generator_of_another_version_is_given_the_points_on_record() -> None:
     assert len(played.play(5, lambda point: {"E": branin(**point)})) == 20 + 1
 
 
-def test_what_will_not_be_good_is_pruned_by_what_the_others_had_come_to() -> None:
+def test_unpromising_jobs_are_pruned() -> None:
     vocs = Vocs(variables=BRANIN.variables, objectives={"E": "minimize"}, prunes=True)
     options: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 2, "n_warmup_steps": 1}
     generator = built(vocs, pruner_options=options)()
@@ -96,7 +96,7 @@ def test_what_will_not_be_good_is_pruned_by_what_the_others_had_come_to() -> Non
     assert generator.prune([Reading(3, 2, 99.0), Reading(4, 2, 0.5)]) == {3}
 
 
-def test_what_optuna_cannot_do_is_refused_with_what_to_do() -> None:
+def test_what_optuna_does_not_support_is_rejected_with_a_hint() -> None:
     several = Vocs(variables=BRANIN.variables, objectives={"E": "minimize", "F": "minimize"})
     assert OPTUNA.check is not None
     with pytest.raises(EnsembleError, match=r"supports a single objective|needs the library"):
@@ -121,7 +121,7 @@ def test_a_library_that_a_sampler_needs_is_named(monkeypatch: pytest.MonkeyPatch
     assert caught.value.hint == "pip install torch"
 
 
-def test_points_of_another_generator_are_trials_of_the_study_and_steer_what_comes() -> None:
+def test_points_of_another_generator_become_trials_and_influence_suggestions() -> None:
     def bowl(point: Mapping[str, Any]) -> dict[str, float]:
         return {"E": (point["x"] - 3.0) ** 2 + (point["y"] - 7.0) ** 2}
 
@@ -137,7 +137,7 @@ def test_points_of_another_generator_are_trials_of_the_study_and_steer_what_come
 
 
 @pytest.mark.parametrize("gone", [[0], [2], [0, 1, 2]])
-def test_a_value_is_of_its_own_place_where_a_changed_file_refuses_points_on_record(
+def test_if_a_changed_file_excludes_points_values_stay_with_their_points(
     gone: list[int],
 ) -> None:
     kind = Variable(name="kind", values=("a", "b"))
