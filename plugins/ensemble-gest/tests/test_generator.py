@@ -163,7 +163,9 @@ def test_points_are_reported_with_their_ids_and_all_outputs() -> None:
     assert vocs.constraints["c"].value == 1.0
 
 
-def test_if_a_generator_answers_differently_after_a_resume_recorded_points_count_as_foreign() -> None:
+def test_if_a_generator_answers_differently_after_a_resume_recorded_points_count_as_foreign() -> (
+    None
+):
     played = PlayedGenerator(
         lambda: build(PROBLEM, options("of_the_standard.Restless")), PROBLEM, 2
     )
@@ -192,9 +194,7 @@ def test_a_lost_point_is_reported_only_with_the_values_of_failed() -> None:
         ("of_the_standard.Nelder", "has no class 'Nelder'", "write its Python import path"),
     ],
 )
-def test_a_missing_class_is_reported_with_an_install_hint(
-    path: str, what: str, hint: str
-) -> None:
+def test_a_missing_class_is_reported_with_an_install_hint(path: str, what: str, hint: str) -> None:
     with pytest.raises(EnsembleError, match=what) as caught:
         build(PROBLEM, options(path))
     assert caught.value.hint is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from ensemble_core import Action, ActionPlugin, CallContext, EnsembleError, job_environment
 
-__all__ = ["FILES", "LOCAL", "placed"]
+__all__ = ["FILES", "LOCAL", "fill_folder"]
 
 _TEXT = {"type": "string", "minLength": 1}
 _THEN = {
@@ -27,19 +27,19 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _TOLD = 2000
 
 
-def placed(text: str, context: CallContext) -> str:
+def fill_folder(text: str, context: CallContext) -> str:
     """A folder or path with the run's tag and the folder where it was started filled in."""
     return os.path.join(
         context.cwd, text.replace("{run}", context.run).replace("{cwd}", context.cwd)
     )
 
 
-def _then(options: Mapping[str, Any]) -> list[Action]:
+def _follow_up(options: Mapping[str, Any]) -> list[Action]:
     given = options.get("then", [])
     return [Action(spec) for spec in ([given] if isinstance(given, Mapping) else given)]
 
 
-def _local(context: CallContext) -> list[Action]:
+def _run_command(context: CallContext) -> list[Action]:
     import tempfile
 
     options = context.options
@@ -60,8 +60,8 @@ def _local(context: CallContext) -> list[Action]:
         raise EnsembleError(f"{name!r} cannot run: {error}", code="local-failed") from None
     if text:
         told = Action({"name": "log", "message": "{task}: {output}"})
-        return [told.knowing({"task": name, "output": text[-_TOLD:]}), *_then(options)]
-    return _then(options)
+        return [told.knowing({"task": name, "output": text[-_TOLD:]}), *_follow_up(options)]
+    return _follow_up(options)
 
 
 def _run_all(context: CallContext, records: Path) -> str:
@@ -70,7 +70,7 @@ def _run_all(context: CallContext, records: Path) -> str:
     from ensemble_jobspec.run_once import run_once
 
     options = context.options
-    folder = placed(options.get("workdir", "{cwd}"), context)
+    folder = fill_folder(options.get("workdir", "{cwd}"), context)
     os.makedirs(folder, exist_ok=True)
     environment = {**job_environment(), "ENSEMBLE_RUN": context.run}
     environment |= options.get("environment", {})
@@ -101,15 +101,15 @@ def _run_all(context: CallContext, records: Path) -> str:
     return "".join(said).strip()
 
 
-def _files(context: CallContext) -> list[Action]:
+def _put_files(context: CallContext) -> list[Action]:
     import shutil
 
     options = context.options
-    folder = Path(placed(options["folder"], context))
+    folder = Path(fill_folder(options["folder"], context))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in options["files"]:
-            target = _within(folder, file["name"], options.get("task", "files"))
+            target = _path_in_folder(folder, file["name"], options.get("task", "files"))
             target.parent.mkdir(parents=True, exist_ok=True)
             # Written beside it and moved: a call that is made again leaves the same.
             part = target.with_name(f".{target.name}.part")
@@ -128,10 +128,10 @@ def _files(context: CallContext) -> list[Action]:
             f"{options.get('task', 'files')!r} cannot put {file['name']!r} into {folder}: {error}",
             code="cannot-stage",
         ) from None
-    return _then(options)
+    return _follow_up(options)
 
 
-def _within(folder: Path, name: str, task: str) -> Path:
+def _path_in_folder(folder: Path, name: str, task: str) -> Path:
     """The file of this name in the folder. Raises where a link would lead out of it."""
     target = folder / name
     inside = os.path.realpath(folder)
@@ -146,7 +146,7 @@ def _within(folder: Path, name: str, task: str) -> Path:
 LOCAL = ActionPlugin(
     name="jobspec-local",
     summary="run a command beside the controller, and do something on its success",
-    run=_local,
+    run=_run_command,
     options={
         "type": "object",
         "required": ["task", "command"],
@@ -180,7 +180,7 @@ LOCAL = ActionPlugin(
 FILES = ActionPlugin(
     name="jobspec-files",
     summary="put files into a staging folder, and do something then",
-    run=_files,
+    run=_put_files,
     options={
         "type": "object",
         "required": ["folder", "files"],

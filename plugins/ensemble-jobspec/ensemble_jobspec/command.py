@@ -37,9 +37,9 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_jobspec.command_options import (
     conversion_options,
-    converted_of,
+    conversion_settings,
+    convert_workload,
     form_option,
-    options_of,
     read_workload,
     run_options,
 )
@@ -195,9 +195,9 @@ def run(
     registry = load_plugins(plugins)
     name = executor or transform
     if transform is not None and transform not in registry.executors:
-        from ensemble_jobspec.upstream_transformers import is_there, run_upstream
+        from ensemble_jobspec.upstream_transformers import is_installed, run_upstream
 
-        if is_there(transform):
+        if is_installed(transform):
             return run_upstream(transform, file)
     choice = choose_executor(registry, name)
     choice = replace(choice, options=dict(read_options(choice.record, options, {})))
@@ -206,7 +206,7 @@ def run(
         _check_subsystems(workload, subsystems)
     wanted = run_options(registry, choice, workload, file, state, how)
     wanted = replace(wanted, only=tuple(only.split("/")) if only else ())
-    converted = converted_of(workload, wanted)
+    converted = convert_workload(workload, wanted)
     watched = [] if display.quiet or display.as_json or dry_run else converted.watched
     if watched and tag is None:
         tag = f"{converted.name[:60]}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
@@ -265,12 +265,12 @@ def convert(
 
     registry = load_plugins(plugins)
     workload = read_workload(file, how["form"])
-    options = options_of(how, registry, None if target in OWN else target, file)
+    options = conversion_settings(how, registry, None if target in OWN else target, file)
     if target in ("script", "flux-script", "nextgen"):
         options = replace(options, groups="flat")
     elif target == "kubernetes" and options.groups is None:
         options = replace(options, groups="nested")
-    found = written(workload, converted_of(workload, options), target, registry, image)
+    found = written(workload, convert_workload(workload, options), target, registry, image)
     for name, made in found.items():
         if folder is None:
             print_line(made.text.rstrip("\n"))
@@ -302,9 +302,11 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 
     The exit code is 0 if all is met, 1 if something is not, 2 for a wrong file.
     """
-    from ensemble_jobspec.subsystems import satisfied
+    from ensemble_jobspec.subsystems import check_requirements
 
-    met, lines = satisfied(read_workload(file, form), Path(folder), require_all=require_all)
+    met, lines = check_requirements(
+        read_workload(file, form), Path(folder), require_all=require_all
+    )
     if as_json:
         print_line(to_json({"type": "satisfy", "satisfied": met, "requirements": lines}))
     else:
@@ -352,9 +354,9 @@ def serve(
 
 
 def _check_subsystems(workload: Workload, folder: str) -> None:
-    from ensemble_jobspec.subsystems import satisfied
+    from ensemble_jobspec.subsystems import check_requirements
 
-    met, lines = satisfied(workload, Path(folder))
+    met, lines = check_requirements(workload, Path(folder))
     if not met:
         raise UsageError(
             "what the jobspec requires is not met here",

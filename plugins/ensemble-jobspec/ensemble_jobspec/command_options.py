@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conversion_options",
-    "converted_of",
+    "conversion_settings",
+    "convert_workload",
+    "ensemble_command",
     "form_option",
-    "options_of",
-    "own_program",
     "read_workload",
     "run_options",
 ]
@@ -91,7 +91,7 @@ def read_workload(file: str, form: str | None) -> Workload:
     return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
 
 
-def options_of(
+def conversion_settings(
     how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
 ) -> Options:
     """Options of the conversion, of those that :func:`conversion_options` gave."""
@@ -126,20 +126,20 @@ def run_options(
 ) -> Options:
     """Return the options for converting a workload for a queue, with the queue's gauges if the
     workload needs them."""
-    from ensemble_jobspec.gauges import asks_for_much, gauges_of
+    from ensemble_jobspec.gauges import needs_gauges, read_gauges
 
     name = choice.record.name
     return replace(
-        options_of(how, registry, name, os.fspath(file)),
-        program=(own_program(),),
+        conversion_settings(how, registry, name, os.fspath(file)),
+        program=(ensemble_command(),),
         state=os.path.abspath(state) if state else "",
         shared=name not in ("flux", "slurm") or shared_storage(os.getcwd()) is not None,
-        gauges=gauges_of(registry, choice, workload) if asks_for_much(workload) else None,
+        gauges=read_gauges(registry, choice, workload) if needs_gauges(workload) else None,
         firm=name == "local",
     )
 
 
-def converted_of(workload: Workload, options: Options) -> Converted:
+def convert_workload(workload: Workload, options: Options) -> Converted:
     """Conversion of a workload, with its warnings printed."""
     from ensemble_jobspec.conversion import convert
 
@@ -149,7 +149,7 @@ def converted_of(workload: Workload, options: Options) -> Converted:
     return converted
 
 
-def own_program() -> str:
+def ensemble_command() -> str:
     """The command ``ensemble`` of this process, as a job on another node may call it."""
     beside = Path(sys.executable).with_name("ensemble")
     return str(beside) if beside.exists() else "ensemble"

@@ -15,8 +15,8 @@ from ensemble_core import UsageError
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
 from ensemble_jobspec.queue_options import broker_words, queue_options
-from ensemble_jobspec.resource_shapes import Shape, chosen, gauges_of_shape
-from ensemble_jobspec.scripts import literal, script_words
+from ensemble_jobspec.resource_shapes import Shape, choose_shape, shape_gauges
+from ensemble_jobspec.scripts import escape, script_words
 from ensemble_jobspec.staging import stage_files
 from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 
@@ -168,7 +168,7 @@ class _Conversion:
         return {"name": "submit", "label": unit.name}
 
     def _text(self, text: str) -> str:
-        return literal(text, self._options.parameters)
+        return escape(text, self._options.parameters)
 
     def _files(self, unit: Unit) -> dict[str, Any]:
         assert unit.task is not None
@@ -218,7 +218,7 @@ class _Conversion:
     def _job(self, unit: Unit) -> None:
         task = unit.task
         assert task is not None
-        shape, required = self._chosen(task.request)
+        shape, required = self._choose_shape(task.request)
         command = task.command or (script_words(task.script) if task.script else ())
         workdir = task.attributes.cwd
         if unit.steps:
@@ -257,7 +257,7 @@ class _Conversion:
     def _batch(self, unit: Unit) -> None:
         group = unit.group
         assert group is not None
-        shape, required = self._chosen(group.request)
+        shape, required = self._choose_shape(group.request)
         executor = self._options.executor
         wide = executor == "slurm" and shape.nodes > 1
         if wide and not self._options.flux:
@@ -296,17 +296,17 @@ class _Conversion:
         if unit.count > 1:
             job["count"] = unit.count
 
-    def _chosen(self, request: Request | None) -> tuple[Shape, tuple[str, ...]]:
+    def _choose_shape(self, request: Request | None) -> tuple[Shape, tuple[str, ...]]:
         options = self._options
-        return chosen(request, options.copies, options.gauges, firm=options.firm)
+        return choose_shape(request, options.copies, options.gauges, firm=options.firm)
 
     def _check_inside(self, group: Group, shape: Shape) -> None:
         """Refuse what the group's allocation can never hold."""
-        gauges = gauges_of_shape(shape)
+        gauges = shape_gauges(shape)
         holder = f"the group {group.name!r}"
         members: list[Task | Group] = [*group.tasks, *group.groups]
         for each in members:
-            inner, _ = chosen(each.request, self._options.copies, gauges, holder)
+            inner, _ = choose_shape(each.request, self._options.copies, gauges, holder)
             if isinstance(each, Group):  # one that names no resources has those around it
                 self._check_inside(each, inner if each.request is not None else shape)
 

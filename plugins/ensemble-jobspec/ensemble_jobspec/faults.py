@@ -80,7 +80,7 @@ class Faults:
     def _explain(self, error: Any, base: Path, schema: Schema) -> None:
         path: Path = (*base, *error.instance_path)
         kind, value = error.kind, self.document.get(path)
-        said = _said(path, value)
+        said = _describe(path, value)
         match kind.name:
             case "additionalProperties":
                 node = _node(schema, list(error.schema_path)[:-1])
@@ -88,7 +88,7 @@ class Faults:
             case "required":
                 form = f"is {{!r}} meant to be {kind.property!r}?"
                 hint = did_you_mean(kind.property, value, None, form=form)
-                thing = "the jobspec" if not path else _named(path)
+                thing = "the jobspec" if not path else _name_of(path)
                 self.report(
                     path, f"{thing} has no {kind.property!r}", hint=hint, code="missing-key"
                 )
@@ -105,18 +105,16 @@ class Faults:
                 bound = f"{_BOUNDS[kind.name]} {kind.limit:g}"
                 self.report(path, f"{said}, it must be {bound}", code="out-of-range")
             case "minItems" | "minLength" | "minProperties" if not value:
-                self.report(path, f"{_named(path)} is empty", code="empty")
+                self.report(path, f"{_name_of(path)} is empty", code="empty")
             case "maxItems":
-                what = f"{_named(path)} has {len(value)} entries, and this form has exactly one"
+                what = f"{_name_of(path)} has {len(value)} entries, and this form has exactly one"
                 hint = "write several tasks in the form with 'resources' as a mapping of names"
                 self.report(path, what, hint=hint, code="bad-value")
             case "maxProperties":
-                what = (
-                    f"{_named(path)} has {' and '.join(map(repr, value))}: they exclude each other"
-                )
+                what = f"{_name_of(path)} has {' and '.join(map(repr, value))}: only one is allowed"
                 self.report(path, what, code="bad-value")
             case _:
-                self.report(path, f"{_named(path)}: {error.message}"[:300], code="bad-value")
+                self.report(path, f"{_name_of(path)}: {error.message}"[:300], code="bad-value")
 
     def _unknown(self, path: Path, schema: Mapping[str, Any]) -> None:
         known = list(schema.get("properties", {}))
@@ -128,7 +126,7 @@ class Faults:
             hint = did_you_mean(key, absent, None, cutoff=0.5) or did_you_mean(
                 key, known, nearest(key, absent), cutoff=0.5
             )
-            thing = "the jobspec" if not path else _named(path)
+            thing = "the jobspec" if not path else _name_of(path)
             what = f"unknown key {key!r} in {thing}"
             self.report((*path, key), what, hint=hint, code="unknown-key", key=True)
 
@@ -144,7 +142,7 @@ def _node(schema: Any, path: list[Any]) -> Mapping[str, Any]:
     return here if isinstance(here, Mapping) else {}
 
 
-def _named(path: Path) -> str:
+def _name_of(path: Path) -> str:
     """A value by its key, or by its number in the list at a key."""
     if not path:
         return "the jobspec"
@@ -153,7 +151,7 @@ def _named(path: Path) -> str:
     return f"item {path[-1] + 1} of {path[-2]!r}" if len(path) > 1 else f"item {path[-1] + 1}"
 
 
-def _said(path: Path, value: object) -> str:
+def _describe(path: Path, value: object) -> str:
     if isinstance(value, dict):
         shown = "a mapping"
     elif isinstance(value, list):
@@ -162,4 +160,4 @@ def _said(path: Path, value: object) -> str:
         shown = "true" if value else "false"
     else:
         shown = "empty" if value is None else repr(value)
-    return f"{_named(path)} is {shown if len(shown) < 60 else shown[:59] + '…'}"
+    return f"{_name_of(path)} is {shown if len(shown) < 60 else shown[:59] + '…'}"

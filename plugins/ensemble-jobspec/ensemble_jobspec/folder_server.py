@@ -95,9 +95,11 @@ class Server:
         :class:`ExecutorError` where ``once`` leaves something that is not over.
         """
         _make_folders(self._folder)
-        with self._alone(), self._signals():
+        with self._lock_folder(), self._signals():
             claimed = sorted((self._folder / "running").glob("*.*"))
-            waiting = [file for file in claimed if file.suffix in _SUFFIXES and self._mine(file)]
+            waiting = [
+                file for file in claimed if file.suffix in _SUFFIXES and self._is_owned(file)
+            ]
             while not self._stopping:
                 self._end()
                 waiting = self._runs.begin(waiting)
@@ -111,10 +113,10 @@ class Server:
             self._runs.stop()
             self._end()
             if once and self._runs.gave_up and not self._stopping:
-                raise self._left_over()
+                raise self._check_leftovers()
         return 0
 
-    def _left_over(self) -> ExecutorError:
+    def _check_leftovers(self) -> ExecutorError:
         left = [file for file in (self._folder / "running").iterdir() if file.suffix in _SUFFIXES]
         what = "a jobspec is" if len(left) == 1 else f"{len(left)} jobspecs are"
         return ExecutorError(
@@ -125,7 +127,7 @@ class Server:
         )
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         with open(self._folder / ".lock", "a", opener=_private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,7 +164,7 @@ class Server:
             if file.suffix not in _SUFFIXES or file.name.startswith("."):
                 continue
             try:
-                if not self._mine(file):
+                if not self._is_owned(file):
                     continue
                 status = file.stat()
                 seen[file] = (status.st_size, status.st_mtime_ns)
@@ -179,7 +181,7 @@ class Server:
         self._sizes = seen
         return claimed
 
-    def _mine(self, file: Path) -> bool:
+    def _is_owned(self, file: Path) -> bool:
         """Return whether nobody else can have written a file; warn once of any other."""
         if is_private(file):
             return True
@@ -312,15 +314,15 @@ class Runs:
                 continue
             del self._running[file]
             stands = _run_state(self._state, file.stem)
-            why = _why_of(file.with_suffix(".log"), controller.log_from) if code else ""
+            why = _failure_line(file.with_suffix(".log"), controller.log_from) if code else ""
             if code >= 0 and _is_over(stands, code):
                 found.append(_Ended(file, code, why))
                 del self._backoffs[file]
             else:
-                self._left(file, controller, code, why)
+                self._schedule_restart(file, controller, code, why)
         return found
 
-    def _left(self, file: Path, controller: _Controller, code: int, why: str) -> None:
+    def _schedule_restart(self, file: Path, controller: _Controller, code: int, why: str) -> None:
         """Take it that a controller has ended before its run was over."""
         if self._stopping or code in _STOPPED:  # by us, or by who stopped the run
             self.gave_up = f"{file.name}: it was stopped"
@@ -352,7 +354,7 @@ class _Controller(NamedTuple):
     log_from: int
 
 
-def _why_of(log: Path, begin: int = 0) -> str:
+def _failure_line(log: Path, begin: int = 0) -> str:
     """The line of a run's output, from this byte on, that says most of why it failed."""
     with log.open("rb") as file:
         file.seek(begin)

@@ -17,13 +17,14 @@ from ensemble_core import EnsembleError, Run
 from ensemble_core.cli.toolkit import ExecutorChoice, Registry, build_executor, print_warning
 from ensemble_jobspec.workload import Group, Request, Task, Vertex, Workload
 
-__all__ = ["asks_for_much", "gauges_of"]
+__all__ = ["needs_gauges", "read_gauges"]
 
 
-def asks_for_much(workload: Workload) -> bool:
+def needs_gauges(workload: Workload) -> bool:
     """True if a task or group asks for one of several resources, or for more than a core."""
     return any(
-        len(each.alternatives) > 1 or _much(each.alternatives[0]) for each in _requests(workload)
+        len(each.alternatives) > 1 or _is_demanding(each.alternatives[0])
+        for each in _requests(workload)
     )
 
 
@@ -32,11 +33,11 @@ def _requests(workload: Workload) -> list[Request]:
     return [each.request for each in members if each.request is not None]
 
 
-def _much(vertex: Vertex) -> bool:
-    return vertex.count > 1 or vertex.type == "gpu" or any(map(_much, vertex.within))
+def _is_demanding(vertex: Vertex) -> bool:
+    return vertex.count > 1 or vertex.type == "gpu" or any(map(_is_demanding, vertex.within))
 
 
-def gauges_of(
+def read_gauges(
     registry: Registry, choice: ExecutorChoice, workload: Workload
 ) -> Mapping[str, float] | None:
     """The executor's gauges; ``None`` where it does not tell, which is warned of where one of

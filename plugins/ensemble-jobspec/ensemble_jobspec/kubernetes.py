@@ -14,7 +14,7 @@ from typing import Any
 
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.plan import Unit
-from ensemble_jobspec.scripts import unwritten
+from ensemble_jobspec.scripts import unescape
 
 __all__ = ["as_documents", "manifests"]
 
@@ -23,7 +23,7 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 _STAGE = "/stage"
 
 
-def _dns(text: str) -> str:
+def _dns_name(text: str) -> str:
     """A name as Kubernetes takes it; one that had to be changed keeps its own by a digest."""
     name = _OTHER.sub("-", text.lower()).strip("-")
     if name == text and len(name) <= 52:
@@ -56,7 +56,7 @@ def _config_map(unit: Unit) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": _dns(f"{unit.task.name}-files")},
+        "metadata": {"name": _dns_name(f"{unit.task.name}-files")},
         "data": {name.replace("/", "."): contents[name] for name in names},
     }
 
@@ -65,24 +65,27 @@ def _job(
     unit: Unit, job: Mapping[str, Any], converted: Converted, image: str, files: bool
 ) -> dict[str, Any]:
     shape = converted.shapes[unit.name]
-    metadata: dict[str, Any] = {"name": _dns(unit.name), "labels": {"app": _dns(converted.name)}}
+    metadata: dict[str, Any] = {
+        "name": _dns_name(unit.name),
+        "labels": {"app": _dns_name(converted.name)},
+    }
     if unit.after:
-        metadata["annotations"] = {_AFTER: ",".join(map(_dns, unit.after))}
+        metadata["annotations"] = {_AFTER: ",".join(map(_dns_name, unit.after))}
     container: dict[str, Any] = {
         "name": "task",
         "image": image,
-        "command": [_kept(unwritten(word)) for word in job["command"]],
+        "command": [_escape_variables(unescape(word)) for word in job["command"]],
     }
     if job.get("environment"):
         container["env"] = [
-            {"name": key, "value": _kept(unwritten(value))}
+            {"name": key, "value": _escape_variables(unescape(value))}
             for key, value in job["environment"].items()
         ]
     if files:
         container["workingDir"] = _STAGE
         container["volumeMounts"] = [{"name": "stage", "mountPath": _STAGE}]
     elif job.get("workdir"):
-        container["workingDir"] = unwritten(job["workdir"])
+        container["workingDir"] = unescape(job["workdir"])
     site = converted.selectors.get(unit.name, {})
     limits = {"cpu": str(shape.cores)}
     if shape.gpus:
@@ -92,7 +95,7 @@ def _job(
     container["resources"] = {"limits": limits, "requests": dict(limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container], **site}
     if files and unit.task is not None:
-        config = {"name": _dns(f"{unit.task.name}-files"), "defaultMode": 0o755}
+        config = {"name": _dns_name(f"{unit.task.name}-files"), "defaultMode": 0o755}
         pod["volumes"] = [{"name": "stage", "configMap": config}]
     spec: dict[str, Any] = {"backoffLimit": 0, "template": {"spec": pod}}
     many = unit.count * shape.tasks
@@ -133,7 +136,7 @@ def _mini_cluster(
     }
 
 
-def _kept(text: str) -> str:
+def _escape_variables(text: str) -> str:
     """A text that Kubernetes leaves as it is: ``$(NAME)`` would be filled in."""
     return text.replace("$(", "$$(")
 

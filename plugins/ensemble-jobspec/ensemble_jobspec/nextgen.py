@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_jobspec.plan import plan
-from ensemble_jobspec.resource_shapes import shape_of
+from ensemble_jobspec.resource_shapes import compute_shape
 from ensemble_jobspec.workload import Attributes, Group, Request, Script, Task, Vertex, Workload
 
 __all__ = ["as_nextgen"]
@@ -126,7 +126,7 @@ def _jobs_before(units: Mapping[str, Any], name: str) -> list[str]:
 
 def _slots(vertex: Vertex, request: Request) -> dict[str, Any]:
     """Resources with as many slots as there are tasks: this form does not count tasks in a slot."""
-    shape = shape_of(vertex, request.per_slot, request.total)
+    shape = compute_shape(vertex, request.per_slot, request.total)
     inner: list[dict[str, Any]] = [{"type": "core", "count": shape.cores}]
     if shape.gpus:
         inner.append({"type": "gpu", "count": shape.gpus})

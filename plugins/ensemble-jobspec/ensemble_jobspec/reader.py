@@ -21,7 +21,7 @@ from ensemble_jobspec.form_nextgen import read_nextgen
 from ensemble_jobspec.form_transform import read_transform
 from ensemble_jobspec.workload import Form, Workload
 
-__all__ = ["form_of", "read", "read_jobspec"]
+__all__ = ["detect_form", "read", "read_jobspec"]
 
 _READERS: Mapping[str, Callable[[Faults, str], Workload]] = {
     "flux": read_flux,
@@ -47,7 +47,7 @@ def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
     """The workload of a text, with the file's name for messages. Raises as :func:`read` does."""
     document = read_document(text, file)
     faults = Faults(document)
-    found: str = form or form_of(faults)
+    found: str = form or detect_form(faults)
     if found not in get_args(Form):
         raise UsageError(
             f"there is no form {found!r}",
@@ -63,29 +63,29 @@ def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
     return replace(workload, file=file, warnings=tuple(faults.warnings))
 
 
-def form_of(faults: Faults) -> Form:
+def detect_form(faults: Faults) -> Form:
     """The form of a document, told by its shape: all of them have ``version: 1``.
 
     Raises :class:`~ensemble_core.FileErrors` where it could be none, or two of them.
     """
     data = faults.document.data
     if not isinstance(data, dict):
-        raise _untold(faults, "a jobspec is a mapping")
+        raise _unknown_form(faults, "a jobspec is a mapping")
     if "task" in data and "tasks" not in data and "groups" not in data:
         return "transform"
     tasks = data.get("tasks")
     slotted = _any_slot(tasks)
     listed = isinstance(data.get("resources"), list)
     if "task" in data:
-        raise _untold(faults, "it has 'task' (jobspec 0.0) beside 'tasks' or 'groups' (0.1)")
+        raise _unknown_form(faults, "it has 'task' (jobspec 0.0) beside 'tasks' or 'groups' (0.1)")
     if listed and ("groups" in data or (tasks and not slotted)):
-        raise _untold(
+        raise _unknown_form(
             faults, "its 'resources' are a list, as in Flux's form, and its tasks name no slot"
         )
     if listed and tasks:
         return "flux"
     if slotted and isinstance(data.get("resources"), dict):
-        raise _untold(
+        raise _unknown_form(
             faults, "its tasks name a slot, as in Flux's form, and its 'resources' are a mapping"
         )
     if tasks is not None or "groups" in data or isinstance(data.get("resources"), dict):
@@ -95,14 +95,14 @@ def form_of(faults: Faults) -> Form:
         if hint is not None and hint.startswith("did"):
             faults.report((key,), f"unknown key {key!r}", hint=hint, code="unknown-key", key=True)
             raise FileErrors(faults.errors)
-    raise _untold(faults, "it has neither 'tasks' nor 'task' nor 'groups'")
+    raise _unknown_form(faults, "it has neither 'tasks' nor 'task' nor 'groups'")
 
 
 def _any_slot(tasks: Any) -> bool:
     return isinstance(tasks, list) and any(isinstance(t, dict) and "slot" in t for t in tasks)
 
 
-def _untold(faults: Faults, why: str) -> FileErrors:
+def _unknown_form(faults: Faults, why: str) -> FileErrors:
     return FileErrors(
         [
             UsageError(

@@ -13,7 +13,7 @@ from typing import Literal
 from ensemble_core import UsageError
 from ensemble_jobspec.workload import Request, Vertex
 
-__all__ = ["Copies", "Shape", "chosen", "gauges_of_shape", "shape_of"]
+__all__ = ["Copies", "Shape", "choose_shape", "compute_shape", "shape_gauges"]
 
 Copies = Literal["slots", "cores"]
 
@@ -76,7 +76,7 @@ def _fault(vertex: Vertex, what: str) -> UsageError:
     )
 
 
-def shape_of(
+def compute_shape(
     vertex: Vertex, per_slot: int = 1, total: int | None = None, copies: Copies = "slots"
 ) -> Shape:
     """The shape of a job with these resources.
@@ -127,7 +127,7 @@ def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> 
     )
 
 
-def chosen(
+def choose_shape(
     request: Request | None,
     copies: Copies,
     gauges: Mapping[str, float] | None,
@@ -146,7 +146,7 @@ def chosen(
         return Shape(), ()
     lacking = []
     for number, vertex in enumerate(request.alternatives):
-        shape = shape_of(vertex, request.per_slot, request.total, copies)
+        shape = compute_shape(vertex, request.per_slot, request.total, copies)
         wanted = {
             "nodes.up": shape.nodes,
             "cores.up": shape.tasks * shape.cores,
@@ -163,7 +163,7 @@ def chosen(
         lacking.append(f"{name}: {', '.join(short)}")
     if not firm:
         first = request.alternatives[0]
-        shape = shape_of(first, request.per_slot, request.total, copies)
+        shape = compute_shape(first, request.per_slot, request.total, copies)
         note = f"{request.where}: more than is up in {holder} now ({'; '.join(lacking)}): it is "
         note += "submitted all the same, and waits for nodes that come back"
         return replace(shape, notes=(*shape.notes, note)), _required(first)
@@ -177,7 +177,7 @@ def chosen(
     )
 
 
-def gauges_of_shape(shape: Shape) -> Mapping[str, float]:
+def shape_gauges(shape: Shape) -> Mapping[str, float]:
     """The gauges of an allocation of this shape. Of nodes that are had whole nobody knows here how
     many cores they have."""
     nodes = {"nodes.up": float(shape.tasks if shape.anywhere else shape.nodes)}

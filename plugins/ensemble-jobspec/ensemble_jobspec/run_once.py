@@ -87,16 +87,16 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
 def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
     """Wait until what an earlier controller began is over. Raises as :func:`run_once` does."""
     deadline = None if duration is None else time.monotonic() + duration
-    while _is_under_way(record, held):
+    while _is_running(record, held):
         if deadline is not None and time.monotonic() > deadline:
-            keeper = _keeper(record)
+            keeper = _shell_pid(record)
             if keeper is not None:
                 _kill(keeper)
             raise TimeoutError
         time.sleep(_LOOK)
 
 
-def _is_under_way(record: Path, held: TextIO) -> bool:
+def _is_running(record: Path, held: TextIO) -> bool:
     if _code(record) is not None:  # what it left in the background has the lock as well
         return False
     try:
@@ -104,7 +104,7 @@ def _is_under_way(record: Path, held: TextIO) -> bool:
     except BlockingIOError:
         return True
     except OSError:  # this file system has no locks
-        return _keeper(record) is not None
+        return _shell_pid(record) is not None
     return False
 
 
@@ -115,7 +115,7 @@ def _code(record: Path) -> int | None:
         return None
 
 
-def _keeper(record: Path) -> int | None:
+def _shell_pid(record: Path) -> int | None:
     """The process id of the shell that has this record among its words; ``None`` where it is gone:
     its id may be another's by now."""
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ensemble_jobspec.workload import Script
 
-__all__ = ["literal", "script_words", "unwritten"]
+__all__ = ["escape", "script_words", "unescape"]
 
 #: How interpreters take a program as an argument.
 _TAKES = (
@@ -35,11 +35,11 @@ _PLACEHOLDER = re.compile(
 _FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "attempt"})
 
 
-def literal(text: str, parameters: Iterable[str] = ()) -> str:
+def escape(text: str, parameters: Iterable[str] = ()) -> str:
     """A text of a jobspec as an ensemble file has it: its braces are no placeholders, but for those
     of ``parameters``.
 
-    >>> literal("echo {index} ${HOME} {T}", ["T"])
+    >>> escape("echo {index} ${HOME} {T}", ["T"])
     'echo {{index}} ${HOME} {T}'
     """
     if "{" not in text:
@@ -82,10 +82,10 @@ def script_words(script: Script) -> tuple[str, ...]:
     return ("sh", "-c", _CARRY, script.name, *parts)
 
 
-def unwritten(text: str) -> str:
+def unescape(text: str) -> str:
     """A text of an ensemble file as a job of no sweep has it: doubled braces single again.
 
-    >>> unwritten(literal("echo {index} {{x}}"))
+    >>> unescape(escape("echo {index} {{x}}"))
     'echo {index} {{x}}'
     """
     if "{" not in text:

@@ -13,14 +13,14 @@ from typing import Any
 from ensemble_core import Job, shell_line
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.plan import Unit
-from ensemble_jobspec.scripts import unwritten
+from ensemble_jobspec.scripts import unescape
 
 __all__ = ["flux_script", "script"]
 
 _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
-def _filled(text: str) -> str:
+def _shell_path(text: str) -> str:
     """A folder as a shell finds it: the run is this process."""
     quoted = shlex.quote(text)
     return (
@@ -30,7 +30,7 @@ def _filled(text: str) -> str:
     )
 
 
-def _in_order(units: Sequence[Unit]) -> list[Unit]:
+def _sorted_units(units: Sequence[Unit]) -> list[Unit]:
     from graphlib import TopologicalSorter
 
     named = {unit.name: unit for unit in units}
@@ -50,7 +50,7 @@ def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
     return {}
 
 
-def _beside(converted: Converted, unit: Unit) -> list[str]:
+def _local_lines(converted: Converted, unit: Unit) -> list[str]:
     """Lines that do what a unit does beside the controller."""
     action = _action(converted, unit)
     if not action:
@@ -60,9 +60,9 @@ def _beside(converted: Converted, unit: Unit) -> list[str]:
         changes = [f"{key}={value}" for key, value in action.get("environment", {}).items()]
         words = f"{shlex.join(['env', *changes])} {words}" if changes else words
         folder = action.get("workdir")
-        line = f"( cd {_filled(folder)} && {words} )" if folder else words
+        line = f"( cd {_shell_path(folder)} && {words} )" if folder else words
         return [line] * action.get("count", 1)
-    folder = _filled(action["folder"])
+    folder = _shell_path(action["folder"])
     lines = [f"mkdir -p {folder}"]
     for file in action["files"]:
         target = f"{folder}/{shlex.quote(file['name'])}"
@@ -81,8 +81,8 @@ def _job(job: Mapping[str, Any]) -> Job:
         id=job["name"],
         group=job["name"],
         index=0,
-        command=tuple(unwritten(word) for word in job["command"]),
-        environment={key: unwritten(value) for key, value in job.get("environment", {}).items()},
+        command=tuple(unescape(word) for word in job["command"]),
+        environment={key: unescape(value) for key, value in job.get("environment", {}).items()},
         nodes=job.get("nodes", 1),
         tasks=job.get("tasks", job.get("nodes", 1)),
         cores_per_task=job.get("cores_per_task", 1),
@@ -97,10 +97,10 @@ def flux_script(converted: Converted) -> str:
     ids: dict[str, list[str]] = {}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
     every: list[str] = []
-    for number, unit in enumerate(_in_order(converted.units)):
+    for number, unit in enumerate(_sorted_units(converted.units)):
         after = [name for wait in unit.after for name in ids[wait]]
         if unit.name not in jobs:
-            beside = _beside(converted, unit)
+            beside = _local_lines(converted, unit)
             if beside and after:
                 lines.append(f"flux job status {' '.join(after)}")
             lines += beside
@@ -119,7 +119,7 @@ def flux_script(converted: Converted) -> str:
         line = shlex.join(words)
         workdir = jobs[unit.name].get("workdir")
         if workdir:
-            line += f" --cwd={_filled(workdir)}"
+            line += f" --cwd={_shell_path(workdir)}"
         # Flux fills in mustaches such as {{tmpdir}}: there is no way to write one that stands.
         command = shlex.join(job.command)
         depends = "".join(f" --dependency=afterok:{name}" for name in after)
@@ -138,15 +138,15 @@ def script(converted: Converted) -> str:
     """A script that runs every task on this machine, in an order that heeds the dependencies."""
     jobs = {job["name"]: job for job in converted.jobs}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
-    for unit in _in_order(converted.units):
+    for unit in _sorted_units(converted.units):
         if unit.name not in jobs:
-            lines += _beside(converted, unit)
+            lines += _local_lines(converted, unit)
             continue
         job = _job(jobs[unit.name])
         line = shell_line(job)
         workdir = jobs[unit.name].get("workdir")
         if workdir:
-            line = f"mkdir -p {_filled(workdir)} && cd {_filled(workdir)} && {line}"
+            line = f"mkdir -p {_shell_path(workdir)} && cd {_shell_path(workdir)} && {line}"
         times = unit.count * job.tasks
         lines += [f"# {unit.name}", *([f"( {line} )"] * times)]
     return "\n".join(lines) + "\n"

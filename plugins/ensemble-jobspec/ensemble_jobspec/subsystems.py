@@ -15,10 +15,10 @@ from ensemble_core import Location, UsageError
 from ensemble_core.cli.toolkit import read_file
 from ensemble_jobspec.workload import Group, Task, Workload
 
-__all__ = ["satisfied"]
+__all__ = ["check_requirements"]
 
 
-def satisfied(
+def check_requirements(
     workload: Workload, folder: Path, *, require_all: bool = False
 ) -> tuple[bool, dict[str, str]]:
     """The result of all requirements: true if all are met, and of each how.
@@ -30,19 +30,21 @@ def satisfied(
     met: dict[str, bool] = {}
     told: dict[str, str] = {}
     for name, wanted in workload.requires.items():
-        missing = [each for each in wanted if not _met(each, name, graphs)]
+        missing = [each for each in wanted if not _is_met(each, name, graphs)]
         met[name] = not missing
         told[name] = (
-            "met" if not missing else "; ".join(_absent(each, name, graphs) for each in missing)
+            "met"
+            if not missing
+            else "; ".join(_describe_missing(each, name, graphs) for each in missing)
         )
     members: list[Task | Group] = [*workload.every_task(), *workload.every_group()]
     asked = [each.requires for each in members if each.requires]
     if require_all or not asked:
         return all(met.values()), told
-    return all(_holds(text, met) for text in asked), told
+    return all(_evaluate(text, met) for text in asked), told
 
 
-def _holds(text: str, met: Mapping[str, bool]) -> bool:
+def _evaluate(text: str, met: Mapping[str, bool]) -> bool:
     """True if the expression holds; ``&`` binds more tightly than ``|``."""
     return any(
         all(met.get(name.strip(), False) for name in alternative.split("&"))
@@ -86,14 +88,14 @@ def _nodes(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _met(
+def _is_met(
     wanted: Mapping[str, Any], name: str, graphs: Mapping[str, list[Mapping[str, Any]]]
 ) -> bool:
     nodes = graphs.get(str(wanted.get("name", name)), [])
-    return any(_fits(wanted, node) for node in nodes)
+    return any(_matches(wanted, node) for node in nodes)
 
 
-def _fits(wanted: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+def _matches(wanted: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     for key, value in (("field", "match"), ("attribute", "value")):
         if key in wanted:
             if wanted[key] not in node:
@@ -107,7 +109,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _absent(
+def _describe_missing(
     wanted: Mapping[str, Any], name: str, graphs: Mapping[str, list[Mapping[str, Any]]]
 ) -> str:
     subsystem = str(wanted.get("name", name))

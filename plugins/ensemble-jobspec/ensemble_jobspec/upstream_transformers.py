@@ -10,7 +10,7 @@ import importlib.util
 import subprocess
 import sys
 
-__all__ = ["is_there", "run_upstream"]
+__all__ = ["is_installed", "run_upstream"]
 
 _CODE = """\
 import importlib, sys
@@ -24,7 +24,7 @@ def package(name: str) -> str:
     return f"jobspec_{name.replace('-', '_')}"
 
 
-def is_there(name: str) -> bool:
+def is_installed(name: str) -> bool:
     """True if such a package is installed; it is not imported for that."""
     found = package(name)
     return found.isidentifier() and importlib.util.find_spec(found) is not None

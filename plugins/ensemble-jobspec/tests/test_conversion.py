@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
 from ensemble_jobspec.nextgen import as_nextgen
-from ensemble_jobspec.resource_shapes import Shape, chosen, shape_of
-from ensemble_jobspec.scripts import literal, script_words, unwritten
+from ensemble_jobspec.resource_shapes import Shape, choose_shape, compute_shape
+from ensemble_jobspec.scripts import escape, script_words, unescape
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
 from ensemble_jobspec.writer import as_yaml
 from ensemble_testing import Story
@@ -57,7 +57,7 @@ def shape(text: str, **more: object) -> Shape:
         f"version: 1\nresources: {{a: {text}}}\ntasks: [{{command: x, resources: a}}]\n"
     ).tasks
     assert task.request is not None
-    return shape_of(task.request.alternatives[0], **more)  # type: ignore[arg-type]
+    return compute_shape(task.request.alternatives[0], **more)  # type: ignore[arg-type]
 
 
 def test_a_slot_is_where_one_task_runs_and_what_is_in_it_is_its_own() -> None:
@@ -157,21 +157,21 @@ def cores_in(vertex: Vertex) -> int:
 @given(_TREES)
 @settings(deadline=None)
 def test_whatever_the_tree_its_cores_are_those_of_the_job(tree: Vertex) -> None:
-    found = shape_of(tree)
+    found = compute_shape(tree)
     if cores_in(tree):
         assert found.tasks * found.cores == cores_in(tree)
-        copied = shape_of(tree, copies="cores")
+        copied = compute_shape(tree, copies="cores")
         assert copied.tasks * copied.cores == cores_in(tree)
 
 
 def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> None:
     big, small = Vertex("node", 8), Vertex("node", 1)
     request = Request((big, small), ("big", "small"))
-    assert chosen(request, "slots", {"nodes.up": 4})[0].nodes == 1
-    assert chosen(request, "slots", {"nodes.up": 8})[0].nodes == 8
-    assert chosen(request, "slots", None)[0].nodes == 8
+    assert choose_shape(request, "slots", {"nodes.up": 4})[0].nodes == 1
+    assert choose_shape(request, "slots", {"nodes.up": 8})[0].nodes == 8
+    assert choose_shape(request, "slots", None)[0].nodes == 8
     with pytest.raises(UsageError) as raised:
-        chosen(request, "slots", {"nodes.up": 0})
+        choose_shape(request, "slots", {"nodes.up": 0})
     assert raised.value.code == "cannot-hold"
     assert "big: nodes.up is 0, it needs 8" in str(raised.value.cause)
 
@@ -362,9 +362,9 @@ def test_a_task_begins_once_all_of_many_dependencies_are_done(
 @given(st.text(st.sampled_from("{}ab$: 3run"), max_size=12) | st.sampled_from(NASTY))
 @settings(deadline=None)
 def test_braces_of_a_jobspec_are_no_placeholders(text: str) -> None:
-    group = JobGroup(name="g", command=(literal(text),), run="R", here="/h", cwd="/c")
+    group = JobGroup(name="g", command=(escape(text),), run="R", here="/h", cwd="/c")
     assert next(group.jobs(0)).command == (text,)
-    assert unwritten(literal(text)) == text
+    assert unescape(escape(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def _plain(workload: Workload) -> object:
     return [
         (t.name, t.command, t.script and t.script.text, t.replicas, [n.text for n in t.depends_on],
          t.local, t.attributes.duration, dict(t.attributes.environment), t.attributes.cwd,
-         shape_of(t.request.alternatives[0], t.request.per_slot, t.request.total).tasks if t.request else 1)
+         compute_shape(t.request.alternatives[0], t.request.per_slot, t.request.total).tasks if t.request else 1)
         for t in workload.every_task()
     ]  # fmt: skip
 

@@ -30,7 +30,7 @@ tasks:
 - {{name: Plain_1, command: [echo, $(HOME), "{{index}}"]}}
 - {{name: many, command: "#!/bin/sh\\necho $1\\n", replicas: 4, resources: slots, depends_on: [Plain_1],
    attributes: {{duration: 1.5, cwd: /tmp, environment: {{A: 1, B: "$(x)"}}}}}}
-- {{name: chosen, command: x, resources: arm}}
+- {{name: choose_shape, command: x, resources: arm}}
 - {{name: wide, command: x, resources: nodes, attributes: {{duration: 90, cwd: /tmp, environment: {{A: b}}}}}}
 groups:
 - {{name: batch, resources: nodes, tasks: [{{command: x}}]}}
