@@ -35,6 +35,8 @@ def results(
         if table is None:
             with closing(kept.jobs()) as history:
                 write_table(history.names, history.batches, form, output, TIMES, history.kinds)
+            if form is None and output is None:
+                _mention_tables(kept, run)
             return
         engine = kept.recover(compare=False).engine
         tables = engine.state.ensemble.tables
@@ -55,3 +57,12 @@ def results(
         percent = tables[table].percent
         if percent is not None and not rows:
             print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")
+
+
+def _mention_tables(kept: KeptRun, run: str) -> None:
+    """Say on stderr which tables the run has besides the one of its jobs."""
+    ensemble = kept.loading(kept.journal.texts()[-1])
+    tables = [*ensemble.tables, *ensemble.generators]
+    if tables:
+        hint = f"ensemble results {run} TABLE"
+        click.echo(f"other tables: {', '.join(tables)} (show one with: {hint})", err=True)

@@ -1,7 +1,4 @@
-"""Flux for Ensemble: the executor ``flux``.
-
-Loaded by the entry point ``flux``; nothing of Flux is imported before a run begins.
-"""
+"""The executor plugin ``flux``. Flux itself is imported only when a run starts."""
 
 from __future__ import annotations
 
@@ -32,20 +29,20 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
 
     from ensemble_flux.jobspec import Jobspecs
 
-    # Its environment is this process's, which is nobody's business here.
+    # Omit this process's environment, which may contain secrets.
     own = Jobspecs("RUN", {}, ".", queue=options.get("queue"), bank=options.get("bank"))
     return Rendered(json.dumps(json.loads(own.write(job)), indent=2), "application/json")
 
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``flux``."""
+    """Return the executor ``flux``."""
     from ensemble_flux.options import JOB_OPTIONS, OPTIONS
 
     return [
         ExecutorPlugin(
             name="flux",
-            summary="Runs jobs in the Flux instance around it",
+            summary="Runs jobs in the surrounding Flux instance",
             build=_build,
             capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
             options=OPTIONS,

@@ -1,9 +1,8 @@
-"""Discovery of Flux's Python bindings, and the errors for bindings that cannot be used.
+"""Finds Flux's Python bindings, and explains unusable ones.
 
-Each installation of Flux has bindings of its own version, for the Python that it was built with and
-usually for any other; ``flux env`` says where. They are taken where ``import flux`` finds none, so
-that a virtual environment needs nothing but this package. Nothing here is imported before an
-executor is opened: ``import flux`` takes a tenth of a second.
+Each installation of Flux has its own bindings, built for one Python but usually usable with others;
+``flux env`` says where. They are used if ``import flux`` fails, so a virtual environment needs only
+this package. Imported when an executor opens: ``import flux`` takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from ensemble_core import ExecutorError
 
 __all__ = ["OLDEST", "bindings", "connect", "release", "site_folders", "version"]
 
-#: The oldest release that has everything that is used here.
+#: Oldest supported release.
 OLDEST = (0, 66)
-#: What an import error says that finds no library of Flux's.
+#: Import error if a library of Flux is missing.
 _MISSING = re.compile(r"(libflux-[a-z]+\.so\.\d+): cannot open shared object file")
 
 
 def release(text: str) -> tuple[int, ...]:
-    """The numbers of a version, for comparing.
+    """Return the numbers of a version, for comparison.
 
     >>> release("0.88.0-59-g4a5e79f56")
     (0, 88, 0)
@@ -41,7 +40,7 @@ def release(text: str) -> tuple[int, ...]:
 
 
 def site_folders() -> list[str]:
-    """Where the installation of Flux whose ``flux`` is on the PATH keeps its bindings."""
+    """Return the folders of the bindings that belong to the ``flux`` on the PATH."""
     command = shutil.which("flux")
     if command is None:
         return []
@@ -60,7 +59,7 @@ def site_folders() -> list[str]:
 
 
 def _library(name: str) -> str | None:
-    """A library of the ``flux`` on the PATH, for bindings that do not know where it is."""
+    """Return a library of the ``flux`` on the PATH, for bindings that cannot find it."""
     command = shutil.which("flux")
     if command is None:
         return None
@@ -74,7 +73,7 @@ def _library(name: str) -> str | None:
 
 
 def bindings() -> Any:
-    """The package ``flux``, imported. Raises :class:`ExecutorError` that says what to do."""
+    """Return the imported package ``flux``. Raises :class:`ExecutorError` with a hint."""
     if "flux" in sys.modules:
         return _imported()
     if importlib.util.find_spec("flux") is None:
@@ -83,11 +82,11 @@ def bindings() -> Any:
             found = shutil.which("flux")
             raise ExecutorError(
                 "Flux's Python bindings were not found",
-                cause=f"{found} names none" if found else "there is no 'flux' on the PATH",
+                cause=f"{found} names none" if found else "'flux' is not on the PATH",
                 hint="load the module that provides Flux, or 'pip install flux-python'",
                 code="no-bindings",
             )
-        # Last, so that nothing else that the site keeps there comes before this environment's own.
+        # Last, so that the site's other packages do not hide this environment's.
         sys.path.extend(folders)
         importlib.invalidate_caches()
     return _imported()
@@ -99,7 +98,7 @@ def _imported() -> Any:
         try:
             return _import()
         except ImportError as error:
-            # Bindings from PyPI look for Flux's libraries on the system's path only.
+            # Bindings from PyPI search Flux's libraries on the system's path only.
             missing = _MISSING.search(str(error))
             if missing is None or missing[1] in loaded or not _load(missing[1]):
                 raise ExecutorError(
@@ -112,7 +111,7 @@ def _imported() -> Any:
 
 
 def _load(name: str) -> bool:
-    """Load a library of the ``flux`` on the PATH; whether that could be done."""
+    """Load a library of the ``flux`` on the PATH. Return whether that worked."""
     library = _library(name)
     if library is None:
         return False
@@ -141,15 +140,16 @@ def _import_hint(message: str) -> str:
         )
     if "undefined symbol" in message:
         return (
-            "the bindings are newer than the installed Flux: uninstall flux-python, so that Flux's "
-            "own are used, or install the version of 'flux version'"
+            "the bindings are newer than the installed Flux: uninstall flux-python to use Flux's "
+            "own bindings, or install the version that 'flux version' prints"
         )
-    return "they must fit the installed Flux: 'flux version' and 'pip show flux-python' tell"
+    return "use bindings of Flux's version: compare 'flux version' and 'pip show flux-python'"
 
 
 def connect(flux: Any, uri: str | None) -> Any:
-    """A handle of the instance with this address, or of the one around; anew where a signal, which
-    any thread may get, cuts the connecting off."""
+    """Return a handle of the instance at this address, or of the surrounding one. Retries if a
+    signal, which any thread may receive, interrupts the connection.
+    """
     while True:
         try:
             return flux.Flux(uri) if uri else flux.Flux()
@@ -158,6 +158,6 @@ def connect(flux: Any, uri: str | None) -> Any:
 
 
 def version(flux: Any) -> str:
-    """The version of the library that the bindings use."""
+    """Return the version of the bindings' library."""
     core = importlib.import_module("_flux._core")
     return str(core.ffi.string(core.lib.flux_core_version_string()).decode())

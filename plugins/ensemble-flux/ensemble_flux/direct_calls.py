@@ -1,8 +1,8 @@
 """Direct calls of Flux's C library, for the few that each message needs.
 
-The bindings check and convert every argument of every call, at the cost of several times the work
-itself; at a thousand jobs a second, that is the difference between keeping up and falling behind.
-Everything else goes through the bindings. For one thread; used by the reactor.
+The bindings check and convert every argument, which costs several times the call itself. At a
+thousand jobs a second, the executor would fall behind. Everything else uses the bindings. For the
+reactor's thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DirectCalls"]
 
 
 class DirectCalls:
-    """Calls of the C library on futures and reactors of the bindings."""
+    """Calls of the C library on the bindings' futures and reactors."""
 
     def __init__(self) -> None:
         core = import_module("_flux._core")
@@ -25,24 +25,26 @@ class DirectCalls:
         self._id = self._ffi.new("flux_jobid_t [1]")
 
     def text(self, future: Any) -> str | None:
-        """The payload of a response. Raises :class:`OSError` with Flux's own words."""
+        """Return the payload of a response. Raises :class:`OSError` with Flux's message."""
         if self._lib.flux_rpc_get(future.pimpl.handle, self._text) < 0:
             raise self._error(future)
         text = self._text[0]
         return None if text == self._ffi.NULL else self._ffi.string(text).decode()
 
     def reset(self, future: Any) -> None:
-        """Let a stream's future take the next response. Its owner must hold on to it."""
+        """Let a stream's future receive the next response. The owner must keep a reference
+        to it.
+        """
         self._lib.flux_future_reset(future.pimpl.handle)
 
     def jobid(self, future: Any) -> int:
-        """The id of a job that was submitted. Raises :class:`OSError` with Flux's own words."""
+        """Return the id of a submitted job. Raises :class:`OSError` with Flux's message."""
         if self._lib.flux_job_submit_get_id(future.pimpl.handle, self._id) < 0:
             raise self._error(future)
         return int(self._id[0])
 
     def run(self, reactor: Any, flags: int) -> int:
-        """Run a reactor; negative after an error."""
+        """Run a reactor. Returns a negative number after an error."""
         return int(self._lib.flux_reactor_run(reactor, flags))
 
     def _error(self, future: Any) -> OSError:

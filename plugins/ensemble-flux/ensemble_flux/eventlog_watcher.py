@@ -1,6 +1,6 @@
 """Eventlog watcher: follows the eventlog of each job, for guests of a Flux instance.
 
-Used by the loop, in the reactor's thread.
+Used by the loop in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["EventlogWatcher"]
 
-#: Seconds until an eventlog whose stream broke off is asked for again.
+#: Seconds until an interrupted eventlog stream is reopened.
 _AGAIN = 0.5
 
 
 class EventlogWatcher:
     """Follows the eventlogs of a run's jobs, and finds the run's jobs among the user's.
 
-    ``tell`` takes events; ``lost`` the name of a job that the instance no longer knows; ``moved``
-    is called when something may have changed for others too.
+    ``tell`` receives events, ``lost`` the name of a job that the instance no longer knows;
+    ``moved`` is called when free resources may have changed.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EventlogWatcher:
         self._problem = problem
 
     def watch(self, name: str, queue_id: int) -> None:
-        """Follow the eventlog of a job of ours."""
+        """Follow the eventlog of one of the run's jobs."""
         place = 0
 
         def answered(future: Any) -> bool:
@@ -80,7 +80,7 @@ class EventlogWatcher:
             self._reactor.after(_AGAIN, partial(self.watch, name, queue_id))
 
     def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
-        """Look through the user's own jobs for these; ``known`` is told which there are."""
+        """Search the user's jobs for these, and report the found ones to ``known``."""
         met: set[str] = set()
         questions = 1
 
@@ -114,7 +114,7 @@ class EventlogWatcher:
             settle()
 
         def refused(error: OSError) -> None:
-            self._problem(f"the list of this user's jobs could not be had: {words(error)}")
+            self._problem(f"cannot list this user's jobs: {words(error)}")
             settle()
 
         question = {
@@ -127,7 +127,7 @@ class EventlogWatcher:
 
 
 def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The run's tag in a jobspec that was looked up."""
+    """Return the run's tag in a jobspec."""
     try:
         found = json.loads(answer["jobspec"])["attributes"]["user"][TAG]
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The executor ``flux``: runs jobs in the Flux instance that it is started in. See the README."""
+"""The executor ``flux``: runs jobs in the surrounding Flux instance. See the README."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from ensemble_flux.submitter import Order
 
 __all__ = ["FluxExecutor"]
 
-#: Seconds between looks for what Flux stores of a job: it tells of a submit before it has written
-#: that, which takes some milliseconds.
+#: Seconds between lookups of a job's data. Flux reports a submit some milliseconds before it has
+#: written the data.
 _WRITTEN = (0.0, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0)
 
 
 class FluxExecutor(Executor):
-    """Runs jobs in a Flux instance; see the README for what it promises."""
+    """Runs jobs in a Flux instance. The README lists its guarantees."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(
@@ -67,7 +67,7 @@ class FluxExecutor(Executor):
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._loop is not None:
-            raise ExecutorError("the Flux executor is open already", code="already-open")
+            raise ExecutorError("the Flux executor is already open", code="already-open")
         flux = bindings.bindings()
         mine = bindings.version(flux)
         if bindings.release(mine) < bindings.OLDEST:
@@ -105,8 +105,8 @@ class FluxExecutor(Executor):
             hint = "start one with 'flux start', get one with 'flux alloc', or set FLUX_URI"
         else:
             hint = (
-                "is that instance still there? 'flux uptime' tells; an instance of another release "
-                f"than {version} may also refuse"
+                f"check the instance with 'flux uptime'; one of another release than {version} "
+                f"may also refuse"
             )
         return ExecutorError(
             f"no Flux instance answers{f' at {uri}' if uri else ''}",
@@ -129,7 +129,7 @@ class FluxExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """An instance that is itself a job ends with its allocation, and its jobs with it."""
+        """Return the default: in an instance that is itself a job, jobs end with its allocation."""
         return "cancel" if self._loop is not None and self._loop.nested else "keep"
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -148,14 +148,14 @@ class FluxExecutor(Executor):
         except OSError as error:
             what = error.filename or workdir
             return Order(job, failed=f"{what}: {words(error)}")
-        # Observers read these files, and who is told of a failure sees the last line of stderr.
+        # Observers read these files, and failure messages show the last line of stderr.
         extra = {"workdir": workdir}
         for stream in ("stdout", "stderr"):
             if "path" in option[stream]:
                 extra[stream] = option[stream]["path"]
         fetch: str | None = None
         if job.observe and "stdout" not in extra:
-            # Nobody else would bring it where an observer can read it.
+            # Otherwise an observer could not read it.
             fetch = extra["stdout"] = os.path.join(self._output.folder, f"{job.id}.out")
             kept = (fetch,)
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
@@ -179,7 +179,7 @@ class FluxExecutor(Executor):
 
     @property
     def handle(self) -> object:
-        """A Flux handle of the calling thread's own: handles must not be shared by threads."""
+        """Return a Flux handle for the calling thread; threads must not share handles."""
         if self._loop is None:
             return None
         handle = getattr(self._handles, "handle", None)
@@ -197,13 +197,13 @@ class FluxExecutor(Executor):
             question = {"id": record["id"], "keys": [key], "flags": 0}
             for pause in _WRITTEN:
                 time.sleep(pause)
-                with contextlib.suppress(OSError):  # not yet, or Flux knows the job no more
+                with contextlib.suppress(OSError):  # not yet written, or Flux has dropped the job
                     record[key] = json.loads(flux.rpc("job-info.lookup", question).get()[key])
                     break
         return record
 
     def close(self) -> None:
-        """Let the instance go. Jobs in it go on."""
+        """Disconnect from the instance. Its jobs continue."""
         loop, self._loop = self._loop, None
         self._handles = threading.local()
         if loop is not None:
@@ -213,7 +213,7 @@ class FluxExecutor(Executor):
 def _too_old(what: str, version: str) -> ExecutorError:
     oldest = ".".join(map(str, bindings.OLDEST))
     return ExecutorError(
-        f"{what} of version {version}, and {oldest} is the oldest that works here",
+        f"{what} of version {version}; the oldest supported one is {oldest}",
         hint="load a newer Flux",
         code="version-mismatch",
     )

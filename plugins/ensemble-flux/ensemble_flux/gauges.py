@@ -1,8 +1,8 @@
-"""The gauges of a Flux instance, kept up to date by what the instance says of itself.
+"""Gauges of a Flux instance, updated by the instance's messages.
 
-The owner hears of each change: of jobs through the journal, of nodes through the resource journal.
-A guest is told the number of jobs in each state whenever one changes, and asks then what is free.
-Used by the executor's thread.
+The owner receives each change of jobs through the journal, and of nodes through the resource
+journal. A guest receives the number of jobs in each state at every change, and then queries the
+free resources. Used in the executor's thread.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["Gauges"]
 
-#: Seconds that lie at least between two questions of a guest what is free.
+#: Shortest interval between a guest's queries of free resources, in seconds.
 _PAUSE = 0.5
-#: Seconds after which a guest asks also when it has heard nothing: nodes go in silence.
+#: Longest interval, in seconds: nodes can go away without a message.
 _LOOK = 30.0
-#: Seconds until a stream that ended is asked for again.
+#: Seconds until an ended stream is reopened.
 _AGAIN = 1.0
 _STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
 
 
 class Gauges:
-    """Nodes, cores and GPUs, and jobs by state, as metric paths with numbers.
+    """Nodes, cores and GPUs, and jobs by state, as numbers by metric path.
 
-    ``problem`` takes what the user must hear of.
+    ``problem`` receives warnings for the user.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Gauges:
         self._asking: dict[str, bool] = {}
         self._unanswered = 0
         self._past = False
-        #: What the scheduler last said of nodes that are down, and which ranks were offline and
-        #: drained when the nodes were last asked for. For a guest.
+        #: For a guest: the scheduler's last report about nodes that are down, and the ranks that
+        #: were offline or drained at the last query.
         self._down: object = None
         self._lost_before: tuple[set[int], set[int]] | None = None
 
     @property
     def complete(self) -> bool:
-        """True if every question has been answered."""
+        """Return whether every query has been answered."""
         return not self._unanswered
 
     def changed(self) -> dict[str, float]:
-        """The values that have changed since this was last asked."""
+        """Return the values that changed since the last call."""
         values = self._nodes.gauges()
         if not self._watcher:
             values.update(self._journal.gauges())
@@ -74,20 +74,20 @@ class Gauges:
         return changed
 
     def values(self) -> dict[str, float]:
-        """All gauges, as they were told last."""
+        """Return all gauges, as last reported."""
         return dict(self._told)
 
     # -- the owner's ---------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Hear of nodes that come and go."""
+        """Start to receive changes of nodes."""
         self._past = True
         self._reactor.stream("resource.journal", {}, self._take_resources, self._resources_ended)
 
     def _take_resources(self, text: str) -> None:
         entries = json.loads(text).get("events", ())
         if not entries:
-            self._past = False  # so far, these were events of the past
+            self._past = False  # until now, these were past events
             return
         self._ask("resource.status", self._nodes.status)
         if not self._past:
@@ -115,7 +115,7 @@ class Gauges:
         self._reactor.after(_AGAIN, self.follow)
 
     def count_inactive(self) -> None:
-        """Ask how many jobs are over."""
+        """Query the number of finished jobs."""
 
         def answer(counts: dict[str, Any]) -> None:
             self._journal.inactive(counts.get("inactive_jobs", 0))
@@ -125,7 +125,7 @@ class Gauges:
     # -- a guest's -----------------------------------------------------------------------------
 
     def follow_as_guest(self) -> None:
-        """Hear of changes in the queue, as far as a guest may."""
+        """Start to receive changes of the queue, as far as a guest may."""
         self._watcher = True
         self._look_again()
         self._unanswered += 1
@@ -147,26 +147,26 @@ class Gauges:
             answered()
             self._stats = None
             self._problem(
-                f"the numbers of jobs in this Flux instance are not to be had ({words(error)}): "
-                "queue.* counts this run's jobs only"
+                f"cannot read the numbers of jobs in this Flux instance ({words(error)}): queue.* "
+                f"counts only this run's jobs"
             )
 
         self._reactor.stream("job-list.job-stats", {}, taken, ended, cancel="")
 
     def moved(self) -> None:
-        """Something happened that may have changed what is free, and what is up."""
+        """Handle a possible change of what is free or up."""
         if self._watcher:
             self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
 
     def _allocated(self, answer: dict[str, Any]) -> None:
         self._nodes.allocated(answer.get("allocated"))
         down = answer.get("down")
-        if down != self._down:  # nobody tells a guest of nodes that come and go
+        if down != self._down:  # a guest is not notified of changes of nodes
             self._down = down
             self._ask("resource.status", self._take_status)
 
     def _take_status(self, answer: dict[str, Any]) -> None:
-        """Take the nodes as they are, and tell of those that a guest has lost since."""
+        """Update the nodes, and report those that a guest has lost."""
         self._nodes.status(answer)
         offline = parse_idset(answer.get("offline") or "")
         drains = {ranks: drain or {} for ranks, drain in (answer.get("drain") or {}).items()}
@@ -186,11 +186,13 @@ class Gauges:
     # -- questions -----------------------------------------------------------------------------
 
     def read_nodes(self) -> None:
-        """Ask for the nodes."""
+        """Query the nodes."""
         self._ask("resource.status", self._nodes.status)
 
     def _ask(self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0) -> None:
-        """Ask, but once at a time: what comes in meanwhile is one more question at the end."""
+        """Send a query, but only one at a time: further ones are merged into one more query at the
+        end.
+        """
         if topic in self._asking:
             self._asking[topic] = True
             return
@@ -216,6 +218,6 @@ class Gauges:
 
 
 def _where(ranks: str, hosts: str | None) -> str:
-    """How the user knows nodes: by their hosts, and by the ranks that Flux's commands take."""
+    """Return nodes as the user knows them: by host, and by rank for Flux's commands."""
     word = "rank" if ranks.isdigit() else "ranks"
     return f"{hosts} ({word} {ranks})" if hosts else f"{word} {ranks}"

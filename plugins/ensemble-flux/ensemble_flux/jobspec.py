@@ -1,8 +1,8 @@
-"""Jobspecs: makes the jobspec (V1, RFC 25) of a job.
+"""Creates the jobspec (V1, RFC 25) of a job. Pure; used in the executor's thread.
 
-What a job of Flux has beside what the ensemble file says: this process's environment and resource
-limits, as ``flux submit`` passes them on, and under ``attributes.user.ensemble`` the run and the
-job, by which it is known again. Pure; used by the executor's thread.
+In addition to the ensemble file's fields, a jobspec has this process's environment and resource
+limits, as with ``flux submit``, and under ``attributes.user.ensemble`` the run and job, for
+reattaching.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from ensemble_flux.journal import TAG
 
 __all__ = ["JobspecError", "Jobspecs", "limits"]
 
-#: Left by an outer launcher; with these an MPI program would look for a server that is not there.
+#: Variables of an outer launcher; with these, an MPI program would look for a server that does not
+#: exist.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
 
 class JobspecError(Exception):
-    """A job that cannot be written as a jobspec, in words for its user."""
+    """A job that cannot be written as a jobspec; the text is for the user."""
 
 
 def limits() -> dict[str, int]:
-    """This process's soft resource limits, by the names that Flux's job shell takes."""
+    """Return this process's soft resource limits, by the job shell's names."""
     return {
         name[7:].lower(): resource.getrlimit(getattr(resource, name))[0]
         for name in dir(resource)
@@ -40,7 +41,7 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
     for folder in folders:
         inner = target.setdefault(folder, {})
         if not isinstance(inner, dict):
-            raise JobspecError(f"attribute {path!r}: {folder!r} has a value of its own already")
+            raise JobspecError(f"attribute {path!r}: {folder!r} already has a value")
         target = inner
     target[last] = value
 
@@ -48,8 +49,8 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
 class Jobspecs:
     """Writes the jobspecs of one run.
 
-    ``environment`` and ``rlimits`` are those that jobs start from, ``folder`` is where a job runs
-    that names no folder of its own, ``queue`` and ``bank`` are the executor's.
+    ``environment`` and ``rlimits`` are the jobs' defaults, ``folder`` is the default working
+    folder, ``queue`` and ``bank`` are the executor's.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class Jobspecs:
         self._environment["ENSEMBLE_RUN"] = run
 
     def workdir(self, job: Job) -> str:
-        """The folder in which a job runs."""
+        """Return a job's working folder."""
         return os.path.normpath(os.path.join(self._folder, job.workdir or "."))
 
     def write(self, job: Job, output: Mapping[str, Any] | None = None) -> str:
-        """The jobspec of a job, as JSON. ``output`` says where the job shell writes.
+        """Return the jobspec of a job, as JSON. ``output`` says where the job shell writes.
 
         Raises :class:`JobspecError`.
         """
@@ -93,7 +94,7 @@ class Jobspecs:
             shell["output"] = dict(output)
         command = list(job.command)
         if options.get("instance"):
-            # As `flux batch` does it: a broker on each node, the command at the first of them.
+            # As `flux batch` does: a broker on each node, the command on the first.
             command = ["flux", "broker", *command]
             shell |= {"per-resource": {"type": "node"}, "mpi": "none"}
         for name, value in options.get("shell", {}).items():
@@ -121,7 +122,7 @@ class Jobspecs:
             "user": {TAG: {"run": self._run, "job": job.id, "group": job.group}},
         }
         for path, value in options.get("attributes", {}).items():
-            # As with --setattr: a path that names no part of the attributes is one of 'system'.
+            # As with --setattr: a path outside the attributes' parts belongs to 'system'.
             known = path.partition(".")[0] in ("system", "user")
             _set(attributes, path if known else f"system.{path}", value)
         free = bool(options.get("any_nodes"))
@@ -137,7 +138,7 @@ class Jobspecs:
                 {
                     "command": command,
                     "slot": "task",
-                    # An uneven spread leaves slots empty, so there the tasks are counted in all.
+                    # An uneven spread leaves slots empty, so count the tasks in total.
                     "count": {"per_slot": 1} if free or not tasks % job.nodes else {"total": tasks},
                 }
             ],

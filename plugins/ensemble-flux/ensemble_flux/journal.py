@@ -1,14 +1,13 @@
-"""Job event translation: entries of Flux's journal and eventlogs become the events of a run.
+"""Translates entries of Flux's journal and eventlogs into the events of a run.
 
-:class:`Journal` is fed with responses of ``job-manager.events-journal`` (or with the entries of one
-job's eventlog, in the same shape) and gives back events; beside that it knows what the queue looks
-like. It is pure: no clock, no Flux. Used by the executor's thread, and by tests with journals that
-were recorded from real instances.
+:class:`Journal` receives responses of ``job-manager.events-journal``, or entries of a job's
+eventlog in the same form, and returns events. It also tracks the state of the queue. It is pure: no
+clock, no Flux. Used in the executor's thread, and by tests with recorded journals.
 
-Nothing is lost and nothing comes twice when a stream ends and another is opened: a job's eventlog
-only ever grows, so an entry is known that lies within those that were taken and is no newer than
-the newest of them. Neither would do alone: volatile memos are streamed, but are not in the eventlog
-afterwards, and a clock may be set back.
+No event is lost or repeated when a stream is reopened. A job's eventlog only grows, so an entry is
+a repetition if its place is among the entries taken so far and it is no newer than the newest of
+them. Both tests are needed: volatile memos are streamed but not kept in the eventlog, and clocks
+may be set back.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from ensemble_flux.notation import f58
 
 __all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
 
-#: Where a jobspec keeps what says which run and which job of it this is: ``attributes.user.TAG``.
+#: Place of the run's and job's names in a jobspec: ``attributes.user.TAG``.
 TAG = "ensemble"
-#: The id of the response that ends the backlog of a stream (``FLUX_JOBID_ANY``; as the journal has
-#: it, a signed number).
+#: Id of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as a signed number).
 END_OF_BACKLOG = frozenset({-1, 0xFFFFFFFFFFFFFFFF})
 
-#: The state that an event brings a job to (RFC 21).
+#: State of a job after each event (RFC 21).
 _STATES: Mapping[str, JobState] = {
     "submit": JobState.NEW,
     "validate": JobState.DEPEND,
@@ -38,13 +36,13 @@ _STATES: Mapping[str, JobState] = {
     "finish": JobState.CLEANUP,
     "clean": JobState.INACTIVE,
 }
-#: Events that Flux sends to whoever listens and does not write into the job's eventlog.
+#: Events that Flux streams but does not write into the job's eventlog.
 _UNWRITTEN = frozenset({"annotations", "invalidate"})
 _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
 
 
 def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a job of an earlier controller runs and writes, as its ``start`` is to say.
+    """Return the folder and output files of an earlier controller's job, for its ``start``.
 
     >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
     >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
@@ -61,14 +59,16 @@ def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
-    """How many nodes a jobspec asks for; where it counts cores only, how many these would fill."""
+    """Return the number of nodes in a jobspec. If it only has cores, return how many nodes they
+    fill.
+    """
     cores = nodes = 0
 
     def walk(resources: Iterable[Mapping[str, Any]], times: int) -> None:
         nonlocal cores, nodes
         for resource in resources:
             count = resource.get("count", 1)
-            if isinstance(count, Mapping):  # a range: at least so many
+            if isinstance(count, Mapping):  # a range: at least this many
                 count = count.get("min", 1)
             number = times * (count if isinstance(count, int) else 1)
             if resource.get("type") == "node":
@@ -82,7 +82,7 @@ def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
 
 
 def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
-    """The state of a job after an event."""
+    """Return the state of a job after an event."""
     if name == "exception":
         fatal = context.get("severity") == 0 and state < JobState.CLEANUP
         return JobState.CLEANUP if fatal else state
@@ -90,20 +90,20 @@ def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
         return JobState.PRIORITY if state is JobState.SCHED else state
     after = _STATES.get(name, state)
     if name == "priority" and state is not JobState.PRIORITY:
-        return state  # a job that waits already, or runs, got another priority
+        return state  # a waiting or running job got another priority
     return after if after > state or name == "priority" else state
 
 
-#: What Flux says under the type ``exec`` besides why a job was not started.
+#: Notes under the type ``exec`` that do not mean that a job failed to start.
 _EXEC_CAUSES: Mapping[str, Cause] = {
     "node failure on": "node-failure",
     "lost contact": "lost",
-    "exit-timeout": "exit",  # of tasks, one ended long before the others
+    "exit-timeout": "exit",  # one task ended long before the others
 }
 
 
 def _cause(context: Mapping[str, Any]) -> Cause | None:
-    """Why a job ended by this exception, where its type does not tell."""
+    """Return the cause of an exception whose type does not tell."""
     kind, note = context.get("type"), str(context.get("note", ""))
     if kind == "lost-shell":
         return "lost"
@@ -113,7 +113,7 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
 
 
 class _Active:
-    """A job in the queue that is not over: ours where it has a name, a stranger's otherwise."""
+    """An unfinished job in the queue: the run's if it has a name, otherwise foreign."""
 
     __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
 
@@ -121,17 +121,20 @@ class _Active:
         self.name = name
         self.state = JobState.NEW
         self.nodes = 0
-        #: Entries of its eventlog that were taken.
+        #: Number of entries taken from its eventlog.
         self.taken = 0
-        #: The newest of their times.
+        #: Their newest time.
         self.newest = 0.0
-        #: Whether the backlog that is being read has shown it.
+        #: Whether the current backlog has shown it.
         self.present = True
 
 
 class _Ours:
-    """A job that this run waits for. The first ``told`` entries of its eventlog were told, up to
-    the time ``newest``; those up to the time ``since`` need not be."""
+    """A job that this run waits for.
+
+    The first ``told`` entries of its eventlog were reported, up to the time ``newest``; those up to
+    ``since`` need not be.
+    """
 
     __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
 
@@ -147,9 +150,8 @@ class _Ours:
 class Journal:
     """The job events of a Flux instance, as a run's events.
 
-    ``run`` is the run's tag. ``strangers`` says whether events of jobs that are not the run's own
-    are wanted: those from now on, never those of the time before. ``begun`` is that now, in seconds
-    since the epoch: jobs that were over by then are none of this run's business.
+    ``run`` is the run's tag. With ``strangers``, events of foreign jobs are reported, from now on.
+    ``begun`` is that time in seconds since the epoch; jobs that were over by then are ignored.
     """
 
     def __init__(
@@ -163,13 +165,13 @@ class Journal:
         self._active: dict[int, _Active] = {}
         self._states = [0] * len(JobState)
         self._waiting_nodes = 0
-        #: The events of the backlog that is being read; ``None`` between backlogs.
+        #: Events of the current backlog; ``None`` outside of backlogs.
         self._backlog: list[JobEvent] | None = []
-        #: Strangers in it that are over: another backlog, after one that broke off, has them again.
+        #: Finished foreign jobs in it, which the backlog of a reopened stream repeats.
         self._seen: set[int] = set()
-        #: Jobs of ours that the backlog which was read last has shown.
+        #: The run's jobs in the last backlog.
         self.met: set[str] = set()
-        #: Strangers that were over by this time were told, or are none of this run's business.
+        #: Foreign jobs that were over by this time were reported or are ignored.
         self._cut = float("inf")
         self._newest = begun
 
@@ -182,44 +184,44 @@ class Journal:
         extra: Mapping[str, Any] | None = None,
         since: float = 0.0,
     ) -> None:
-        """A job of ours is submitted, or looked for again.
+        """Expect the events of a submitted or reattached job.
 
-        ``nodes`` is its size where no jobspec tells. ``extra`` is added to the context of its
+        ``nodes`` is its size if its jobspec is unknown. ``extra`` is added to the context of its
         ``start``. Events up to ``since`` (seconds since the epoch) are left out.
         """
         self._ours[job] = _Ours(nodes, extra, since)
 
     def forget(self, job: str) -> None:
-        """A job of ours is over, or never came to be."""
+        """Stop to expect a job that is over or was never created."""
         ours = self._ours.pop(job, None)
         if ours is not None and ours.queue_id is not None:
             self._names.pop(ours.queue_id, None)
 
     def accepted(self, job: str, queue_id: int) -> None:
-        """Flux has given a job of ours this id."""
+        """Record Flux's id of a job."""
         ours = self._ours.get(job)
         if ours is not None:
             ours.queue_id = queue_id
             self._names[queue_id] = job
 
     def submitted(self, job: str) -> bool:
-        """True if any event of this job of ours was told."""
+        """Return whether an event of this job was reported."""
         ours = self._ours.get(job)
         return ours is not None and ours.told > 0
 
     def queue_id(self, job: str) -> int | None:
-        """Flux's id of a job of ours that is not over, once it is known."""
+        """Return Flux's id of an unfinished job, once it is known."""
         ours = self._ours.get(job)
         return None if ours is None else ours.queue_id
 
     def waits_for(self, job: str) -> bool:
-        """True if this is a job of ours that is not over."""
+        """Return whether this is an unfinished job of the run."""
         return job in self._ours
 
     # -- responses -----------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Another stream begins, whose backlog has every job, also those that are over."""
+        """Prepare for another stream, whose backlog has all jobs, including finished ones."""
         if self._backlog is None:  # otherwise the last stream ended within its backlog
             self._backlog = []
             self._cut = self._newest
@@ -228,15 +230,15 @@ class Journal:
             active.present = False
 
     def no_backlog(self) -> None:
-        """There is no stream of all jobs: entries come job by job."""
+        """Prepare for entries job by job, without a stream of all jobs."""
         self._backlog = None
         self._cut = 0.0
 
     def take(self, response: Mapping[str, Any], start: int | None = None) -> Sequence[JobEvent]:
-        """Work one response in; the events that are to be told now, in their order.
+        """Process a response. Return the events to report now, in order.
 
-        Those of a backlog are told with its end, in the order of their times. ``start`` is the
-        place of the first entry in the job's eventlog, where it is not plain from the stream.
+        A backlog is reported at its end, in the order of times. ``start`` is the index of the first
+        entry in the job's eventlog, if the stream does not imply it.
         """
         queue_id, entries = response["id"], response["events"]
         if queue_id in END_OF_BACKLOG and not entries:
@@ -251,13 +253,13 @@ class Journal:
             ours.extra = files_of(response["jobspec"])
         if self._backlog is not None and active.name is not None:
             self.met.add(active.name)
-        # Of a job that was over before anybody looked, nobody counts the nodes.
+        # The nodes of a job that was already over don't matter.
         resources = response.get("R")
         over = entries[-1]["name"] == "clean"
         if new and over:
             resources = None
-        # A stranger that goes on and is not known was never seen. Single events tell nothing: that
-        # of a submit is older than others that were streamed before it.
+        # A foreign job that is unknown and not new was never seen. Single events prove nothing: a
+        # submit is older than other events that were streamed before it.
         first = self._cut == float("inf")
         past = new and (first or (over and entries[-1]["timestamp"] <= self._cut))
         if self._backlog is not None and over and active.name is None and not past:
@@ -300,8 +302,8 @@ class Journal:
         *,
         new: bool,
     ) -> None:
-        """Bring a job's state, and what it holds, up to date with one entry of its eventlog."""
-        if name == "invalidate":  # it never came to be
+        """Update a job's state and resources with one entry of its eventlog."""
+        if name == "invalidate":  # it was never created
             if new:
                 active.state = JobState.INACTIVE
             else:
@@ -329,7 +331,7 @@ class Journal:
         fresh: bool,
         past: bool,
     ) -> JobEvent | None:
-        """The event to tell of an entry, if any."""
+        """Return the event to report for an entry, if any."""
         name, timestamp, job = entry["name"], entry["timestamp"], active.name
         if job is None:
             if not self._strangers or not fresh:
@@ -339,7 +341,7 @@ class Journal:
             return JobEvent(timestamp, f58(queue_id), name, context, ours=False)
         ours = self._ours.get(job)
         if ours is None or (ours.queue_id is not None and ours.queue_id != queue_id):
-            return None  # over, or nobody has asked for it (yet)
+            return None  # over, or not expected (yet)
         if ours.queue_id is None:
             self.accepted(job, queue_id)
         if name not in _UNWRITTEN:
@@ -354,7 +356,7 @@ class Journal:
         cause = _cause(context) if name == "exception" else None
         if cause is not None:
             context = {**context, "cause": cause}
-        ours.since = 0.0  # all that follows is newer, whatever the clock did
+        ours.since = 0.0  # all later entries are newer, whatever the clock did
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}
         elif name == "start" and ours.extra:
@@ -362,7 +364,7 @@ class Journal:
         return JobEvent(timestamp, job, name, context)
 
     def _name_of(self, queue_id: int, jobspec: Mapping[str, Any] | None) -> str | None:
-        """Our name of a job, from its jobspec, or from what Flux answered when it was submitted."""
+        """Return our name of a job, from its jobspec or from Flux's answer to its submission."""
         if jobspec is not None:
             tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
             if isinstance(tag, Mapping) and tag.get("run") == self._run:
@@ -376,7 +378,7 @@ class Journal:
         for queue_id, active in list(self._active.items()):
             if not active.present:  # the instance has forgotten it
                 self._leave(queue_id, active)
-        # Also where the clock was set back, a job's own events keep their order.
+        # A job's events keep their order, even if the clock was set back.
         newest: dict[str, float] = {}
 
         def time(event: JobEvent) -> float:
@@ -386,7 +388,7 @@ class Journal:
         return sorted(told or [], key=time)
 
     def missing(self) -> list[str]:
-        """Jobs of ours that Flux once accepted and no longer knows, once a backlog has ended."""
+        """Return jobs that Flux accepted and no longer knows, after the end of a backlog."""
         return [
             job
             for job, ours in self._ours.items()
@@ -421,11 +423,13 @@ class Journal:
         self._nodes.release(queue_id)
 
     def inactive(self, count: int) -> None:
-        """Takes the number of jobs in the queue that are over, as Flux counts them."""
+        """Set the number of finished jobs in the queue, as counted by Flux."""
         self._states[JobState.INACTIVE] = count
 
     def gauges(self) -> dict[str, float]:
-        """Jobs in the queue by state, and the nodes that waiting jobs ask for, by metric path."""
+        """Return jobs in the queue by state, and the nodes that waiting jobs need, by
+        metric path.
+        """
         gauges: dict[str, float] = {
             f"queue.{state.name.lower()}": self._states[state] for state in _COUNTED
         }

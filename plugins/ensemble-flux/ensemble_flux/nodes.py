@@ -1,7 +1,7 @@
-"""The nodes of a Flux instance and what jobs hold of them: the gauges of nodes, cores and GPUs.
+"""Nodes of a Flux instance and their use by jobs: the gauges of nodes, cores and GPUs.
 
-Fed with what ``resource.status`` says of the nodes and with the resource sets (R, RFC 20) of jobs
-as they are allocated and given back. Pure; used by the executor's thread.
+Updated from ``resource.status`` and from the resource sets (R, RFC 20) that jobs allocate and
+release. Pure; used in the executor's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Nodes"]
 
 
 def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Cores and GPUs by rank, of an R."""
+    """Return cores and GPUs by rank, from an R."""
     shares: dict[int, tuple[int, int]] = {}
     for entry in resources.get("execution", {}).get("R_lite", ()):
         children = entry.get("children", {})
@@ -27,10 +27,10 @@ def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
 
 
 class Nodes:
-    """Which nodes are up, and how much of them jobs hold.
+    """Which nodes are up, and how much of them jobs use.
 
-    A node is up when it is online, not drained and not excluded from running jobs; it is free when
-    it is up and no job holds anything of it.
+    A node is up if it is online and neither drained nor excluded. It is free if it is up and no job
+    uses any of it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Nodes:
 
     @property
     def cores_per_node(self) -> int:
-        """Cores of the largest node; 1 while nothing is known."""
+        """Return the cores of the largest node, or 1 if unknown."""
         return max((cores for cores, _ in self._sizes.values()), default=1) or 1
 
     def status(self, answer: Mapping[str, Any]) -> None:
@@ -64,13 +64,13 @@ class Nodes:
                 self._free_gpus -= used[1]
 
     def allocated(self, resources: Mapping[str, Any] | None) -> None:
-        """Take the resources that the scheduler says are allocated, in place of jobs' own."""
+        """Use the scheduler's report of allocated resources instead of the jobs' own."""
         self.forget()
         if resources:
             self.alloc(0, resources)
 
     def alloc(self, job: int, resources: Mapping[str, Any]) -> None:
-        """A job, by the queue's id, holds these resources from now on."""
+        """Record that a job (by the queue's id) uses these resources from now on."""
         if job in self._held:
             return
         shares = self._held[job] = _shares(resources)
@@ -87,7 +87,7 @@ class Nodes:
                 self._free_gpus -= gpus
 
     def release(self, job: int, ranks: str = "all") -> None:
-        """A job gives back what it holds on these ranks."""
+        """Record that a job releases its resources on these ranks."""
         held = self._held.get(job)
         if held is None:
             return
@@ -110,12 +110,12 @@ class Nodes:
             del self._held[job]
 
     def forget(self) -> None:
-        """No job holds anything, as far as is known."""
+        """Forget all use by jobs."""
         for job in list(self._held):
             self.release(job)
 
     def gauges(self) -> dict[str, float]:
-        """The gauges now, by metric path."""
+        """Return the current gauges by metric path."""
         return {
             "nodes.up": len(self._up),
             "nodes.free": self._free_nodes,

@@ -14,7 +14,7 @@ _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 
 
 def f58(jobid: int) -> str:
-    """A job id as Flux's commands print and take it, in ASCII.
+    """Return a job id as Flux's commands print and take it, in ASCII.
 
     >>> f58(0), f58(12901679104)
     ('f1', 'fLf5UiB')
@@ -28,7 +28,7 @@ def f58(jobid: int) -> str:
 
 
 def parse_f58(text: str) -> int:
-    """The job id that :func:`f58` wrote. Raises :class:`ValueError`.
+    """Return the job id that :func:`f58` wrote. Raises :class:`ValueError`.
 
     >>> parse_f58("fLf5UiB")
     12901679104
@@ -38,7 +38,7 @@ def parse_f58(text: str) -> int:
         for digit in text.removeprefix("f"):
             jobid = jobid * 58 + _VALUES[digit]
     except KeyError:
-        raise ValueError(f"{text!r} is no job id of Flux") from None
+        raise ValueError(f"{text!r} is not a Flux job id") from None
     return jobid
 
 
@@ -50,7 +50,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def parse_idset(text: str) -> set[int]:
-    """The numbers of an idset. Raises :class:`ValueError`.
+    """Return the numbers of an idset. Raises :class:`ValueError`.
 
     >>> sorted(parse_idset("0-2,7"))
     [0, 1, 2, 7]
@@ -59,7 +59,7 @@ def parse_idset(text: str) -> set[int]:
 
 
 def count_idset(text: str) -> int:
-    """How many numbers an idset has. Raises :class:`ValueError`.
+    """Return how many numbers an idset has. Raises :class:`ValueError`.
 
     >>> count_idset("0-47")
     48

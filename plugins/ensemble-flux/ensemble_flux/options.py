@@ -7,55 +7,55 @@ from typing import Any
 
 __all__ = ["JOB_OPTIONS", "OPTIONS"]
 
-#: What ``--option KEY=VALUE`` may set.
+#: Options for ``--option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "uri": {
             "type": "string",
-            "description": "The instance to connect to; default: FLUX_URI, or the system's own.",
+            "description": "Flux instance to connect to; default: FLUX_URI, or the system's own.",
         },
-        "queue": {"type": "string", "description": "Flux queue that jobs go to."},
-        "bank": {"type": "string", "description": "Bank that jobs are accounted to."},
+        "queue": {"type": "string", "description": "Flux queue for the jobs."},
+        "bank": {"type": "string", "description": "Bank to charge."},
         "output": {
             "enum": ["auto", "files", "kvs"],
             "default": "auto",
-            "description": "Where output goes that no job names a file for: the run's folder, or "
-            "Flux's store ('flux job attach'); auto: the folder if all nodes see it.",
+            "description": "Where to keep output of jobs without an output file: the run's "
+            "folder, or Flux's store ('flux job attach'); auto: the folder if all nodes see it.",
         },
         "events": {
             "enum": ["auto", "journal", "eventlogs"],
             "default": "auto",
-            "description": "Where job events come from: the instance's journal (its owner only), "
-            "or each job's own eventlog; auto: the journal if we may read it.",
+            "description": "Source of job events: the instance's journal (owner only) or each "
+            "job's eventlog; auto: the journal if it is readable.",
         },
     },
 }
 
-#: What a job group may say under ``options: {flux: …}``.
+#: Options of a job group, under ``options: {flux: …}``.
 JOB_OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "queue": {"type": "string", "description": "Flux queue that the jobs go to."},
-        "bank": {"type": "string", "description": "Bank that the jobs are accounted to."},
+        "queue": {"type": "string", "description": "Flux queue for the jobs."},
+        "bank": {"type": "string", "description": "Bank to charge."},
         "exclusive": {
             "type": "boolean",
             "default": False,
-            "description": "Whether the jobs have their nodes to themselves.",
+            "description": "Whether each job has exclusive nodes.",
         },
         "instance": {
             "type": "boolean",
             "default": False,
-            "description": "Whether the job is a Flux instance of its own on what it is given, and "
-            "the command its initial program.",
+            "description": "Whether to start a nested Flux instance on the job's resources, with "
+            "the command as its initial program.",
         },
         "any_nodes": {
             "type": "boolean",
             "default": False,
-            "description": "Whether Flux may spread the tasks over any nodes: the group's 'nodes' "
-            "are not asked for.",
+            "description": "Whether Flux may spread the tasks over any nodes; then the group's "
+            "'nodes' are ignored.",
         },
         "shell": {
             "type": "object",

@@ -1,8 +1,8 @@
 """Output destinations: files that the job shell writes, or Flux's own store (its KVS).
 
-Files are what a user wants, and what observers read, but the job shell writes them on the first
-node of the job: into a folder that other nodes do not have, it would fail the job. So output is
-kept in files only where every node sees the run's folder.
+Users and observers want files, but the job shell writes them on the job's first node. If that node
+does not see the folder, the job fails. So output goes to files only if every node sees the run's
+folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
-    """True if the jobs on these hosts see the same folder as this process on ``here``."""
+    """Return whether jobs on these hosts see the same folder as this process on ``here``."""
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
     return shared_storage(path) is not None
@@ -27,11 +27,10 @@ def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
 
 @dataclass(slots=True)
 class Output:
-    """Where the job shell writes what a job prints, and the files that may be taken away again.
+    """Chooses where the job shell writes a job's output, and removes empty files.
 
-    ``folder`` is where the run keeps the output of jobs that name no file, if that is where it
-    goes (``keep``). A named file is emptied when the run first writes to it and appended to after
-    that, so that jobs may share one.
+    ``folder`` is for the output of jobs that name no file, if the run keeps it (``keep``). A named
+    file is emptied before the run's first write and then appended to, so that jobs may share it.
     """
 
     folder: str
@@ -41,9 +40,10 @@ class Output:
     _used: bool | None = None
 
     def prepare(self, job: Job, workdir: str) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
-        """The job shell's option ``output``, the file of standard output, and the kept files.
+        """Return the job shell's option ``output``, the file of standard output, and the kept
+        files.
 
-        Makes the folders that are missing. Raises :class:`OSError`.
+        Creates missing folders. Raises :class:`OSError`.
         """
         if job.workdir is not None:
             self._make(workdir)
@@ -73,8 +73,7 @@ class Output:
             self._made.add(folder)
 
     def _clear(self, path: str) -> None:
-        """Empties the files of an earlier run of the same name: they are none of this run's
-        output."""
+        """Empty output files left by an earlier run of the same name."""
         if self._used is None:
             self._make(self.folder)
             self._used = bool(os.listdir(self.folder))
@@ -86,14 +85,14 @@ class Output:
         if path in self._emptied:
             return
         self._make(os.path.dirname(path))
-        # Nothing is to be emptied of a device or a pipe; of a folder, this raises.
+        # Devices and pipes cannot be emptied; a folder raises.
         if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
         self._emptied.add(path)
 
 
 def remove_empty(paths: Iterable[str]) -> None:
-    """Take away the files that nothing was written to."""
+    """Remove the files that are still empty."""
     for path in paths:
         try:
             if os.stat(path).st_size == 0:

@@ -1,7 +1,7 @@
-"""Output fetching: copies job output from Flux's KVS into files of the run as it is written.
+"""Output fetching: copies job output from Flux's KVS into the run's files as it is written.
 
-Needed where jobs run on nodes that do not see the run's folder, and an observer is to read what a
-job prints: its rules must see the last line before the job's end. Used by the loop.
+Needed if jobs run on nodes that do not see the run's folder and an observer reads their output: its
+rules must see the last line before the job's end. Used by the loop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["Fetcher"]
 
-#: Seconds after a job's end that the rest of its output is waited for.
+#: Seconds to wait for the rest of a job's output after its end.
 _PATIENCE = 30.0
 
 
 class Fetcher:
-    """Follows the standard output of jobs, and holds their ends back until all of it is there.
+    """Follows the standard output of jobs, and delays their ends until it is complete.
 
-    ``tell`` takes events that were held back, ``problem`` what the user must hear of.
+    ``tell`` receives the delayed events, ``problem`` warnings for the user.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Fetcher:
         self._held: dict[str, list[JobEvent]] = {}
 
     def expect(self, job: str, queue_id: int, path: str) -> None:
-        """Write what this job prints to ``path`` once it has started."""
+        """Copy what this job prints to ``path`` once it has started."""
         self._expected[job] = (queue_id, path)
 
     def _begin(self, job: str) -> None:
@@ -52,15 +52,15 @@ class Fetcher:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._files[job] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
         except OSError as error:
-            self._problem(f"the output of {job} cannot be kept: {path}: {words(error)}")
+            self._problem(f"cannot keep the output of {job}: {path}: {words(error)}")
             return
-        # The eventlog of the output is there once the job shell has come up.
+        # The output's eventlog exists once the job shell has started.
         self._follow(queue_id, "guest.exec.eventlog", partial(self._shell, job, queue_id), job)
 
     def _follow(
         self, queue_id: int, eventlog: str, take: Callable[[Mapping[str, Any]], bool], job: str
     ) -> None:
-        """Have ``take`` called with each entry until it returns false."""
+        """Call ``take`` with each entry until it returns false."""
         enough = False
 
         def answered(future: Any) -> bool:
@@ -99,13 +99,13 @@ class Fetcher:
                 file.write(b64decode(data) if encoded else data.encode(errors="surrogateescape"))
                 file.flush()
             except OSError as error:
-                self._problem(f"the output of {job} cannot be kept: {words(error)}")
+                self._problem(f"cannot keep the output of {job}: {words(error)}")
                 self._end(job)
                 return False
         return True
 
     def pass_on(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """The events that may be told now; the others are told when the output is complete."""
+        """Return the events to report now; the others follow when the output is complete."""
         if not (self._files or self._expected):
             return list(events)
         passed = []
@@ -125,7 +125,7 @@ class Fetcher:
 
     def _give_up(self, job: str) -> None:
         if job in self._held:
-            self._problem(f"the end of the output of {job} did not come within {_PATIENCE:g} s")
+            self._problem(f"the output of {job} did not end within {_PATIENCE:g} s")
             self._end(job)
 
     def _end(self, job: str) -> None:
@@ -135,7 +135,7 @@ class Fetcher:
         self._tell(self._held.pop(job, []))
 
     def close(self) -> None:
-        """Keep no more."""
+        """Stop copying."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -1,7 +1,7 @@
-"""A thread with a Flux handle of its own and the reactor that serves it.
+"""A thread with its own Flux handle and reactor.
 
-A Flux handle belongs to one thread. Other threads hand functions to :meth:`Reactor.post`; what they
-do happens in the reactor's thread, between two messages of the broker. Used by the executor.
+A Flux handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`, which run
+in the reactor's thread between two messages of the broker. Used by the executor.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ensemble_flux.direct_calls import DirectCalls
 
 __all__ = ["Reactor", "words"]
 
-#: Messages that are worked in before what came of them is handed on.
+#: Messages to process before their results are passed on.
 _BATCH = 256
-#: Seconds that the ends of streams are waited for when the handle is closed.
+#: Seconds to wait for the ends of streams when the handle is closed.
 _CLOSING = 2.0
 
 
 def words(error: BaseException) -> str:
-    """An error of Flux, in words."""
+    """Return the message of a Flux error."""
     if isinstance(error, OSError):
         return str(error.strerror or os.strerror(error.errno or 0))
     return str(error) or type(error).__name__
 
 
 class Reactor:
-    """Runs ``opened(reactor)`` and then the reactor of a new handle, in a thread of its own.
+    """Runs ``opened(reactor)`` and then the reactor of a new handle, in its own thread.
 
-    ``idle`` is called whenever nothing is left to do for the moment, ``lost`` with a reason when
-    the broker went away or a callback raised.
+    ``idle`` is called whenever there is nothing left to do, ``lost`` with a reason if the broker is
+    gone or a callback raised.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Reactor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._progress = 0
-        #: Futures that answer more than once, with how to make them end.
+        #: Futures with several answers, and how to end them.
         self._streams: dict[int, tuple[Any, Callable[[], None] | None]] = {}
         self._keys = count()
         self._silenced: set[int] = set()
         self._pending: set[Any] = set()
         self._timers: set[Any] = set()
-        #: Futures and watchers that have done their work (see _release).
+        #: Futures and watchers that are finished (see _release).
         self._spent: list[Any] = []
         self._wakers: list[Any] = []
         self._ready = threading.Event()
@@ -87,15 +87,15 @@ class Reactor:
             raise self._failure
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have something done in the reactor's thread."""
+        """Run a function in the reactor's thread."""
         self._posted.append(work)
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """End the reactor and close the handle. Called once."""
+        """End the reactor and close the handle. Call it once."""
         self._stopping = True
         os.eventfd_write(self._wake, 1)
-        # A broker that hangs must not hang the run with it.
+        # A hanging broker must not hang the run.
         self._thread.join(timeout=3 * _CLOSING)
         if not self._thread.is_alive():
             os.close(self._wake)
@@ -107,7 +107,7 @@ class Reactor:
     # -- in the reactor's thread ---------------------------------------------------------------
 
     def then(self, future: Any, answered: Callable[[Any], None]) -> None:
-        """Have ``answered`` called with the future when it has its one answer."""
+        """Call ``answered`` with the future when it has its only answer."""
         pending = self._pending
 
         def fulfilled(future: Any) -> None:
@@ -126,7 +126,7 @@ class Reactor:
         answer: Callable[[str | None], None],
         refused: Callable[[OSError], None],
     ) -> None:
-        """Send a request; ``answer`` or ``refused`` is called when the response comes."""
+        """Send a request; call ``answer`` or ``refused`` with the response."""
 
         def answered(future: Any) -> None:
             try:
@@ -147,10 +147,10 @@ class Reactor:
         *,
         cancel: str | None = None,
     ) -> int:
-        """Ask for a stream of responses; gives what :meth:`end_stream` takes.
+        """Request a stream of responses. Return a key for :meth:`end_stream`.
 
-        ``cancel`` is the topic that ends it, by default the stream's own and ``-cancel``; empty
-        where there is none, and only the end of the connection does.
+        ``cancel`` is the topic that ends it, by default the stream's with ``-cancel``; if empty,
+        only closing the connection ends it.
         """
         constants = self._flux.constants
         ending = f"{topic}-cancel" if cancel is None else cancel
@@ -186,10 +186,10 @@ class Reactor:
         return key
 
     def follow(self, future: Any, answered: Callable[[Any], bool]) -> None:
-        """Have ``answered`` called with each answer of a future until it returns false.
+        """Call ``answered`` with each answer of a future until it returns false.
 
-        It may do so only when the future has ended: an answer to one that was let go of would end
-        the process.
+        It may return false only at the end of the future: an answer to a released future would
+        crash the process.
         """
 
         def fulfilled(future: Any) -> None:
@@ -203,7 +203,7 @@ class Reactor:
         future.then(fulfilled)
 
     def end_stream(self, key: int) -> None:
-        """Hear no more of a stream."""
+        """Stop a stream."""
         if key not in self._streams:
             return
         _, cancel = self._streams[key]
@@ -213,7 +213,7 @@ class Reactor:
                 cancel()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
-        """Have something done later."""
+        """Run a function later."""
 
         def elapsed(_handle: Any, watcher: Any, _events: int, _args: Any) -> None:
             self._progress += 1
@@ -263,7 +263,7 @@ class Reactor:
         reactor = handle.get_reactor()
         while not self._stopping:
             self._run(handle, reactor, once)
-            # The first news after a pause is handed on at once, the rest of a burst together.
+            # Pass on the first message after a pause immediately, the rest of a burst together.
             self._idle()
             for _ in range(_BATCH):
                 before = self._progress
@@ -278,15 +278,15 @@ class Reactor:
     def _run(self, handle: Any, reactor: Any, flags: int) -> None:
         if self.direct.run(reactor, flags) < 0:
             handle.raise_if_exception()
-            raise OSError(errno.ECONNRESET, "the connection to the broker is gone")
+            raise OSError(errno.ECONNRESET, "lost the connection to the broker")
 
     def _sweep(self) -> None:
-        """Let go of what has done its work, outside of its own callback."""
+        """Release finished futures and watchers outside of their own callbacks."""
         while self._spent:
             _release(self._spent.pop())
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Serve the reactor until ``done``; whether it was before the time was over."""
+        """Run the reactor until ``done``. Return whether that was in time."""
         end = time.monotonic() + seconds
         self.after(seconds, lambda: None)
         reactor = self.handle.get_reactor()
@@ -298,12 +298,12 @@ class Reactor:
         return True
 
     def _close(self) -> None:
-        """Close the handle. Streams are ended first: the bindings keep what may still answer."""
+        """End the streams, because the bindings keep unanswered ones, and close the handle."""
         if self.handle is None:
             return
         self._stopping = True
         endless = {key for key, (_, cancel) in self._streams.items() if cancel is None}
-        with suppress(Exception):  # whatever is wrong by now, the handle must be closed
+        with suppress(Exception):  # the handle must be closed in any case
             for _, cancel in list(self._streams.values()):
                 if cancel is not None:
                     cancel()
@@ -311,8 +311,7 @@ class Reactor:
         for future in [*self._pending, *(future for future, _ in self._streams.values())]:
             future.stop()
             _forget(future)
-            # A watch would cancel itself again when it is destroyed, and complain where no broker
-            # is left to hear of it.
+            # On destruction, a watch would cancel itself again, and complain if the broker is gone.
             if getattr(future, "needs_cancel", False):
                 future.needs_cancel = False
             self._spent.append(future)
@@ -326,10 +325,10 @@ class Reactor:
 
 
 def _release(spent: Any) -> None:
-    """Break the cycle that the bindings make of a future or a watcher and its callback.
+    """Break the reference cycle of a future or watcher and its callback.
 
-    Otherwise the garbage collector would destroy it one day, in whatever thread it happens to run,
-    while this one uses the handle; and until then the handle could not be closed.
+    Otherwise the garbage collector may destroy it in any thread while this one uses the handle, and
+    the handle could not be closed before.
     """
     if hasattr(spent, "cb_handle"):
         spent.cb_handle = None
@@ -339,6 +338,6 @@ def _release(spent: Any) -> None:
 
 
 def _forget(future: Any) -> None:
-    """Let go of a future that will not answer any more."""
+    """Release a future that will not answer any more."""
     futures = import_module("flux.future")
     getattr(futures, "_THEN_HANDLES", {}).pop(future, None)

@@ -1,8 +1,8 @@
-"""The reactor loop of a run in its Flux instance: submits, cancels, and tells of events.
+"""Reactor loop of a run in its Flux instance: submits, cancels, and reports events.
 
-Jobs are submitted without waiting, a window of them at a time. Their events come from the job
-manager's journal, which has those of all jobs and is for the owner of the instance; a guest watches
-the eventlog of each of its own jobs. Made and driven by the executor.
+Jobs are submitted without waiting, with a window. Their events come from the job manager's journal,
+which covers all jobs but is for the instance's owner; a guest follows the eventlogs of its own
+jobs. Created and driven by the executor.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from ensemble_flux.submitter import WINDOW, Order, Submitter
 
 __all__ = ["FluxLoop"]
 
-#: Seconds to wait for the instance's first word, and for an answer to ``reattach``.
+#: Seconds to wait for the instance's first message, and for an answer to ``reattach``.
 PATIENCE = 120.0
 #: Seconds between attempts to reopen the journal, and how many attempts there are.
 _AGAIN, _ATTEMPTS = 0.5, 240
-#: Seconds that a job that was checked may still be on its way to the job manager.
+#: Seconds that a checked job may take to reach the job manager.
 _BATCHED = 0.25
 
 
 class FluxLoop:
-    """One run's dealings with one Flux instance.
+    """One run's connection to one Flux instance.
 
-    ``events`` is where events come from: ``journal``, ``eventlogs``, or ``auto`` for the journal
-    where the instance lets us have it. ``window`` is how many submissions may be on their way.
+    ``events`` is the source of events: ``journal``, ``eventlogs``, or ``auto`` for the journal if
+    it is readable. ``window`` is the number of submissions in flight.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class FluxLoop:
             problem=self._problem,
         )
         self._kept: dict[str, tuple[str, ...]] = {}
-        #: Jobs that were cancelled and are not over yet.
+        #: Cancelled jobs that are not over yet.
         self._cancelled: set[str] = set()
         self._out: list[Event] = []
         self._opening = True
@@ -99,18 +99,18 @@ class FluxLoop:
         self._stream_open = False
         self._attempts = 0
         self._finders: list[Callable[[set[str]], None]] = []
-        #: Whether the instance is somebody else's.
+        #: Whether the instance belongs to another user.
         self.guest = False
-        #: The hosts of the instance's brokers, and its version. Known once it is open.
+        #: Hosts of the instance's brokers, and its version. Known once it is open.
         self.hosts: tuple[str, ...] = ()
         self.version = ""
-        #: Whether the instance is a job of another.
+        #: Whether the instance is a job of another instance.
         self.nested = False
-        #: The gauges now; replaced, never changed.
+        #: Current gauges; replaced, never changed.
         self.gauges: Mapping[str, float] = {}
-        #: Jobs that were handed over and are not over. Added to by whoever hands them over.
+        #: Submitted jobs that are not over. The submitting thread adds to it.
         self.ids: set[str] = set()
-        #: Why nothing more will come, if so.
+        #: Why no more events will come, if so.
         self.lost: str | None = None
 
     # -- from other threads --------------------------------------------------------------------
@@ -130,7 +130,7 @@ class FluxLoop:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Which of these jobs the instance knows; news of those follow."""
+        """Return which of these jobs the instance knows; their events follow."""
         self._let_submits_arrive()
         answered = threading.Event()
         met: set[str] = set()
@@ -142,17 +142,18 @@ class FluxLoop:
         self._reactor.post(partial(self._find, dict(jobs), answer))
         if not answered.wait(PATIENCE) or self.lost is not None:
             raise ExecutorError(
-                "the Flux instance does not say which jobs it knows",
+                "the Flux instance did not list its jobs",
                 cause=self.lost or f"no answer within {PATIENCE:g} s",
-                hint="look at it with 'flux jobs -a'",
+                hint="check it with 'flux jobs -a'",
                 code="no-answer",
                 transient=True,
             )
         return {job: job in met for job in jobs}
 
     def _let_submits_arrive(self) -> None:
-        """Wait for jobs that an earlier controller sent and that the instance is still taking in:
-        what it does not know yet would be submitted a second time."""
+        """Wait for jobs that an earlier controller sent and that the instance is still accepting.
+        Otherwise they would be submitted twice.
+        """
         handle = connect(self._flux, self._uri)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -160,11 +161,11 @@ class FluxLoop:
                 stages = handle.rpc("job-ingest.stats-get", {}).get()["pipeline"].values()
                 busy = sum(stage["running"] + stage["backlog"] for stage in stages)
             except (OSError, LookupError, TypeError, AttributeError):
-                break  # another version's words, or not for us
+                break  # another version's format, or no permission
             if not busy:
                 break
             time.sleep(_AGAIN)
-        # What passed the checks is handed on in batches of some milliseconds.
+        # Checked jobs are passed on in batches, every few milliseconds.
         time.sleep(_BATCHED)
 
     # -- opening -------------------------------------------------------------------------------
@@ -182,11 +183,11 @@ class FluxLoop:
                 self._events == "journal" or self._refused.errno != errno.EPERM
             ):
                 raise ExecutorError(
-                    "this Flux instance does not give its journal of job events",
+                    "cannot read the journal of job events of this Flux instance",
                     cause=words(self._refused),
-                    hint="leave out the option events=journal"
+                    hint="remove the option events=journal"
                     if self._refused.errno == errno.EPERM
-                    else "is its job manager loaded? 'flux module list' tells",
+                    else "check with 'flux module list' that its job manager is loaded",
                     code="no-journal",
                 )
         if self._stream_open:
@@ -205,8 +206,8 @@ class FluxLoop:
         if not self._reactor.wait(done, PATIENCE):
             raise ExecutorError(
                 "the Flux instance does not answer",
-                cause=f"no word of its jobs within {PATIENCE:g} s",
-                hint="look at it with 'flux jobs -a' and 'flux dmesg'",
+                cause=f"no message about its jobs within {PATIENCE:g} s",
+                hint="check it with 'flux jobs -a' and 'flux dmesg'",
                 code="no-answer",
             )
 
@@ -226,7 +227,7 @@ class FluxLoop:
         if not response["events"] and not self._stream_open:
             self._stream_open = True
             self._attempts = 0
-            # Answered by the job manager after what it has streamed so far, so the two agree.
+            # The job manager answers after the events streamed so far, so both agree.
             self._gauges.count_inactive()
             if not self._opening:
                 self._after_backlog()
@@ -249,15 +250,15 @@ class FluxLoop:
 
     def _journal_ended(self, error: OSError) -> None:
         if self._opening:
-            # Not the error itself: its traceback would hold on to the handle.
+            # Not the error itself, because its traceback would keep the handle alive.
             self._refused = OSError(error.errno, words(error))
             return
         why = words(error)
         if self._attempts == 0:
-            self._problem(f"Flux's journal of job events ended ({why}); it is opened again")
+            self._problem(f"Flux's journal of job events ended ({why}); reopening it")
         self._attempts += 1
         if self._attempts > _ATTEMPTS:
-            self._broken(f"Flux's journal of job events cannot be opened again: {why}")
+            self._broken(f"Flux's journal of job events cannot be reopened: {why}")
         else:
             self._reactor.after(_AGAIN, self._reopen)
 
@@ -268,7 +269,7 @@ class FluxLoop:
         self._open_journal(full=True)
 
     def _after_backlog(self) -> None:
-        """A journal was opened again: what became of jobs is known now."""
+        """Handle a reopened journal: the state of all jobs is known now."""
         finders, self._finders = self._finders, []
         for answer in finders:
             answer(set(self._journal.met))
@@ -280,8 +281,8 @@ class FluxLoop:
         self._out.append(Problem(self._run.clock(), message))
 
     def _flush(self) -> None:
-        """Hand on what has come."""
-        if self._out:  # first, as rules wait for these
+        """Pass on what has arrived."""
+        if self._out:  # first, because rules wait for these
             events, self._out = self._out, []
             self._emit(events)
         changed = self._gauges.changed()
@@ -300,7 +301,7 @@ class FluxLoop:
                 self._run.clock(),
                 "flux",
                 reason,
-                "jobs that were running may still be: see 'flux jobs -a' once the instance is back",
+                "running jobs may continue: see 'flux jobs -a' once the instance is back",
             )
         )
         events, self._out = self._out, []
@@ -329,7 +330,7 @@ class FluxLoop:
         self._fail(name, "lost", "the Flux instance no longer knows this job")
 
     def _fail(self, name: str, kind: str, note: str) -> None:
-        """A job of ours is over without Flux's having said so."""
+        """End a job that Flux has not reported as over."""
         if not self._journal.waits_for(name):
             return
         now = self._run.clock()
@@ -357,10 +358,10 @@ class FluxLoop:
                 future.get()
             except OSError as error:
                 self._cancelled.discard(name)
-                # A job that is over cannot be cancelled, nor one that was forgotten.
+                # A finished or forgotten job cannot be cancelled.
                 if self._journal.waits_for(name) and error.errno != errno.ENOENT:
                     self._problem(
-                        f"job {name} ({f58(queue_id)}) could not be cancelled: {words(error)}"
+                        f"job {name} ({f58(queue_id)}) cannot be cancelled: {words(error)}"
                     )
 
         note = f"cancelled by run {self._run.tag}"

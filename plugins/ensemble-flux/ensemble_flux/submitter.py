@@ -1,6 +1,6 @@
-"""Asynchronous job submission with a window: hands jobs to Flux without waiting for its answers.
+"""Asynchronous job submission with a window: does not wait for Flux's answers.
 
-Used by the loop, in the reactor's thread.
+Used by the loop in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["WINDOW", "Order", "Submitter"]
 
-#: Submissions that may be on their way at once: Flux takes jobs in batches, and the more it has to
-#: choose from, the faster (measured: 64 give 0.6 of what 1,024 give, and more give no more).
+#: Submissions in flight. Flux handles jobs in batches, and is faster with more of them (measured:
+#: 64 give 0.6 of the rate with 1,024; more give no more).
 WINDOW = 2048
-#: Submissions between two looks at what has come in.
+#: Submissions between two checks for incoming messages.
 _SLICE = 64
-#: Seconds between attempts of a submit that found nobody to take it, and how many there are.
+#: Seconds between attempts of a submission without a receiver, and how many there are.
 _BUSY, _RETRIES = 0.5, 60
 _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 
 
 @dataclass(slots=True)
 class Order:
-    """A job to submit, with what was prepared for it.
+    """A prepared job to submit.
 
-    ``kept`` are files that need not stay if they are empty, ``fetch`` is one that its output is to
-    be brought into. ``failed`` says why the job cannot run.
+    ``kept`` are files to remove if they stay empty, ``fetch`` is a file to copy its output to.
+    ``failed`` says why the job cannot run.
     """
 
     job: Job
@@ -48,7 +48,7 @@ class Order:
 class Submitter:
     """The jobs that Flux does not have yet.
 
-    ``accepted`` is told Flux's id of each, ``failed`` the type and the note of its exception.
+    ``accepted`` receives Flux's id of each, ``failed`` the type and note of its exception.
     """
 
     def __init__(
@@ -69,31 +69,31 @@ class Submitter:
         self._window = window
         self._waiting: OrderedDict[str, Order] = OrderedDict()
         self._on_the_way: dict[str, Order] = {}
-        #: Jobs that were cancelled while they were on their way.
+        #: Jobs cancelled while they were in flight.
         self._doomed: set[str] = set()
 
     def take(self, orders: Sequence[Order]) -> None:
-        """Submit these, in their order."""
+        """Submit these jobs in order."""
         for order in orders:
             self._waiting[order.job.id] = order
         self._pump()
 
     def cancel(self, name: str) -> None:
-        """Do not submit this job; if it is on its way, see that it is cancelled on arrival."""
+        """Drop this job; if it is in flight, cancel it on arrival."""
         if self._waiting.pop(name, None) is not None:
-            self._failed(name, "cancel", "cancelled before it was handed to Flux")
+            self._failed(name, "cancel", "cancelled before it was submitted to Flux")
         elif name in self._on_the_way:
             self._doomed.add(name)
 
     def doomed(self, name: str) -> bool:
-        """True if a job that has arrived was cancelled meanwhile. Asked once."""
+        """Return, once, whether an arrived job was cancelled in the meantime."""
         if name in self._doomed:
             self._doomed.discard(name)
             return True
         return False
 
     def _pump(self) -> None:
-        """Send waiting jobs on their way, as many as the window has room for."""
+        """Send waiting jobs, as far as the window allows."""
         handle = self._reactor.handle
         last = len(self._on_the_way) + _SLICE
         while self._waiting and len(self._on_the_way) < self._window:
@@ -130,9 +130,9 @@ class Submitter:
     def _refused(self, order: Order, error: OSError) -> None:
         name = order.job.id
         if self.doomed(name):
-            self._failed(name, "cancel", "cancelled before Flux had taken it")
+            self._failed(name, "cancel", "cancelled before Flux accepted it")
         elif error.errno in _NOBODY and order.attempts < _RETRIES:
-            # Nobody has seen the request: a module of the instance is being loaded again.
+            # The request did not arrive: a module of the instance is being reloaded.
             order.attempts += 1
             self._reactor.after(_BUSY, partial(self.take, [order]))
         else:

@@ -89,7 +89,7 @@ def test_without_flux_the_message_says_where_to_get_it(tmp_path: Path) -> None:
     code, message, cause, hint = tried(tmp_path).split("|")
     assert code == "no-bindings"
     assert message == "Flux's Python bindings were not found"
-    assert cause == "there is no 'flux' on the PATH"
+    assert cause == "'flux' is not on the PATH"
     assert hint == "load the module that provides Flux, or 'pip install flux-python'"
 
 
@@ -109,7 +109,7 @@ def test_a_flux_without_bindings_is_named(tmp_path: Path, script: str) -> None:
             "put the folder of libflux-core.so.2 into LD_LIBRARY_PATH",
         ),
         ("_core.so: undefined symbol: flux_new_thing", "uninstall flux-python"),
-        ("No module named 'ply'", "'flux version' and 'pip show flux-python' tell"),
+        ("No module named 'ply'", "compare 'flux version' and 'pip show flux-python'"),
     ],
 )
 def test_bindings_that_cannot_be_imported_say_what_to_do(

@@ -78,7 +78,7 @@ def test_where_there_is_no_flux_at_all_the_user_is_told_what_to_install(
     run = ensemble(ONE, PATH=str(tmp_path / "nothing"), PYTHONPATH="", FLUX_URI="local:///none")
     assert run.ended() not in (0, 130)
     assert "bindings were not found" in run.errors
-    assert "there is no 'flux' on the PATH" in run.errors
+    assert "'flux' is not on the PATH" in run.errors
     assert "flux-python" in run.errors
     assert "Traceback" not in run.errors
 

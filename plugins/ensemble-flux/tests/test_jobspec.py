@@ -177,7 +177,7 @@ def test_the_job_can_be_found_again_by_what_it_carries() -> None:
 
 
 def test_an_attribute_within_a_plain_value_is_refused() -> None:
-    with pytest.raises(JobspecError, match=r"'system.cwd.deep': 'cwd' has a value"):
+    with pytest.raises(JobspecError, match=r"'system.cwd.deep': 'cwd' already has a value"):
         written(**flux(attributes={"system.cwd.deep": 1}))
 
 

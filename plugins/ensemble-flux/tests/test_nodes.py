@@ -126,5 +126,5 @@ def test_numbers_are_read_as_flux_writes_them() -> None:
     assert count_idset("0-47,50") == 49
     for number in (0, 57, 58, 12901679104, 2**64 - 1):
         assert parse_f58(f58(number)) == number
-    with pytest.raises(ValueError, match="no job id"):
+    with pytest.raises(ValueError, match="not a Flux job id"):
         parse_f58("f0O")

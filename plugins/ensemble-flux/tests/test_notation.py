@@ -21,7 +21,7 @@ def test_an_id_that_json_has_as_a_negative_number_is_written_too() -> None:
 
 @pytest.mark.parametrize("text", ["f0", "fO", "f 1", "fl"])
 def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no job id"):
+    with pytest.raises(ValueError, match="not a Flux job id"):
         parse_f58(text)
 
 

@@ -213,7 +213,7 @@ def test_a_journal_that_ends_again_and_again_costs_no_event_and_doubles_none(
             assert names[0] == "submit"
             assert names[-1] == "clean"
             assert session.context(job, "finish")["status"] == 0
-        assert any("opened again" in e.message for e in session.events if isinstance(e, Problem))
+        assert any("reopening" in e.message for e in session.events if isinstance(e, Problem))
     after = [job for job in instance.jobs() if job["id"] not in before]
     assert sorted(job["name"] for job in after) == sorted(job.id for job in jobs)
 

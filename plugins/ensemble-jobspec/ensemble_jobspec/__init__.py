@@ -1,7 +1,7 @@
-"""Jobspecs for Ensemble: one description of work, carried out by any queue.
+"""Jobspecs for Ensemble: one description of work that any queue can run.
 
-``read`` gives the workload that a jobspec describes, whichever of the three forms it has. Nothing
-else is imported before it is used.
+``read`` returns the workload of a jobspec in any of the three forms. Submodules are imported on
+first use.
 """
 
 from __future__ import annotations

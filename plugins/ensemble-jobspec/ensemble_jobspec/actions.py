@@ -1,7 +1,8 @@
-"""Actions of converted jobspecs: commands beside the controller, and files in the staging folder.
+"""Actions of converted jobspecs: run a command on the controller's machine, put files into the
+staging folder.
 
-Both may be slow and run off the engine's thread; what follows on success stands under ``then``. A
-failure is an error of the run, whose exit code is then 1, and what waits for it never begins.
+Both may be slow and run outside the engine's thread. ``then`` has what follows on success. A
+failure is an error of the run (exit code 1), and whatever waits for the action never starts.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ __all__ = ["FILES", "LOCAL", "fill_folder"]
 
 _TEXT = {"type": "string", "minLength": 1}
 _THEN = {
-    "description": "What is done on success.",
+    "description": "Actions on success.",
     "type": ["object", "array"],
     "x-ensemble": "action",
 }
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
-#: Characters of a failed command's output that are told.
+#: Characters of a failed command's output that the error quotes.
 _TOLD = 2000
 
 
 def fill_folder(text: str, context: CallContext) -> str:
-    """A folder or path with the run's tag and the folder where it was started filled in."""
+    """Return a path with the run's tag and start folder filled in."""
     return os.path.join(
         context.cwd, text.replace("{run}", context.run).replace("{cwd}", context.cwd)
     )
@@ -49,7 +50,7 @@ def _run_command(context: CallContext) -> list[Action]:
             records = Path(context.folder, "jobspec-local")
             records.mkdir(mode=0o700, exist_ok=True)
             text = _run_all(context, records)
-        else:  # a run that keeps no record is never gone on with
+        else:  # a run without a journal is never resumed
             with tempfile.TemporaryDirectory(prefix="ensemble-jobspec-") as spare:
                 text = _run_all(context, Path(spare))
     except TimeoutError:
@@ -65,8 +66,10 @@ def _run_command(context: CallContext) -> list[Action]:
 
 
 def _run_all(context: CallContext, records: Path) -> str:
-    """Run the command as often as it is to be; what it printed, unless that is secret. Raises
-    :class:`EnsembleError` where it fails."""
+    """Run the command as many times as requested and return its output, unless it is secret.
+
+    Raises :class:`EnsembleError` if it fails.
+    """
     from ensemble_jobspec.run_once import run_once
 
     options = context.options
@@ -84,9 +87,9 @@ def _run_all(context: CallContext, records: Path) -> str:
         )  # fmt: skip
         if code is None:
             raise EnsembleError(
-                f"{options['task']!r} was cut off together with an earlier controller, and is not "
-                "run a second time",
-                hint="see what it has done, and run the jobspec anew",
+                f"{options['task']!r} was interrupted when an earlier controller died, and is not "
+                f"run twice",
+                hint="check what it has done, then run the jobspec again",
                 code="local-failed",
             )
         if keep:
@@ -111,7 +114,7 @@ def _put_files(context: CallContext) -> list[Action]:
         for file in options["files"]:
             target = _path_in_folder(folder, file["name"], options.get("task", "files"))
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Written beside it and moved: a call that is made again leaves the same.
+            # Write a temporary file and rename it, so that repeating the call is harmless.
             part = target.with_name(f".{target.name}.part")
             if "source" in file:
                 source = Path(context.cwd, file["source"])
@@ -132,7 +135,7 @@ def _put_files(context: CallContext) -> list[Action]:
 
 
 def _path_in_folder(folder: Path, name: str, task: str) -> Path:
-    """The file of this name in the folder. Raises where a link would lead out of it."""
+    """Return the path of a file in the folder. Raise if a link leads out of the folder."""
     target = folder / name
     inside = os.path.realpath(folder)
     if os.path.commonpath([inside, os.path.realpath(target)]) != inside:
@@ -145,62 +148,62 @@ def _path_in_folder(folder: Path, name: str, task: str) -> Path:
 
 LOCAL = ActionPlugin(
     name="jobspec-local",
-    summary="run a command beside the controller, and do something on its success",
+    summary="Run a command on the controller's machine; 'then' follows on success",
     run=_run_command,
     options={
         "type": "object",
         "required": ["task", "command"],
         "additionalProperties": False,
         "properties": {
-            "task": {"description": "Its name, for messages.", **_TEXT},
+            "task": {"description": "Name for messages.", **_TEXT},
             "command": {
-                "description": "The program and its arguments.",
+                "description": "Program and arguments.",
                 "type": "array",
                 "minItems": 1,
                 "items": {"type": "string"},
             },
-            "workdir": {"description": "Where it runs; {run} and {cwd} are filled in.", **_TEXT},
+            "workdir": {"description": "Working folder; {run} and {cwd} are filled in.", **_TEXT},
             "environment": {
-                "description": "Variables beside those of the run.",
+                "description": "Environment variables, in addition to the run's.",
                 "type": "object",
                 "additionalProperties": {"type": "string"},
             },
-            "duration": {"description": "Its time limit in seconds.", "type": "number"},
+            "duration": {"description": "Time limit in seconds.", "type": "number"},
             "count": {
-                "description": "How often, one time after another.",
+                "description": "Number of runs, one after another.",
                 "type": "integer",
                 "minimum": 1,
                 "default": 1,
             },
-            "secret": {"description": "Whether its output is kept nowhere.", "type": "boolean"},
+            "secret": {"description": "If true, its output is not kept.", "type": "boolean"},
             "then": _THEN,
         },
     },
 )
 FILES = ActionPlugin(
     name="jobspec-files",
-    summary="put files into a staging folder, and do something then",
+    summary="Put files into a staging folder; 'then' follows on success",
     run=_put_files,
     options={
         "type": "object",
         "required": ["folder", "files"],
         "additionalProperties": False,
         "properties": {
-            "task": {"description": "Its name, for messages.", **_TEXT},
-            "folder": {"description": "The folder; {run} and {cwd} are filled in.", **_TEXT},
+            "task": {"description": "Name for messages.", **_TEXT},
+            "folder": {"description": "Folder; {run} and {cwd} are filled in.", **_TEXT},
             "files": {
-                "description": "Files by name, with their content, or where they are copied from.",
+                "description": "Files by name, each with its content or its source.",
                 "type": "array",
                 "items": {
                     "type": "object",
                     "required": ["name"],
                     "additionalProperties": False,
                     "properties": {
-                        "name": {"description": "Its path within the folder.", **_TEXT},
-                        "content": {"description": "What is in it.", "type": "string"},
-                        "source": {"description": "What it is a copy of.", **_TEXT},
+                        "name": {"description": "Path within the folder.", **_TEXT},
+                        "content": {"description": "Content.", "type": "string"},
+                        "source": {"description": "File to copy.", **_TEXT},
                         "executable": {
-                            "description": "Whether it may be run.",
+                            "description": "Whether it is executable.",
                             "type": "boolean",
                         },
                     },

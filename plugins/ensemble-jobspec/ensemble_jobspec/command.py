@@ -1,4 +1,4 @@
-"""Read, convert and run jobspecs of Flux, jobspec 0.0 (transform) and jobspec 0.1 (nextgen)."""
+"""The command ``ensemble jobspec``: read, convert and run jobspecs."""
 
 from __future__ import annotations
 
@@ -56,21 +56,25 @@ __all__ = ["jobspec"]
 @click.version_option(package_name="ensemble-jobspec", prog_name="ensemble jobspec")
 @click.pass_context
 def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
-    """Read, convert and run jobspecs: one description of work, carried out by any queue.
+    """Read, convert and run jobspecs: one description of work that any queue can run.
 
-    Three forms are read: Flux's own (RFC 14 and 25), that of jobspec 0.0 with 'task.transform'
-    (transform), and that of jobspec 0.1 with tasks and groups (nextgen).
+    Three forms are supported: Flux's own (RFC 14 and 25), jobspec 0.0 with 'task.transform'
+    (transform), and jobspec 0.1 with tasks and groups (nextgen).
     """
-    # Before 'run', as jobspec 0.0 has them.
+    # Before 'run', as in jobspec 0.0.
     ctx.default_map = {"run": {"debug": debug, "quiet": quiet}}
 
 
 @jobspec.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path())
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one file or mistake a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: one line for each file or mistake."
+)
 def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
-    """Check jobspecs: every mistake with its place. The exit code is 2 where there is any."""
+    """Check jobspecs and report every mistake with its place. The exit code is 2 if there are
+    mistakes.
+    """
     from ensemble_jobspec.conversion import convert as converted
     from ensemble_jobspec.reader import read_jobspec
 
@@ -78,7 +82,7 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     for file in files:
         try:
             workload = read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
-            made = converted(workload)  # what resources and groups amount to is checked there
+            made = converted(workload)  # this also checks resources and groups
         except FileErrors as errors:
             code = 2
             for error in errors.errors:
@@ -126,30 +130,28 @@ def _tell(error: EnsembleError, as_json: bool) -> None:
     help="The same as --executor.",
 )
 @executor_option
-@key_value_option("An option of the executor.")
+@key_value_option("Option of the executor.")
 @conversion_options
-@click.option(
-    "--only", metavar="GROUP", help="Run this group alone; of one in another, OUTER/INNER."
-)
+@click.option("--only", metavar="GROUP", help="Run only this group; for a nested one: OUTER/INNER.")
 @click.option(
     "--subsystem-dir",
     "subsystems",
     metavar="DIR",
     type=click.Path(),
-    help="Check first that graphs of subsystems in DIR meet what tasks require.",
+    help="First check the tasks' requirements against the subsystem graphs in DIR.",
 )
 @set_option
 @plugin_option
 @display_options
 @click.option(
-    "--output", "folder", metavar="DIR", type=click.Path(), help="Where jobs' output is kept."
+    "--output", "folder", metavar="DIR", type=click.Path(), help="Folder for the jobs' output."
 )
 @state_option
 @wall_option
-@click.option("--no-journal", is_flag=True, help="Keep no record of the run.")
-@click.option("--dry-run", is_flag=True, help="Show what would be submitted at the start.")
-@click.option("--tag", metavar="TAG", help="The run's name.")
-@click.option("--or-resume", is_flag=True, help="Go on with the run --tag TAG where there is one.")
+@click.option("--no-journal", is_flag=True, help="Write no journal.")
+@click.option("--dry-run", is_flag=True, help="Show the first submissions without running them.")
+@click.option("--tag", metavar="TAG", help="Name of the run.")
+@click.option("--or-resume", is_flag=True, help="Resume the run with this --tag if it exists.")
 def run(
     file: str,
     transform: str | None,
@@ -169,14 +171,13 @@ def run(
     tag: str | None,
     or_resume: bool,
 ) -> int:
-    """Run a jobspec: 'ensemble run' of what it is as an ensemble file.
+    """Run a jobspec, as 'ensemble run' does with an ensemble file.
 
-    So the run has a journal, and 'ensemble resume', 'why' and 'logs' know it. The exit code is 0
-    when every task succeeded, 1 when one failed (what depends on it is never submitted), 2 for a
-    wrong file.
+    The run has a journal, so 'ensemble resume', 'why' and 'logs' work. The exit code is 0 if every
+    task succeeded, 1 if one failed (its dependents are never submitted), 2 for an invalid file.
     """
     if transform is not None and executor is not None and transform != executor:
-        raise UsageError("--transform and --executor exclude each other", code="bad-option")
+        raise UsageError("--transform cannot be combined with --executor", code="bad-option")
     if not dry_run:
         code = resume_instead(
             file,
@@ -212,7 +213,7 @@ def run(
         tag = f"{converted.name[:60]}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     late = bool(display.progress)
     if watched and not late:
-        display = display._replace(progress=False)  # these lines have the terminal
+        display = display._replace(progress=False)  # the lines need the terminal
     kept = Path(folder) / str(tag) if folder else state_folder(state) / "runs" / str(tag) / "output"
     with Follower(kept, watched, late=late) if watched else nullcontext():
         return run_text(
@@ -245,7 +246,7 @@ def run(
 @click.option(
     "-o", "--output", "folder", metavar="DIR", type=click.Path(), help="Write files into DIR."
 )
-@click.option("--image", metavar="NAME", help="The container image, for kubernetes.")
+@click.option("--image", metavar="NAME", help="Container image, for kubernetes.")
 @conversion_options
 @plugin_option
 def convert(
@@ -256,10 +257,10 @@ def convert(
     how: Mapping[str, Any],
     plugins: tuple[str, ...],
 ) -> int:
-    """Convert a jobspec: print what a queue would be handed, or write it into files.
+    """Convert a jobspec: print what a queue would receive, or write it into files.
 
-    Of tasks with replicas the first is shown for executors. What is written for 'ensemble' is a
-    whole study: 'ensemble run' runs it.
+    For executors, only the first replica of a task is shown. The target 'ensemble' writes a
+    complete ensemble file for 'ensemble run'.
     """
     from ensemble_jobspec.writer import OWN, written
 
@@ -293,14 +294,16 @@ def convert(
     type=click.Path(),
     default=os.path.expanduser("~/.compspec/subsystems"),
     show_default="~/.compspec/subsystems",
-    help="Graphs of subsystems: one JSON file (JGF) each.",
+    help="Folder of subsystem graphs, one JSON file (JGF) each.",
 )
-@click.option("--require-all", is_flag=True, help="Every requirement, not only what tasks ask for.")
+@click.option(
+    "--require-all", is_flag=True, help="Check every requirement, not only those of tasks."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json: bool) -> int:
-    """Check what a jobspec requires against graphs of subsystems.
+    """Check a jobspec's requirements against graphs of subsystems.
 
-    The exit code is 0 if all is met, 1 if something is not, 2 for a wrong file.
+    The exit code is 0 if all are met, 1 if one is not, 2 for an invalid file.
     """
     from ensemble_jobspec.subsystems import check_requirements
 
@@ -319,10 +322,14 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 @jobspec.command()
 @click.argument("folder", metavar="FOLDER", type=click.Path())
 @executor_option
-@key_value_option("An option of the executor.")
-@click.option("--jobs", default=4, metavar="N", show_default=True, help="Runs at a time.")
+@key_value_option("Option of the executor.")
+@click.option(
+    "--jobs", default=4, metavar="N", show_default=True, help="Number of concurrent runs."
+)
 @click.option("--every", default=2.0, metavar="SECONDS", show_default=True, help="Between looks.")
-@click.option("--once", is_flag=True, help="End when all that is there is done, for cron.")
+@click.option(
+    "--once", is_flag=True, help="Process the files that are there, then exit (for cron)."
+)
 @state_option
 def serve(
     folder: str,
@@ -333,21 +340,21 @@ def serve(
     once: bool,
     state: str | None,
 ) -> int:
-    """Run the jobspecs that are moved into FOLDER/new, each once.
+    """Run each jobspec that is moved into FOLDER/new once.
 
-    Each is validated, run as an ensemble and moved to FOLDER/done or FOLDER/failed, with a text
-    beside it that says how it went. If the server was killed, the next one resumes its runs. Files
-    that still grow, or whose names end with .part, are left alone until they are complete.
+    Each is validated, run, and moved to FOLDER/done or FOLDER/failed with a text file that
+    describes the result. If the server was killed, the next one resumes its runs. Files that still
+    grow or whose names end with .part are ignored until they are complete.
     """
     from ensemble_jobspec.folder_server import Runs, Server
 
     registry = load_plugins(())
     choice = choose_executor(registry, executor)
-    read_options(choice.record, options, {})  # refuse a wrong option before any jobspec runs
+    read_options(choice.record, options, {})  # reject a wrong option before any jobspec runs
     words = ["--executor", choice.record.name]
     words += [word for option in options for word in ("-o", option)]
     if {"detach", "reattach"} <= choice.record.capabilities:
-        words += ["--set", "on_stop=keep"]  # the end of a server cancels no job
+        words += ["--set", "on_stop=keep"]  # stopping the server cancels no job
     state = os.path.abspath(state) if state else None
     runs = Runs(words, state, at_once=jobs, once=once)
     return Server(Path(folder).absolute(), runs, every=every).serve(once=once)
@@ -359,8 +366,9 @@ def _check_subsystems(workload: Workload, folder: str) -> None:
     met, lines = check_requirements(workload, Path(folder))
     if not met:
         raise UsageError(
-            "what the jobspec requires is not met here",
+            "the jobspec's requirements are not met",
             cause="; ".join(f"{name}: {why}" for name, why in lines.items()),
-            hint="'ensemble jobspec satisfy' shows it; run without --subsystem-dir to go on anyway",
+            hint="list them with 'ensemble jobspec satisfy', or run without --subsystem-dir to "
+            "skip the check",
             code="not-met",
         )

@@ -1,4 +1,4 @@
-"""Options that commands for jobspecs share, and what they make of them: workload and conversion."""
+"""Options that the jobspec commands share, and the workload and conversion that they describe."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ form_option = click.option(
     "--form",
     type=click.Choice(["flux", "transform", "nextgen", "A", "B", "C"], case_sensitive=False),
     callback=lambda ctx, parameter, given: _LETTERS.get(str(given).upper(), given),
-    help="The form of the file.  [default: told by its shape]",
+    help="Form of the file.  [default: detected]",
 )
 
 
 def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Options that say how a workload becomes jobs, as ``how``, a mapping."""
+    """Add the conversion options to a command; it receives them as the mapping ``how``."""
 
     def command(**given: Any) -> int:
         how = {
@@ -54,30 +54,31 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--groups",
             type=click.Choice(["nested", "flat"]),
-            help="Whether a group is a job with an ensemble of its own, or its tasks go to the "
-            "queue one by one.  [default: nested on flux and slurm]",
+            help="Run each group as one job with a nested ensemble, or submit its tasks one by "
+            "one.  [default: nested on flux and slurm]",
         ),
         click.option(
             "--copies",
             type=click.Choice(["slots", "cores"]),
             default="slots",
             show_default=True,
-            help="Whether a slot has one task, or each core one, as in jobspec 0.0 and 0.1.",
+            help="One task for each slot, or for each core (as in jobspec 0.0 and 0.1).",
         ),
         click.option(
             "--skip",
             metavar="STEP",
             multiple=True,
-            help="Leave out the steps of this name. May be repeated.",
+            help="Skip the steps with this name. Repeatable.",
         ),
         click.option(
             "--site",
             metavar="FILE",
             type=click.Path(),
-            help="What meets requirements here: 'requires: {NAME: {EXECUTOR: {OPTION: …}}}'.",
+            help="File with what meets requirements at this site: 'requires: {NAME: {EXECUTOR: "
+            "{OPTION: …}}}'.",
         ),
         click.option(
-            "--strict", is_flag=True, help="Refuse requirements that the site does not know."
+            "--strict", is_flag=True, help="Reject requirements that the site file does not list."
         ),
     ):
         command = option(command)
@@ -85,7 +86,7 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def read_workload(file: str, form: str | None) -> Workload:
-    """The workload of a file. Raises :class:`~ensemble_core.FileErrors`."""
+    """Return the workload of a file. Raises :class:`~ensemble_core.FileErrors`."""
     from ensemble_jobspec.reader import read_jobspec
 
     return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
@@ -94,14 +95,14 @@ def read_workload(file: str, form: str | None) -> Workload:
 def conversion_settings(
     how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
 ) -> Options:
-    """Options of the conversion, of those that :func:`conversion_options` gave."""
+    """Return the conversion's options from those of :func:`conversion_options`."""
     from ensemble_jobspec.conversion import Options
     from ensemble_jobspec.schemas import STEPS
     from ensemble_jobspec.site_table import read_site
 
     for step in how["skip"]:
         if step not in STEPS:
-            raise UsageError(f"there is no step {step!r}", code="no-such-step")
+            raise UsageError(f"unknown step {step!r}", code="no-such-step")
     return Options(
         executor=executor,
         executors=frozenset(registry.executors),
@@ -140,7 +141,7 @@ def run_options(
 
 
 def convert_workload(workload: Workload, options: Options) -> Converted:
-    """Conversion of a workload, with its warnings printed."""
+    """Return the converted workload, and print its warnings."""
     from ensemble_jobspec.conversion import convert
 
     converted = convert(workload, options)
@@ -150,6 +151,6 @@ def convert_workload(workload: Workload, options: Options) -> Converted:
 
 
 def ensemble_command() -> str:
-    """The command ``ensemble`` of this process, as a job on another node may call it."""
+    """Return the ``ensemble`` command of this process, as a job on another node can call it."""
     beside = Path(sys.executable).with_name("ensemble")
     return str(beside) if beside.exists() else "ensemble"

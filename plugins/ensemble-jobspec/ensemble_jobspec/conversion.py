@@ -1,8 +1,8 @@
-"""Conversion of a workload into job groups and rules: the mapping of an ensemble file.
+"""Converts a workload into job groups and rules of an ensemble file.
 
-Each unit of the plan is a job group, or an action beside the controller; each of its dependencies
-is a rule on a count of what it waits for, which lets the next rule look, and the last one begins
-it. So a task whose dependency fails is never begun, and the summary names the rules that waited.
+Each unit of the plan becomes a job group or an action on the controller's machine. Each dependency
+becomes a rule on a count; it enables the next rule, and the last one starts the unit. So if a
+dependency fails, the task never starts, and the summary names the rules that waited.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 
 __all__ = ["Converted", "Options", "convert"]
 
-#: Executors whose jobs run where the controller does.
+#: Executors whose jobs run on the controller's machine.
 _HERE = ("local",)
-#: So many units are waited for one after another; what is waited for beyond that, in parts.
+#: Longest chain of waiting rules; more dependencies are split into parts.
 _IN_A_ROW = 16
 
 
 def convert(workload: Workload, options: Options | None = None) -> Converted:
-    """The job groups and rules of a workload. Raises :class:`~ensemble_core.UsageError` for what
-    the executor cannot give."""
+    """Return the job groups and rules of a workload.
+
+    Raises :class:`~ensemble_core.UsageError` for what the executor does not support.
+    """
     return _Conversion(workload, options or Options()).converted()
 
 
@@ -64,7 +66,7 @@ class _Conversion:
             self._rules.insert(0, begin)
         for unit in units:
             self._wait(unit.name, unit.after, begins[unit.name], counts)
-        if not self._jobs:  # all of it runs beside the controller
+        if not self._jobs:  # everything runs on the controller's machine
             self._jobs.append({"name": self._id(f"{options.prefix}no-jobs"), "command": ["true"]})
         return Converted(
             name=options.prefix.rstrip("-") or workload.name,
@@ -88,7 +90,7 @@ class _Conversion:
         return name
 
     def _done(self, unit: Unit) -> tuple[str, int]:
-        """The metric that tells that a unit is done, and from which value on."""
+        """Return the metric that counts a finished unit, and the value at which it is done."""
         if unit.kind in ("job", "batch") or (unit.kind == "local" and self._is_job(unit)):
             return f"count.{unit.name}.success", unit.count
         if unit.kind == "end":
@@ -102,17 +104,20 @@ class _Conversion:
         begin: dict[str, Any],
         counts: Mapping[str, tuple[str, int]],
     ) -> None:
-        """The rules that let a unit begin when all that it waits for is done.
+        """Add the rules that start a unit when all its dependencies are done.
 
-        Each rule enables the next, so many that are done at once make a chain of firings. What a
-        unit waits for is therefore waited for in parts, and parts of parts.
+        Each rule enables the next, so dependencies that finish together cause a chain of firings.
+        To keep it short, dependencies are grouped into parts, and parts of parts.
         """
         if len(waits) > _IN_A_ROW:
             parts = [waits[at : at + _IN_A_ROW] for at in range(0, len(waits), _IN_A_ROW)]
             done = {**counts}
             for number, part in enumerate(parts):
                 own = self._id(f"{name}-part-{number}")
-                said = {"name": "log", "message": f"{name}: part {number} of what it needs is done"}
+                said = {
+                    "name": "log",
+                    "message": f"{name}: part {number} of its dependencies is done",
+                }
                 self._wait(own, part, said, counts)
                 done[own] = (f"count.rule.{own}", 1)
             self._wait(name, [*done][len(counts) :], begin, done)
@@ -134,13 +139,15 @@ class _Conversion:
             self._rules.append(rule)
 
     def _done_rule(self, unit: Unit) -> dict[str, Any]:
-        """The rule that counts that something beside the controller is done; what enables it."""
+        """Return the rule that counts a finished unit on the controller's machine; an action
+        enables it.
+        """
         rule_id = self._done_ids[unit.name] = self._id(f"{unit.name}-done")
         self._rules.append(
             {
                 "id": rule_id,
                 "trigger": "metric",
-                "name": f"count.rule.{rule_id}",  # of its own: whoever enables it lets it fire
+                "name": f"count.rule.{rule_id}",  # always true: being enabled makes it fire
                 "when": ">= 0",
                 "enabled": False,
                 "action": {"name": "log", "message": f"{unit.name} is done"},
@@ -154,13 +161,13 @@ class _Conversion:
         return self._options.executor in _HERE and not any(s.name == "auth" for s in unit.steps)
 
     def _begin(self, unit: Unit) -> dict[str, Any]:
-        """The action that begins a unit; of a job its group is made."""
+        """Return the action that starts a unit; for a job, also add its group."""
         if unit.kind == "files":
             return self._files(unit)
         if unit.kind == "local" and not self._is_job(unit):
             return self._local(unit)
         if unit.kind == "end":
-            return {"name": "log", "message": f"{unit.name}: all is done"}
+            return {"name": "log", "message": f"{unit.name}: all done"}
         if unit.kind == "batch":
             self._batch(unit)
         else:
@@ -232,7 +239,7 @@ class _Conversion:
         if unit.staged and not shared:
             stage_files(job, unit, shape, self._options.executor, self._options.contents)
         if workdir:
-            # A staging folder of our own has placeholders, a user's is taken as it stands.
+            # Our staging folder has placeholders; a user's is taken literally.
             own = bool(unit.steps) and unit.stage is None
             job["workdir"] = workdir if own else self._text(workdir)
         if unit.count > 1:
@@ -243,7 +250,7 @@ class _Conversion:
                 self._watched.append(unit.name)
 
     def _parameters(self, job: dict[str, Any]) -> None:
-        """Give a job group the parameters that it speaks of."""
+        """Add the parameters that a job group's texts mention."""
         texts = [*job["command"], job.get("workdir", ""), *job.get("environment", {}).values()]
         given = self._options.parameters
         used = {
@@ -262,11 +269,11 @@ class _Conversion:
         wide = executor == "slurm" and shape.nodes > 1
         if wide and not self._options.flux:
             raise UsageError(
-                f"the group {group.name!r} has {shape.nodes} nodes, and without Flux a batch of "
-                "Slurm runs its tasks on its first node",
+                f"the group {group.name!r} has {shape.nodes} nodes, but without Flux a Slurm "
+                f"batch runs all tasks on its first node",
                 where=group.where,
-                cause="there is no 'flux' on the PATH, or ensemble-flux is not installed",
-                hint="run it with --groups flat, or where Flux is",
+                cause="'flux' is not on the PATH, or ensemble-flux is not installed",
+                hint="use --groups flat, or run it on a machine with Flux",
                 code="cannot-nest",
             )
         self._check_inside(group, shape)
@@ -278,7 +285,7 @@ class _Conversion:
         if executor == "flux":
             inner += ["--executor", "flux"]
             job.setdefault("options", {}).setdefault("flux", {})["instance"] = True
-        elif wide:  # one broker of Flux on each node, with all that the job has there
+        elif wide:  # one Flux broker on each node, with all of the job's resources there
             own = shape.tasks // shape.nodes
             inner = [*broker_words(shape.nodes, self._options.flux), *inner, "--executor", "flux"]
             job["environment"] = {"SLURM_MPI_TYPE": "pmi2", **job.get("environment", {})}
@@ -301,19 +308,19 @@ class _Conversion:
         return choose_shape(request, options.copies, options.gauges, firm=options.firm)
 
     def _check_inside(self, group: Group, shape: Shape) -> None:
-        """Refuse what the group's allocation can never hold."""
+        """Reject a group's tasks that cannot fit into its allocation."""
         gauges = shape_gauges(shape)
         holder = f"the group {group.name!r}"
         members: list[Task | Group] = [*group.tasks, *group.groups]
         for each in members:
             inner, _ = choose_shape(each.request, self._options.copies, gauges, holder)
-            if isinstance(each, Group):  # one that names no resources has those around it
+            if isinstance(each, Group):  # without resources it uses those of the enclosing group
                 self._check_inside(each, inner if each.request is not None else shape)
 
     def _group(
         self, unit: Unit, shape: Shape, required: Sequence[str], attributes: Attributes
     ) -> dict[str, Any]:
-        """The fields of a job group that are not about what it runs."""
+        """Return a job group's fields, except its command."""
         self._warn(shape.notes)
         job: dict[str, Any] = {"name": unit.name, "command": []}
         self._jobs.append(job)
@@ -343,7 +350,7 @@ class _Conversion:
         return job
 
     def _unmet(self, unit: Unit, requirement: str) -> None:
-        what = f"{unit.name!r} requires {requirement!r}, and the site's table does not know that"
+        what = f"{unit.name!r} requires {requirement!r}, which the site file does not list"
         if self._options.strict:
             task = unit.task or unit.group
             raise UsageError(

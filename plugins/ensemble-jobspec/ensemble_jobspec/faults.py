@@ -1,6 +1,6 @@
-"""Faults of a jobspec: each error of its schema in words, at its place, with the nearest word.
+"""Mistakes in a jobspec: each schema error as a sentence, with its place and a suggestion.
 
-Used by ``reader`` and by the readers of the forms, which report into one list.
+``reader`` and the readers of the forms report into one list.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BOUNDS = {"minimum": "at least", "maximum": "at most"}
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """A hint at the name that may have been meant, or at those that there are."""
+    """Return a hint with the most similar name, or with all known names."""
     known = list(names)
     more = " …" if len(known) > 12 else ""
     listed = f"known are {', '.join(known[:12])}{more}" if known else None
@@ -44,7 +44,7 @@ def _validator(form: str, step: bool) -> Any:
 
 
 class Faults:
-    """The mistakes that were found in one document."""
+    """The mistakes of one document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -52,22 +52,22 @@ class Faults:
         self.warnings: list[str] = []
 
     def at(self, path: Path) -> Location:
-        """Where the value at this path stands."""
+        """Return the position of the value at this path."""
         return self.document.at(path) or Location(self.document.file)
 
     def report(
         self, path: Path, what: str, *, hint: str | None = None, code: str, key: bool = False
     ) -> None:
-        """Report a mistake at a value, or at its key."""
+        """Report a mistake at a value or at its key."""
         where = self.document.at_key(path) if key else self.document.at(path)
         self.errors.append(UsageError(what, where=where, hint=hint, code=code))
 
     def warn(self, path: Path, what: str) -> None:
-        """Warn of something that is passed over or is not as it was upstream."""
+        """Warn about something that is ignored or differs from upstream."""
         self.warnings.append(f"{self.at(path)}: {what}")
 
     def check(self, form: str, path: Path = (), *, step: bool = False) -> bool:
-        """True if the value at this path fits the schema of the form, or of the step."""
+        """Return whether the value at this path fits the schema of the form or step."""
         value = self.document.get(path)
         if _validator(form, step).is_valid(value):
             return True
@@ -86,7 +86,7 @@ class Faults:
                 node = _node(schema, list(error.schema_path)[:-1])
                 self._unknown(path, node)
             case "required":
-                form = f"is {{!r}} meant to be {kind.property!r}?"
+                form = f"did you mean {kind.property!r} instead of {{!r}}?"
                 hint = did_you_mean(kind.property, value, None, form=form)
                 thing = "the jobspec" if not path else _name_of(path)
                 self.report(
@@ -98,17 +98,19 @@ class Faults:
             case "enum":
                 options = [str(option) for option in kind.options]
                 hint = nearest(str(value), options)
-                self.report(path, f"{said}, which is not known here", hint=hint, code="bad-value")
+                self.report(path, f"{said}, which is unknown", hint=hint, code="bad-value")
             case "const":
-                self.report(path, f"{said}, it must be {kind.expected_value}", code="bad-value")
+                self.report(path, f"{said}, expected {kind.expected_value}", code="bad-value")
             case "minimum" | "maximum":
                 bound = f"{_BOUNDS[kind.name]} {kind.limit:g}"
-                self.report(path, f"{said}, it must be {bound}", code="out-of-range")
+                self.report(path, f"{said}, expected {bound}", code="out-of-range")
             case "minItems" | "minLength" | "minProperties" if not value:
                 self.report(path, f"{_name_of(path)} is empty", code="empty")
             case "maxItems":
-                what = f"{_name_of(path)} has {len(value)} entries, and this form has exactly one"
-                hint = "write several tasks in the form with 'resources' as a mapping of names"
+                what = (
+                    f"{_name_of(path)} has {len(value)} entries, but this form allows exactly one"
+                )
+                hint = "for several tasks, use the form nextgen, where 'resources' is a mapping"
                 self.report(path, what, hint=hint, code="bad-value")
             case "maxProperties":
                 what = f"{_name_of(path)} has {' and '.join(map(repr, value))}: only one is allowed"
@@ -132,7 +134,7 @@ class Faults:
 
 
 def _node(schema: Any, path: list[Any]) -> Mapping[str, Any]:
-    """The part of a schema at a path of its own, references followed."""
+    """Return the subschema at a schema path, with references resolved."""
     here = schema
     for step in path:
         if isinstance(here, Mapping) and "$ref" in here and step == "$ref":
@@ -143,7 +145,7 @@ def _node(schema: Any, path: list[Any]) -> Mapping[str, Any]:
 
 
 def _name_of(path: Path) -> str:
-    """A value by its key, or by its number in the list at a key."""
+    """Return a name for a value: its key, or its list and index."""
     if not path:
         return "the jobspec"
     if isinstance(path[-1], str):

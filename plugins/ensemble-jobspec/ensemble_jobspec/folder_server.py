@@ -1,8 +1,7 @@
-"""Server of a folder: runs the jobspecs that are moved into it, each once, whatever is killed when.
+"""Folder server: runs each jobspec that is moved into a folder exactly once, even after kills.
 
-The server claims a file by moving it from ``new`` to ``running``, under the tag of its run, and
-moves it to ``done`` or ``failed`` once the run is over. If a server finds files in ``running`` when
-it starts, it resumes their runs.
+It claims a file by moving it from ``new`` to ``running`` under its run's tag, and moves it to
+``done`` or ``failed`` when the run is over. On start, it resumes the runs of files in ``running``.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS = ("new", "running", "done", "failed")
 _FOREIGN = "another user owns it or can write to it"
-#: Seconds until a controller that ended before its run was over is begun again: first, and at most.
+#: Seconds until a controller that died early is restarted: first, and at most.
 _FIRST, _MOST = 1.0, 60.0
-#: Controllers in a row that end so, until a server that is to end gives up.
+#: With ``once``, give up after so many early deaths in a row.
 _TRIES = 5
-#: Exit codes of runs that were stopped and can be gone on with.
+#: Exit codes of stopped runs, which can be resumed.
 _STOPPED = (5, 129, 130, 142, 143)
 #: The command ``ensemble`` of this environment.
 _PROGRAM = (
@@ -44,7 +43,7 @@ _PROGRAM = (
 
 
 class _Ended(NamedTuple):
-    """A jobspec that is over: its file, an exit code, and why that is not 0."""
+    """A finished jobspec: its file, exit code, and the reason if that is not 0."""
 
     file: Path
     code: int
@@ -52,27 +51,30 @@ class _Ended(NamedTuple):
 
 
 class _Backoff:
-    """Waits between controllers that end before their run is over: twice as long each time. One
-    that went on for a while is taken for the first; with ``once`` all are counted, to give up."""
+    """Exponential backoff between controllers that die early.
+
+    A controller that ran for a while resets it. With ``once``, all deaths count towards giving up.
+    """
 
     def __init__(self, *, once: bool) -> None:
         self._once = once
         self._tries = 0
 
     def reset(self) -> None:
-        """Take it that the run is over."""
+        """Reset the backoff: the run is over."""
         self._tries = 0
 
     def failed(self, started: float) -> tuple[float, bool]:
-        """When the next may be begun (seconds of the monotonic clock), as one that was started then
-        has ended; and whether it was the first."""
+        """Return when to start the next controller (monotonic seconds) after one that started at
+        ``started`` died, and whether it was the first to die.
+        """
         now = time.monotonic()
         self._tries = 1 if not self._once and now - started > _MOST else self._tries + 1
         return now + min(_MOST, _FIRST * 2 ** min(self._tries - 1, 10)), self._tries == 1
 
     @property
     def is_enough(self) -> bool:
-        """True if another is not to be begun."""
+        """Return whether to give up."""
         return self._once and self._tries >= _TRIES
 
 
@@ -84,15 +86,15 @@ class Server:
         self._runs = runs
         self._every = max(0.05, every)
         self._sizes: dict[Path, tuple[int, int]] = {}
-        #: Files that somebody else may have written: they are left alone.
+        #: Files that other users may have written; they are ignored.
         self._foreign: set[Path] = set()
         self._stopping = False
 
     def serve(self, *, once: bool = False) -> int:
-        """Serve until a signal ends it, or with ``once`` until nothing is left; the exit code.
+        """Serve until a signal, or with ``once`` until no file is left. Return the exit code.
 
-        Raises :class:`UsageError` where the folder cannot be had, or another serves it, and
-        :class:`ExecutorError` where ``once`` leaves something that is not over.
+        Raises :class:`UsageError` if the folder cannot be used or another server uses it, and
+        :class:`ExecutorError` if ``once`` leaves an unfinished jobspec.
         """
         _make_folders(self._folder)
         with self._lock_folder(), self._signals():
@@ -118,11 +120,11 @@ class Server:
 
     def _check_leftovers(self) -> ExecutorError:
         left = [file for file in (self._folder / "running").iterdir() if file.suffix in _SUFFIXES]
-        what = "a jobspec is" if len(left) == 1 else f"{len(left)} jobspecs are"
+        what = "1 jobspec is" if len(left) == 1 else f"{len(left)} jobspecs are"
         return ExecutorError(
-            f"{what} not over, and left in {str(self._folder / 'running')!r}",
+            f"{what} unfinished, in {str(self._folder / 'running')!r}",
             cause=self._runs.gave_up,
-            hint="nothing is lost: the next 'ensemble jobspec serve' goes on with them",
+            hint="the next 'ensemble jobspec serve' resumes them",
             code="left-over",
         )
 
@@ -134,13 +136,13 @@ class Server:
             except (BlockingIOError, PermissionError):
                 raise UsageError(
                     f"another serves {str(self._folder)!r}",
-                    hint="end that one first, or serve another folder",
+                    hint="stop that one first, or serve another folder",
                     code="already-served",
                 ) from None
             except OSError as error:
                 print_warning(
-                    f"the file system of {str(self._folder)!r} has no locks ({error.strerror}): "
-                    "see to it that no other process serves this folder"
+                    f"the file system of {str(self._folder)!r} does not support locks "
+                    f"({error.strerror}): make sure that no other process serves this folder"
                 )
             yield
 
@@ -157,7 +159,7 @@ class Server:
                 signal.signal(number, handler)
 
     def _claim(self) -> list[Path]:
-        """The files that are complete, moved where they are ours."""
+        """Move the complete files to ``running`` and return them."""
         claimed = []
         seen = {}
         for file in sorted((self._folder / "new").iterdir()):
@@ -169,7 +171,7 @@ class Server:
                 status = file.stat()
                 seen[file] = (status.st_size, status.st_mtime_ns)
                 if self._sizes.get(file) != seen[file]:
-                    continue  # perhaps it still grows: at the next look
+                    continue  # it may still grow; check again later
                 stem = _OTHER.sub("-", file.stem)[:60].strip("-") or "jobspec"
                 tag = f"{stem}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
                 target = self._folder / "running" / f"{tag}{file.suffix}"
@@ -182,7 +184,7 @@ class Server:
         return claimed
 
     def _is_owned(self, file: Path) -> bool:
-        """Return whether nobody else can have written a file; warn once of any other."""
+        """Return whether only this user can have written the file; warn once about other files."""
         if is_private(file):
             return True
         if file not in self._foreign:
@@ -195,7 +197,7 @@ class Server:
             self._finish(file, f"exit code {code}{f': {why}' if why else ''}", code)
 
     def _finish(self, file: Path, why: str, code: int) -> None:
-        """Say how it went, and move what belongs to the file; the file itself last."""
+        """Write the result, and move the jobspec's files; the jobspec itself last."""
         where = self._folder / ("failed" if code else "done")
         log = file.with_suffix(".log")
         told = where / f"{file.stem}.txt"
@@ -208,13 +210,16 @@ class Server:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file, for :func:`open`, so that one that is made is its user's alone."""
+    """Open a file with mode 600, as an opener for :func:`open`."""
     return os.open(path, flags, 0o600)
 
 
 def _make_folders(folder: Path) -> None:
-    """Make the folders of a served one, its user's alone. Raise :class:`UsageError` if that cannot
-    be done, or others may put files there: what they write would run as this user."""
+    """Create the server's folders, accessible only to their user.
+
+    Raises :class:`UsageError` if that fails or other users can write there: their files would run
+    as this user.
+    """
     try:
         for name in ("", *_FOLDERS):
             (folder / name).mkdir(mode=0o700, parents=not name, exist_ok=True)
@@ -222,8 +227,8 @@ def _make_folders(folder: Path) -> None:
             if path.exists() and not is_private(path):
                 raise UsageError(
                     f"cannot serve {str(path)!r}: {_FOREIGN}",
-                    cause="files that others put there would run as you",
-                    hint=f"serve a folder of your own, or: chmod go-w {path}",
+                    cause="files that other users put there would run as you",
+                    hint=f"serve one of your own folders, or run: chmod go-w {path}",
                     code="not-yours",
                 )
     except OSError as error:
@@ -233,11 +238,11 @@ def _make_folders(folder: Path) -> None:
 
 
 class Runs:
-    """A run for each jobspec, so many at a time. ``words`` are further options of ``ensemble
-    jobspec run``; with ``once`` those whose controllers end too soon are given up.
+    """The runs of jobspecs, at most ``at_once`` at a time.
 
-    The journal says whether a run is over, not the exit code. ``gave_up`` says why a run is left
-    to the next server; empty if none is.
+    ``words`` are additional options of ``ensemble jobspec run``. With ``once``, runs whose
+    controllers keep dying are given up. The journal tells whether a run is over, not the exit code.
+    ``gave_up`` says why a run is left to the next server; it is empty otherwise.
     """
 
     def __init__(
@@ -253,7 +258,7 @@ class Runs:
         self._at_once = max(1, at_once)
         self._once = once
         self._running: dict[Path, _Controller] = {}
-        #: Those to be begun again, and from when on.
+        #: Runs to restart, and when.
         self._again: dict[Path, float] = {}
         self._backoffs: dict[Path, _Backoff] = {}
         self._stopping = False
@@ -261,11 +266,11 @@ class Runs:
 
     @property
     def busy(self) -> bool:
-        """True while one is under way, or is to be gone on with."""
+        """Return whether a run is active or waits for a restart."""
         return bool(self._running or self._again)
 
     def begin(self, files: Sequence[Path]) -> list[Path]:
-        """Run claimed files, or go on with their runs; those that are to wait."""
+        """Start or resume the runs of claimed files. Return the files that must wait."""
         now = time.monotonic()
         for file in [file for file, when in self._again.items() if when <= now]:
             if len(self._running) < self._at_once and self._begin(file):
@@ -275,14 +280,15 @@ class Runs:
         ]
 
     def _begin(self, file: Path) -> bool:
-        """Run a file. ``False`` while the process of an earlier server is at it, which holds a lock
-        on the file."""
+        """Start the run of a file. Return ``False`` while a process of an earlier server holds its
+        lock.
+        """
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
         if not file.exists():
-            print_line(f"{file.name}: it is not there any more; its run is left as it is")
+            print_line(f"{file.name}: the file is gone; its run is left as it is")
             self._backoffs.pop(file, None)
             return True
-        # Over NFS a lock needs a file that may be written.
+        # Over NFS, a lock needs a writable file.
         mode = "r+b" if os.access(file, os.W_OK) else "rb"
         with file.open(mode) as held, open(file.with_suffix(".log"), "ab", opener=_private) as log:
             try:
@@ -290,14 +296,14 @@ class Runs:
             except (BlockingIOError, PermissionError):
                 return False
             except OSError:
-                pass  # this file system has no locks: what the run's own says of its holder decides
+                pass  # this file system has no locks: rely on the lock of the run itself
             process = subprocess.Popen(
                 [*_PROGRAM, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is handed on by us
-                pass_fds=[held.fileno()],  # the lock is the process's, however this one ends
+                start_new_session=True,  # we forward Ctrl-C
+                pass_fds=[held.fileno()],  # the process keeps the lock, however this one ends
             )
             self._running[file] = _Controller(process, time.monotonic(), log.tell())
         if file not in self._backoffs:
@@ -306,7 +312,7 @@ class Runs:
         return True
 
     def ended(self) -> list[_Ended]:
-        """Jobspecs that are over since the last look."""
+        """Return the jobspecs that finished since the last call."""
         found = []
         for file, controller in list(self._running.items()):
             code = controller.process.poll()
@@ -323,10 +329,10 @@ class Runs:
         return found
 
     def _schedule_restart(self, file: Path, controller: _Controller, code: int, why: str) -> None:
-        """Take it that a controller has ended before its run was over."""
-        if self._stopping or code in _STOPPED:  # by us, or by who stopped the run
+        """Handle a controller that ended before its run was over."""
+        if self._stopping or code in _STOPPED:  # by us, or by whoever stopped the run
             self.gave_up = f"{file.name}: it was stopped"
-            print_line(f"{file.name}: stopped; it is gone on with next time")
+            print_line(f"{file.name}: stopped; the next server resumes it")
             return
         when, first = self._backoffs[file].failed(controller.started)
         told = f"its controller ended with exit code {code} before the run was over: {why}"
@@ -335,10 +341,10 @@ class Runs:
             return
         self._again[file] = when
         if first:
-            print_line(f"{file.name}: {told}; it is begun again until it is")
+            print_line(f"{file.name}: {told}; it will be restarted")
 
     def stop(self) -> None:
-        """Stop what is under way, so that the next server goes on with it."""
+        """Stop the active runs; the next server resumes them."""
         self._stopping = True
         for controller in self._running.values():
             controller.process.terminate()
@@ -347,7 +353,7 @@ class Runs:
 
 
 class _Controller(NamedTuple):
-    """A controller: its process, when it was begun, and where its output begins in the log."""
+    """A controller: its process, start time, and where its output begins in the log."""
 
     process: subprocess.Popen[bytes]
     started: float
@@ -355,7 +361,7 @@ class _Controller(NamedTuple):
 
 
 def _failure_line(log: Path, begin: int = 0) -> str:
-    """The line of a run's output, from this byte on, that says most of why it failed."""
+    """Return the most informative line of a failed run's output, from this byte on."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -363,11 +369,11 @@ def _failure_line(log: Path, begin: int = 0) -> str:
         for line in lines:
             if any(word in line for word in words):
                 return line.strip()
-    return lines[0].strip() if lines else "it said nothing"
+    return lines[0].strip() if lines else "it printed nothing"
 
 
 def _run_state(state: str | None, tag: str) -> str:
-    """Return the state of a run (``ended`` …); ``new`` if nothing of it is on record."""
+    """Return the state of a run (``ended`` …), or ``new`` if it has no journal."""
     try:
         with KeptRun(state, tag) as kept:
             return kept.state if kept.journal.texts() else "new"
@@ -377,6 +383,6 @@ def _run_state(state: str | None, tag: str) -> str:
 
 
 def _is_over(state: str, code: int) -> bool:
-    """Return whether nothing is left to resume after a controller that ended with this code."""
-    # It was refused before it began; what else kept it from beginning may pass.
+    """Return whether a run is over after its controller ended with this code."""
+    # A rejected file stays rejected; other reasons why it did not start may pass.
     return state == "ended" or (state == "new" and code == 2)

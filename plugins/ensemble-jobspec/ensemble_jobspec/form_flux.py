@@ -1,4 +1,4 @@
-"""The form ``flux``: Flux's own jobspec (RFC 14, V1 of RFC 25), a workload of one task."""
+"""Reader of the form ``flux``: Flux's own jobspec (RFC 14, V1 of RFC 25) with its one task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["read_flux", "slots"]
 
 
 def slots(vertex: Vertex) -> list[Vertex]:
-    """The slots of a resource, wherever they are in it."""
+    """Yield the slots in a resource, at any depth."""
     found = [vertex] if vertex.type == "slot" else []
     return found + [slot for inner in vertex.within for slot in slots(inner)]
 
 
 def read_flux(faults: Faults, name: str) -> Workload:
-    """The workload that a jobspec of Flux describes."""
+    """Return the workload of a Flux jobspec."""
     data = faults.document.data
     given = data["tasks"][0]
     count = given["count"]
@@ -24,8 +24,8 @@ def read_flux(faults: Faults, name: str) -> Workload:
     labels = [slot.label for slot in slots(request.alternatives[0])]
     if given["slot"] not in labels:
         known = ", ".join(repr(label) for label in labels if label)
-        what = f"there is no slot {given['slot']!r} in the resources"
-        hint = f"its slots are {known}" if known else "give the slot a label, and name that here"
+        what = f"the resources have no slot {given['slot']!r}"
+        hint = f"its slots are {known}" if known else "give the slot a label and use it here"
         faults.report(("tasks", 0, "slot"), what, hint=hint, code="no-such-slot")
     own = system(faults)
     named = own.extra.get("job")
@@ -34,7 +34,7 @@ def read_flux(faults: Faults, name: str) -> Workload:
     for key in ("dependencies", "constraints"):
         if key in own.extra:
             place = ("attributes", "system", key)
-            faults.warn(place, f"{key!r} are told to Flux, and to no other queue")
+            faults.warn(place, f"{key!r} are used by Flux only")
     words, script = command(faults, ("tasks", 0, "command"), name)
     task = Task(name, words, script, request, 1, own, where=faults.at(("tasks", 0)))
     return Workload("flux", name, (task,), warnings=tuple(faults.warnings))

@@ -1,4 +1,4 @@
-"""The form ``nextgen``: jobspec 0.1.x, tasks and groups that name resources and one another."""
+"""Reader of the form ``nextgen``: jobspec 0.1.x, tasks and groups that refer to each other."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _REFERENCE = re.compile(r"[|&]")
 
 
 def read_nextgen(faults: Faults, name: str) -> Workload:
-    """The workload that a jobspec of tasks and groups describes."""
+    """Return the workload of a jobspec with tasks and groups."""
     return _Reader(faults).read(faults.document.data.get("name", name))
 
 
 class _Outer(NamedTuple):
-    """Surroundings of a task or group: the whole's attributes and, nearer, those of resources of
-    groups; what the groups themselves say, which is nearer than a task's resources; and how long
-    the innermost group may take."""
+    """Context of a task or group: attributes of the whole and of enclosing groups' resources;
+    attributes of the enclosing groups themselves, which override a task's resources; and the time
+    limit of the innermost group.
+    """
 
     base: Attributes
     groups: Attributes
@@ -58,7 +59,7 @@ class _Reader:
     def read(self, name: str) -> Workload:
         faults, data = self._faults, self._faults.document.data
         if not data.get("tasks") and not data.get("groups"):
-            what = "the jobspec has neither 'tasks' nor 'groups': there is nothing to run"
+            what = "the jobspec has neither 'tasks' nor 'groups'"
             faults.report((), what, hint="tasks: [{command: echo hello}]", code="nothing-to-run")
         outer = _Outer(attributes(faults, ("attributes",)), Attributes(), None)
         self._note_groups(data.get("groups", []))
@@ -70,7 +71,7 @@ class _Reader:
         return Workload("nextgen", name, tasks, groups, requires, tuple(faults.warnings))
 
     def _check_references(self, groups: tuple[Group, ...]) -> None:
-        """Check that no group stands within itself, by way of tasks that stand for groups."""
+        """Check that no group contains itself through tasks that run groups."""
         inside: dict[str, list[Name]] = {}
         every = list(groups)
         for group in every:
@@ -83,8 +84,8 @@ class _Reader:
             while ahead:
                 name = ahead.pop()
                 if name.text == start:
-                    what = f"the group {start!r} stands within itself"
-                    hint = "take this reference out"
+                    what = f"the group {start!r} contains itself"
+                    hint = "remove this reference"
                     self._error(name.where, what, hint, "dependency-cycle")
                     return
                 if name.text not in seen:
@@ -135,20 +136,18 @@ class _Reader:
         group = given.get("group")
         kinds = [key for key in ("command", "group") if key in given]
         if len(kinds) > 1:
-            what = (
-                f"the task {name!r} has a command and stands for a group: they exclude each other"
-            )
+            what = f"the task {name!r} has both a command and a group; only one is allowed"
             faults.report((*path, "group"), what, code="bad-value", key=True)
         if not kinds and "steps" not in given:
-            what = f"the task {name!r} has neither a command nor steps nor a group"
+            what = f"the task {name!r} needs a command, steps or a group"
             faults.report(path, what, hint="command: echo hello", code="nothing-to-run")
         if group is not None and group not in self._groups:
-            what = f"there is no group {group!r}"
-            hint = nearest(group, sorted(self._groups)) or "there are no groups here"
+            what = f"unknown group {group!r}"
+            hint = nearest(group, sorted(self._groups)) or "the jobspec has no groups"
             faults.report((*path, "group"), what, hint=hint, code="no-such-group")
         if given.get("local") and group is not None:
-            what = "a group is not run beside the controller"
-            hint = "write 'local' on its tasks"
+            what = "a group cannot be 'local'"
+            hint = "put 'local' on its tasks"
             faults.report((*path, "local"), what, hint=hint, code="bad-value", key=True)
         request, of_resources = self._request(path, given)
         words: tuple[str, ...] = ()
@@ -177,15 +176,17 @@ class _Reader:
     def _attributes(
         self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Outer
     ) -> tuple[Attributes, Attributes]:
-        """Attributes that a task or group has by itself or by groups around it; and all its own."""
+        """Return the attributes of a task or group, merged with those of enclosing groups, and its
+        own.
+        """
         said = outer.groups
         if "attributes" in given:
             said = attributes(self._faults, (*path, "attributes")).within(said)
         own = said.within(of_resources.within(outer.base))
         if outer.limit and own.duration and own.duration > outer.limit:
             place = (*path, "attributes", "duration")
-            what = f"{own.duration:g} s is longer than the {outer.limit:g} s of its group"
-            hint = "give the group more time, or the task less"
+            what = f"{own.duration:g} s is longer than its group's {outer.limit:g} s"
+            hint = "increase the group's duration, or reduce the task's"
             self._faults.report(place, what, hint=hint, code="out-of-range")
         return said, own
 
@@ -203,10 +204,8 @@ class _Reader:
         names = _OR.split(wanted.strip())
         missing = [name for name in names if name not in self._resources]
         for name in missing:
-            hint = nearest(name, self._resources) or "there are no named resources here"
-            faults.report(
-                place, f"there are no resources {name!r}", hint=hint, code="no-such-resources"
-            )
+            hint = nearest(name, self._resources) or "the jobspec has no named resources"
+            faults.report(place, f"unknown resources {name!r}", hint=hint, code="no-such-resources")
         if missing:
             return None, Attributes()
         found = [self._resources[name] for name in names]
@@ -230,29 +229,27 @@ class _Reader:
         for name in map(str.strip, _REFERENCE.split(wanted)):
             if name not in self._requires:
                 hint = nearest(name, self._requires) or "add it under 'requires' at the top"
-                what = f"there is no requirement {name!r}"
+                what = f"unknown requirement {name!r}"
                 self._faults.report(
                     (*path, "requires"), what, hint=hint, code="no-such-requirement"
                 )
         return wanted
 
     def _check_scope(self, path: Path, tasks: tuple[Task, ...], groups: tuple[Group, ...]) -> None:
-        """Check names that stand twice, and dependencies on what is not here or on themselves."""
+        """Check for duplicate names, and for dependencies on unknown tasks or on themselves."""
         known: dict[str, Task | Group] = {}
         scope: tuple[Task | Group, ...] = (*tasks, *groups)
         for each in scope:
             if each.name in known:
                 kind = "task" if isinstance(each, Task) else "group"
-                what = f"there is a {kind} {each.name!r} already, at {known[each.name].where}"
-                self._error(each.where, what, "give one of them another name", "duplicate-name")
+                what = f"duplicate {kind} {each.name!r}, first at {known[each.name].where}"
+                self._error(each.where, what, "rename one of them", "duplicate-name")
             known.setdefault(each.name, each)
         for each in known.values():
             for name in each.depends_on:
                 if name.text not in known:
                     where = "" if not path else " in this group"
-                    what = (
-                        f"{each.name!r} depends on {name.text!r}, and there is no such task{where}"
-                    )
+                    what = f"{each.name!r} depends on the unknown task {name.text!r}{where}"
                     self._error(name.where, what, nearest(name.text, known), "no-such-task")
         self._check_cycles(known)
 
@@ -279,13 +276,11 @@ class _Reader:
             seen.append(name)
             name = next(each for each in before[name] if each in left)
         circle = [*seen[seen.index(name) :], name]
-        what = f"a circle of dependencies: {' needs '.join(circle)}"
-        self._error(
-            known[name].where, what, "take one of these dependencies out", "dependency-cycle"
-        )
+        what = f"dependency cycle: {' needs '.join(circle)}"
+        self._error(known[name].where, what, "remove one of these dependencies", "dependency-cycle")
 
     def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
-        """Names of what comes before; a task that stands for a group waits for what that does."""
+        """Return the names of its dependencies, including those of the group that it runs."""
         names = list(each.depends_on)
         group = known.get(each.group.text) if isinstance(each, Task) and each.group else None
         if isinstance(group, Group):

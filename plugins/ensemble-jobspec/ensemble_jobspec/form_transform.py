@@ -1,4 +1,4 @@
-"""The form ``transform``: jobspec 0.0.x, one task with scripts and the steps that carry it out."""
+"""Reader of the form ``transform``: jobspec 0.0.x, one task with scripts and steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS: Path = ("task", "transform")
 
 
 def read_transform(faults: Faults, name: str) -> Workload:
-    """The workload that a jobspec with a ``task`` describes."""
+    """Return the workload of a jobspec with ``task``."""
     given = faults.document.data["task"]
     count = given.get("count", {})
     request = request_of_list(faults, count.get("per_slot", 1), count.get("total"))
@@ -25,10 +25,10 @@ def read_transform(faults: Faults, name: str) -> Workload:
     labels = [slot.label for slot in found if slot.label]
     slot = given.get("slot")
     if slot is not None and labels and slot not in labels:
-        what = f"there is no slot {slot!r} in the resources"
+        what = f"the resources have no slot {slot!r}"
         faults.report(("task", "slot"), what, hint=nearest(slot, labels), code="no-such-slot")
     if "resources" in given:
-        what = "what the task says of 'resources' is not looked at: put it under 'resources'"
+        what = "the task's 'resources' are ignored: move them to the top level"
         faults.warn(("task", "resources"), what)
     scripts = _scripts(faults, given.get("scripts", []))
     words: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def read_transform(faults: Faults, name: str) -> Workload:
         words, script = command(faults, ("task", "command"), name)
     steps = _steps(faults, scripts, "command" in given)
     if not given.get("transform") and "command" not in given:
-        what = "the task has neither a command nor steps that submit something"
+        what = "the task needs a command, or a step that submits something"
         hint = "add 'command', or a 'transform' with a step 'submit'"
         faults.report(("task",), what, hint=hint, code="nothing-to-run")
     task = Task(
@@ -53,8 +53,8 @@ def _scripts(faults: Faults, given: list[Mapping[str, Any]]) -> dict[str, Script
     for number, each in enumerate(given):
         place: Path = ("task", "scripts", number, "name")
         if each["name"] in scripts:
-            what = f"there are two scripts {each['name']!r}"
-            faults.report(place, what, hint="give one another name", code="duplicate-name")
+            what = f"duplicate script {each['name']!r}"
+            faults.report(place, what, hint="rename one of them", code="duplicate-name")
         inside(faults, place, each["name"])
         scripts[each["name"]] = Script(each["content"], each["name"])
     return scripts
@@ -70,7 +70,7 @@ def _steps(faults: Faults, scripts: Mapping[str, Script], has_command: bool) -> 
         place: Path = (*_STEPS, number)
         name = each["step"]
         if name not in STEPS:
-            what = f"there is no step {name!r}"
+            what = f"unknown step {name!r}"
             faults.report((*place, "step"), what, hint=nearest(name, STEPS), code="no-such-step")
             continue
         if not faults.check(name, place, step=True):
@@ -81,7 +81,7 @@ def _steps(faults: Faults, scripts: Mapping[str, Script], has_command: bool) -> 
         if file is not None and not inside(faults, (*place, "filename"), file):
             continue
         if name == "write" and file not in scripts:
-            what = f"there is no script {file!r} to write"
+            what = f"unknown script {file!r}"
             hint = nearest(str(file), scripts) or "add it to 'scripts'"
             faults.report((*place, "filename"), what, hint=hint, code="no-such-script")
         elif name in ("write", "copy"):
@@ -92,15 +92,17 @@ def _steps(faults: Faults, scripts: Mapping[str, Script], has_command: bool) -> 
         elif name in ("submit", "batch"):
             submits = True
             if file is None and not has_command:
-                what = f"the step {name!r} names no file, and the task has no command"
+                what = f"the step {name!r} needs a file, because the task has no command"
                 faults.report(place, what, hint="add 'filename'", code="nothing-to-run")
         if file is not None and file not in there and not elsewhere and file in scripts:
-            what = f"{file!r} is not written before this step"
-            hint = f"put '- {{step: write, filename: {file}}}' before it"
+            what = f"{file!r} is not written by an earlier step"
+            hint = f"put '- {{step: write, filename: {file}}}' before this step"
             faults.report((*place, "filename"), what, hint=hint, code="not-written")
         elif file is not None and file not in there and not elsewhere and name != "write":
-            what = f"nothing puts {file!r} into the staging folder"
-            hint = nearest(file, [*there, *scripts]) or "write or copy it before"
+            what = f"{file!r} is not in the staging folder"
+            hint = (
+                nearest(file, [*there, *scripts]) or "add an earlier step that writes or copies it"
+            )
             faults.report((*place, "filename"), what, hint=hint, code="not-written")
         steps.append(Step(name, {**each, **({"filename": file} if file else {})}, faults.at(place)))
     if steps and not submits and len(faults.errors) == before:

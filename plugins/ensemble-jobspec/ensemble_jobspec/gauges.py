@@ -1,8 +1,8 @@
-"""Gauges of the queue before a run: what is up in it. By them alternatives are chosen. What this
-machine can never hold is refused before anything is submitted; of another queue, whose nodes may be
-down or drained now, it is warned, and what becomes of it is left to the queue.
+"""Reads the queue's gauges before a run, to choose between alternative resources.
 
-The executor is opened for that and closed again; nothing is submitted.
+Requests that this machine can never fulfil are rejected before anything is submitted. Other queues
+may have nodes that are down or drained now, so there is only a warning, and the queue decides. The
+executor is opened for this and closed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["needs_gauges", "read_gauges"]
 
 
 def needs_gauges(workload: Workload) -> bool:
-    """True if a task or group asks for one of several resources, or for more than a core."""
+    """Return whether a task or group has alternative resources or asks for more than a core."""
     return any(
         len(each.alternatives) > 1 or _is_demanding(each.alternatives[0])
         for each in _requests(workload)
@@ -40,9 +40,11 @@ def _is_demanding(vertex: Vertex) -> bool:
 def read_gauges(
     registry: Registry, choice: ExecutorChoice, workload: Workload
 ) -> Mapping[str, float] | None:
-    """The executor's gauges; ``None`` where it does not tell, which is warned of where one of
-    several resources is to be chosen. A queue that can be resized may get more than it has: it is
-    asked for such a choice only."""
+    """Return the executor's gauges, or ``None`` if it reports none.
+
+    Warns if they are missing but needed to choose an alternative. A resizable queue may get more
+    than it has, so its gauges are read only for such a choice.
+    """
     alternatives = any(len(each.alternatives) > 1 for each in _requests(workload))
     here = choice.record.name == "local"
     if "resize" in choice.record.capabilities and not (here or alternatives):
@@ -55,13 +57,13 @@ def read_gauges(
                 found = dict(executor.resources())
             finally:
                 executor.close()
-        if here:  # this machine runs what is for several nodes, too
+        if here:  # this machine also runs jobs of several nodes
             return {"gpus.up": 0.0, **found, "nodes.up": math.inf}
         if all(found.get(name, 1) for name in ("nodes.up", "cores.up")):
             return found
-        why = f"nothing is up in {choice.name} now"  # which says nothing of later
+        why = f"{choice.name} has no nodes up now"  # it may have some later
     except EnsembleError as error:
         why = error.what
     if alternatives:
-        print_warning(f"the first of alternative resources is taken: {why}")
+        print_warning(f"the first alternative of the resources is used: {why}")
     return None

@@ -11,7 +11,7 @@ __all__ = ["ensemble_actions", "ensemble_sources"]
 
 @hookimpl
 def ensemble_actions() -> Iterable[ActionPlugin]:
-    """The actions ``jobspec-local`` and ``jobspec-files``."""
+    """Return the actions ``jobspec-local`` and ``jobspec-files``."""
     from ensemble_jobspec.actions import FILES, LOCAL
 
     return [LOCAL, FILES]
@@ -19,7 +19,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
 
 @hookimpl
 def ensemble_sources() -> Iterable[SourcePlugin]:
-    """The source ``jobspec``."""
+    """Return the source ``jobspec``."""
     from ensemble_jobspec.source import SOURCE
 
     return [SOURCE]

@@ -1,7 +1,7 @@
-"""Kubernetes: Jobs (batch/v1) of a converted jobspec, and MiniClusters of what wants several nodes.
+"""Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-They are written, not run. Kubernetes has no dependencies between Jobs, so what comes before stands
-in an annotation, for whoever applies them one after another.
+They are only written. Kubernetes has no dependencies between Jobs, so an annotation lists them for
+whoever applies the manifests in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STAGE = "/stage"
 
 
 def _dns_name(text: str) -> str:
-    """A name as Kubernetes takes it; one that had to be changed keeps its own by a digest."""
+    """Return a valid Kubernetes name. A changed name gets a digest to stay unique."""
     name = _OTHER.sub("-", text.lower()).strip("-")
     if name == text and len(name) <= 52:
         return name
@@ -32,7 +32,7 @@ def _dns_name(text: str) -> str:
 
 
 def manifests(converted: Converted, image: str) -> list[dict[str, Any]]:
-    """The manifests: a Job for each job group, a ConfigMap for the files of a transform."""
+    """Return the manifests: a Job for each job group, a ConfigMap for a transform's files."""
     units = {unit.name: unit for unit in converted.units}
     found: list[dict[str, Any]] = []
     staged: set[str] = set()
@@ -110,7 +110,7 @@ def _mini_cluster(
     metadata: Mapping[str, Any], container: Mapping[str, Any], job: Mapping[str, Any],
     converted: Converted, site: Mapping[str, Any], nested: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """A Flux of its own for what wants several nodes, or is an ensemble itself."""
+    """Return a MiniCluster for a job of several nodes or with a nested ensemble."""
     import shlex
 
     shape = converted.shapes[job["name"]]
@@ -137,12 +137,12 @@ def _mini_cluster(
 
 
 def _escape_variables(text: str) -> str:
-    """A text that Kubernetes leaves as it is: ``$(NAME)`` would be filled in."""
+    """Escape a text so that Kubernetes does not fill in ``$(NAME)``."""
     return text.replace("$(", "$$(")
 
 
 def as_documents(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """The manifests as documents of one YAML file."""
+    """Return the manifests as documents of one YAML file."""
     import yaml
 
     return yaml.safe_dump_all(list(manifests), sort_keys=False, allow_unicode=True)

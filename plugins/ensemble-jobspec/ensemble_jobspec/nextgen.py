@@ -1,4 +1,4 @@
-"""The form ``nextgen`` of a workload: what any of the three forms says, as jobspec 0.1 has it."""
+"""Writes a workload of any form as a jobspec of the form ``nextgen`` (0.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_nextgen"]
 
 
 def as_nextgen(workload: Workload) -> dict[str, Any]:
-    """The jobspec as plain data."""
+    """Return the jobspec as plain data."""
     return _Writer().written(workload)
 
 
@@ -41,7 +41,7 @@ class _Writer:
         return found
 
     def _of_steps(self, workload: Workload) -> list[dict[str, Any]]:
-        """The tasks that the steps of a transform submit, each with its script."""
+        """Return the tasks that the steps of a transform submit, each with its script."""
         units = {unit.name: unit for unit in plan(workload)}
         tasks = []
         for unit in units.values():
@@ -101,7 +101,7 @@ class _Writer:
         return found
 
     def _request(self, request: Request) -> str:
-        """The name of the resources, which are made where they are not there."""
+        """Return the name of the resources, adding them if they are missing."""
         names: Sequence[str] = request.names
         if not names:
             names = [
@@ -125,7 +125,7 @@ def _jobs_before(units: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _slots(vertex: Vertex, request: Request) -> dict[str, Any]:
-    """Resources with as many slots as there are tasks: this form does not count tasks in a slot."""
+    """Return resources with one slot for each task, because this form has no tasks per slot."""
     shape = compute_shape(vertex, request.per_slot, request.total)
     inner: list[dict[str, Any]] = [{"type": "core", "count": shape.cores}]
     if shape.gpus:

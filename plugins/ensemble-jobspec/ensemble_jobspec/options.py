@@ -1,6 +1,6 @@
-"""Options of a conversion, and what comes of it.
+"""Options of a conversion, and its result.
 
-``conversion`` goes by the one and makes the other; the writers and the commands read it.
+``conversion`` reads the options and returns the result, which the writers and commands use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ensemble_jobspec.resource_shapes import Copies, Shape
 __all__ = ["Converted", "Options"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: Executors on which a group is a job with an ensemble of its own.
+#: Executors on which a group becomes a job with a nested ensemble.
 _NESTING = ("flux", "slurm")
 _STAGE = "{cwd}/jobspec-{run}"
 
@@ -25,14 +25,13 @@ _STAGE = "{cwd}/jobspec-{run}"
 class Options:
     """How a workload is converted.
 
-    ``executor`` is whose job groups they will be, ``executors`` those whose options may be written
-    (installed ones). ``site`` says by requirement and executor what meets it; with ``strict`` one
-    that is not there is an error. ``gauges`` are the executor's, by which alternatives are chosen;
-    where they are ``firm`` it can never have more, and otherwise what is down may come back.
-    ``shared`` says whether all nodes see the staging folder where no step says it, ``contents``
-    reads files that are staged. ``program``, ``file`` and ``state`` are the command ``ensemble``,
-    the jobspec and the folder of runs as a batch's job is to know them; ``flux`` is the command of
-    Flux there, empty where there is none.
+    ``executor`` is the target, ``executors`` the installed ones whose options may be written.
+    ``site`` maps requirements to executors' options; with ``strict``, a missing requirement is an
+    error. ``gauges`` are the executor's, used to choose an alternative; if ``firm``, it can never
+    have more. ``shared`` says whether all nodes see the staging folder, unless a step says so.
+    ``contents`` reads staged files. ``program``, ``file`` and ``state`` are the ``ensemble``
+    command, the jobspec and the folder of runs for a batch's job. ``flux`` is the ``flux`` command
+    there, empty if Flux is missing.
     """
 
     executor: str | None = None
@@ -58,13 +57,13 @@ class Options:
 
     @property
     def mode(self) -> Mode:
-        """How groups are carried out."""
+        """Return how groups are run."""
         return self.groups or ("nested" if self.executor in _NESTING else "flat")
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings."""
+    """An ensemble file's ``jobs`` and ``rules``, each job group's shape, and warnings."""
 
     name: str
     jobs: Sequence[Mapping[str, Any]]
@@ -77,5 +76,5 @@ class Converted:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The ensemble file as plain data."""
+        """Return the ensemble file as plain data."""
         return {"name": self.name, "jobs": list(self.jobs), "rules": list(self.rules)}

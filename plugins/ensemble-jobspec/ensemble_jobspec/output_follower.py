@@ -1,6 +1,6 @@
-"""Follower of output: prints what the watched jobs of a run write, line by line, while it goes on.
+"""Output follower: prints lines that watched jobs write, while the run is active.
 
-Used by ``ensemble jobspec run`` for tasks with ``watch``.
+``ensemble jobspec run`` uses it for tasks with ``watch``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ensemble_core.cli.toolkit import print_line, printable
 
 __all__ = ["Follower"]
 
-#: Seconds between looks at the files, and the part of the time that looking may take.
+#: Seconds between looks, and the largest share of the time that looking may take.
 _LOOK, _SHARE = 0.5, 0.1
 
 
 class Follower:
-    """A follower of all jobs of some groups; with ``late`` it prints once the run is over, for a
-    live table has the terminal until then."""
+    """Follows all jobs of some groups. With ``late``, it prints only after the run, because a live
+    table occupies the terminal.
+    """
 
     def __init__(self, folder: Path, groups: Sequence[str], *, late: bool) -> None:
         self._folder = folder
@@ -55,14 +56,14 @@ class Follower:
             before = time.monotonic()
             try:
                 self._look()
-            except BrokenPipeError:  # the reader has gone
+            except BrokenPipeError:  # the reader has closed the pipe
                 return
             except OSError:
-                pass  # a file system's moment: at the next look
+                pass  # a temporary error of the file system: try again later
             pause = max(_LOOK, (time.monotonic() - before) / _SHARE)
 
     def _look(self, *, ended: bool = False) -> None:
-        """Print what is new: whole lines, and at the end the rest."""
+        """Print new complete lines, and at the end the rest."""
         for group in self._groups:
             for ending in ("out", "err"):
                 for file in sorted(self._folder.glob(f"{group}.*.{ending}")):
@@ -75,7 +76,7 @@ class Follower:
             with file.open("rb") as output:
                 output.seek(begin)
                 data = output.read()
-        except FileNotFoundError:  # removed since it was found, as empty outputs are
+        except FileNotFoundError:  # removed since then, as empty outputs are
             return
         if not ended:
             data = data[: data.rfind(b"\n") + 1]

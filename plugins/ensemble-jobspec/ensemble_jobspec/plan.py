@@ -1,8 +1,8 @@
-"""Plan of a workload: what is to be done, one unit after another, with what each waits for.
+"""Plan of a workload: its units in order, each with its dependencies. Pure.
 
-A task is a unit; a group is one as well where it has an allocation of its own (``nested``, of
-groups that name resources), and else its tasks are (``flat``). Each step of a transform is one.
-Pure; ``conversion`` makes job groups and rules of the units.
+A task is a unit. A group is a unit if it has its own allocation (``nested``, for groups with
+resources); otherwise its tasks are (``flat``). Each step of a transform is a unit. ``conversion``
+turns units into job groups and rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Mode", "Unit", "find_group", "plan", "references"]
 
 Mode = Literal["nested", "flat"]
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
-#: Characters of a name that leave room for what is made of it.
+#: Longest name, with room for suffixes.
 _LONGEST = 80
 
 
@@ -29,10 +29,10 @@ _LONGEST = 80
 class Unit:
     """One thing to do.
 
-    ``kind``: a ``job``; something to run beside the controller (``local``); files to put into a
-    folder (``files``); a ``batch`` with an ensemble of its own; the ``end`` of several. ``after``
-    are the units that come before. ``stage`` is the folder that was set, ``shared`` whether all
-    nodes see it (``None``: to be found out), ``path`` the names of the groups around a batch.
+    ``kind``: a ``job``; a command on the controller's machine (``local``); files for a folder
+    (``files``); a ``batch`` with a nested ensemble; the ``end`` of several units. ``after`` are its
+    dependencies. ``stage`` is the chosen folder, ``shared`` whether all nodes see it (``None``:
+    unknown), ``path`` the names of the groups around a batch.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Unit:
 
 
 def references(group: Group) -> Iterable[str]:
-    """Names of the groups that tasks in a group stand for, also of those in it."""
+    """Return the names of the groups that a group's tasks run, including nested ones."""
     stack = [group]
     while stack:
         here = stack.pop()
@@ -58,7 +58,7 @@ def references(group: Group) -> Iterable[str]:
 
 
 def find_group(workload: Workload, path: Sequence[str]) -> Group:
-    """The group at a path of names. Raises :class:`UsageError` where there is none."""
+    """Return the group at a path of names. Raises :class:`UsageError` if it does not exist."""
     groups: Sequence[Group] = workload.groups
     found: Group | None = None
     for name in path:
@@ -66,13 +66,13 @@ def find_group(workload: Workload, path: Sequence[str]) -> Group:
         if found is None:
             known = [group.name for group in groups]
             raise UsageError(
-                f"there is no group {'/'.join(path)!r}",
+                f"unknown group {'/'.join(path)!r}",
                 hint=nearest(name, known),
                 code="no-such-group",
             )
         groups = found.groups
     if found is None:
-        raise UsageError("no group is named", code="no-such-group")
+        raise UsageError("the jobspec has no named groups", code="no-such-group")
     return found
 
 
@@ -84,8 +84,9 @@ def plan(
     prefix: str = "",
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """The units of a workload, or of its one group ``only``. ``prefix`` begins every name;
-    ``skip`` are steps that are left out."""
+    """Return the units of a workload, or of its group ``only``. ``prefix`` starts every name;
+    ``skip`` lists steps to leave out.
+    """
     planner = _Planner(workload, mode, frozenset(skip))
     tasks, groups, path = workload.tasks, workload.groups, tuple(only)
     if only:
@@ -96,15 +97,15 @@ def plan(
 
 
 def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Group]) -> list[str]:
-    """Names in an order in which each comes after all that it waits for."""
+    """Return the names in topological order."""
     try:
         return list(TopologicalSorter(waits).static_order())
     except CycleError as error:
         circle = error.args[1]
         raise UsageError(
-            f"a circle of dependencies: {' needs '.join(reversed(circle))}",
+            f"dependency cycle: {' needs '.join(reversed(circle))}",
             where=named[circle[0]].where,
-            hint="take one of these dependencies out",
+            hint="remove one of these dependencies",
             code="dependency-cycle",
         ) from None
 
@@ -112,9 +113,9 @@ def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Grou
 def _run_elsewhere(each: Task | Group, group: str) -> UsageError:
     where = next((name.where for name in each.depends_on if name.text == group), each.where)
     return UsageError(
-        f"{each.name!r} depends on the group {group!r}, which a task elsewhere stands for",
+        f"{each.name!r} depends on the group {group!r}, which is run by a task in another group",
         where=where,
-        hint="depend on what runs it, or add a task beside this one with 'group'",
+        hint="depend on that task, or add a task with 'group' here",
         code="no-such-task",
     )
 
@@ -127,7 +128,7 @@ class _Planner:
         self._names: set[str] = set()
         self._groups: dict[str, tuple[Group, tuple[str, ...]]] = {}
         self._note(workload.groups, ())
-        #: Tasks that run nothing, and have files staged for others.
+        #: Tasks that run nothing and stage files for others.
         self._only_files = {
             task.name: task
             for task in workload.every_task()
@@ -150,7 +151,9 @@ class _Planner:
         before: tuple[str, ...],
         path: tuple[str, ...],
     ) -> tuple[str, ...]:
-        """Plan what stands in one place; the units that nothing there comes after."""
+        """Plan the tasks and groups of one scope. Return the units on which no other unit there
+        depends.
+        """
         own = [group for group in groups if group.name not in self._stands_for]
         members: list[Task | Group] = [*tasks, *own]
         standing: dict[str, list[str]] = {}
@@ -199,7 +202,7 @@ class _Planner:
             return self._steps(member, prefix, after)
         staged = self._staged(member)
         if not member.command and member.script is None:
-            return after  # files for what depends on it
+            return after  # files for its dependents
         staged += tuple(
             file
             for wait in member.depends_on
@@ -212,7 +215,7 @@ class _Planner:
         )
 
     def _staged(self, task: Task | None) -> tuple[str, ...]:
-        """The files that a task has staged."""
+        """Return the files that a task stages."""
         steps = task.steps if task is not None else ()
         return tuple(
             step.options["filename"]
@@ -241,8 +244,7 @@ class _Planner:
         return self._add(Unit(self._name(prefix, f"{name}-end"), "end", after=tuple(ends)))
 
     def _steps(self, task: Task, prefix: str, after: tuple[str, ...]) -> tuple[str, ...]:
-        """The chain of a transform: files and sign-ons one after another, jobs that are waited for
-        or not."""
+        """Plan a transform: files and sign-ons in sequence, and jobs that are waited for or not."""
         stage: str | None = None
         shared: bool | None = None
         staged: list[str] = []
@@ -306,7 +308,7 @@ class _Planner:
         return (unit.name,)
 
     def _name(self, prefix: str, text: str) -> str:
-        """A name of its own that a job group may have."""
+        """Return a unique name that a job group may have."""
         base = _OTHER.sub("-", prefix + text).lstrip("-")[:_LONGEST] or "task"
         name, number = base, 1
         while name in self._names:

@@ -1,6 +1,7 @@
-"""Options of queues for a job: of its shape, of the attributes that only Flux knows, and of what
-meets its requirements at the site; and how Flux is started in a job of Slurm. Called by
-``conversion``."""
+"""Queue options of a job: from its shape, Flux-only attributes, and the site's requirements.
+
+Also the command that starts Flux in a Slurm job. Called by ``conversion``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ __all__ = ["broker_words", "queue_options"]
 def queue_options(
     shape: Shape, extra: Mapping[str, Any], met: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The options by executor. ``met`` are those that the site's table has for each requirement;
-    they win."""
+    """Return the options by executor. ``met`` has the site's options for each requirement; they
+    take precedence.
+    """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
     for own in options.values():
         if shape.anywhere and shape.tasks > 1:
@@ -40,7 +42,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that only Flux knows, as options of its executor."""
+    """Return Flux-only attributes as options of its executor."""
     options: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for key, value in extra.items():
@@ -58,7 +60,8 @@ def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broker_words(nodes: int, flux: str) -> list[str]:
-    """The beginning of a command that runs the rest in an instance of Flux on a job's nodes: a
-    broker on each, which finds the others by Slurm's PMI-2 (SLURM_MPI_TYPE names another)."""
+    """Return the start of a command that runs the rest in a Flux instance on a job's nodes: one
+    broker for each node, connected through Slurm's PMI-2 (``SLURM_MPI_TYPE`` selects another).
+    """
     tasks = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
     return ["srun", "--input=none", *tasks, flux, "start"]

@@ -1,4 +1,4 @@
-"""Reader of jobspecs: which form a document has, and the workload that it describes.
+"""Reader of jobspecs: detects the form and returns the workload.
 
 Called by the commands, by the source ``jobspec`` of ensemble files, and by programs as
 ``ensemble_jobspec.read``.
@@ -33,7 +33,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
-    """The workload of a file, or of a text (one of several lines, or that begins with ``{``).
+    """Return the workload of a file, or of a text (several lines, or starting with ``{``).
 
     Raises :class:`~ensemble_core.FileErrors` with every mistake and its place.
     """
@@ -44,13 +44,13 @@ def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
 
 
 def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
-    """The workload of a text, with the file's name for messages. Raises as :func:`read` does."""
+    """Return the workload of a text; ``file`` is for messages. Raises as :func:`read` does."""
     document = read_document(text, file)
     faults = Faults(document)
     found: str = form or detect_form(faults)
     if found not in get_args(Form):
         raise UsageError(
-            f"there is no form {found!r}",
+            f"unknown form {found!r}",
             hint=nearest(found, get_args(Form)),
             code="bad-option",
         )
@@ -64,9 +64,9 @@ def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
 
 
 def detect_form(faults: Faults) -> Form:
-    """The form of a document, told by its shape: all of them have ``version: 1``.
+    """Return the form of a document, detected by its shape: all have ``version: 1``.
 
-    Raises :class:`~ensemble_core.FileErrors` where it could be none, or two of them.
+    Raises :class:`~ensemble_core.FileErrors` if it fits no form, or two.
     """
     data = faults.document.data
     if not isinstance(data, dict):
@@ -77,16 +77,18 @@ def detect_form(faults: Faults) -> Form:
     slotted = _any_slot(tasks)
     listed = isinstance(data.get("resources"), list)
     if "task" in data:
-        raise _unknown_form(faults, "it has 'task' (jobspec 0.0) beside 'tasks' or 'groups' (0.1)")
+        raise _unknown_form(
+            faults, "it has both 'task' (jobspec 0.0) and 'tasks' or 'groups' (0.1)"
+        )
     if listed and ("groups" in data or (tasks and not slotted)):
         raise _unknown_form(
-            faults, "its 'resources' are a list, as in Flux's form, and its tasks name no slot"
+            faults, "its 'resources' are a list, as in Flux's form, but its tasks name no slot"
         )
     if listed and tasks:
         return "flux"
     if slotted and isinstance(data.get("resources"), dict):
         raise _unknown_form(
-            faults, "its tasks name a slot, as in Flux's form, and its 'resources' are a mapping"
+            faults, "its tasks name a slot, as in Flux's form, but its 'resources' are a mapping"
         )
     if tasks is not None or "groups" in data or isinstance(data.get("resources"), dict):
         return "nextgen"
@@ -95,7 +97,7 @@ def detect_form(faults: Faults) -> Form:
         if hint is not None and hint.startswith("did"):
             faults.report((key,), f"unknown key {key!r}", hint=hint, code="unknown-key", key=True)
             raise FileErrors(faults.errors)
-    raise _unknown_form(faults, "it has neither 'tasks' nor 'task' nor 'groups'")
+    raise _unknown_form(faults, "it has no 'tasks', 'task' or 'groups'")
 
 
 def _any_slot(tasks: Any) -> bool:
@@ -106,11 +108,11 @@ def _unknown_form(faults: Faults, why: str) -> FileErrors:
     return FileErrors(
         [
             UsageError(
-                "the form of this jobspec cannot be told",
+                "cannot detect the form of this jobspec",
                 where=faults.at(()),
                 cause=why,
                 hint="flux has 'resources' as a list and tasks with 'slot', transform (0.0) has "
-                "'task', nextgen (0.1) has tasks or groups; or say --form",
+                "'task', nextgen (0.1) has tasks or groups; or use --form",
                 code="jobspec-form",
             )
         ]

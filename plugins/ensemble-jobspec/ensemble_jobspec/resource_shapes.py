@@ -1,7 +1,7 @@
-"""Shapes of jobs: what a tree of resources means in nodes, tasks, cores and GPUs.
+"""Shapes of jobs: nodes, tasks, cores and GPUs of a resource tree.
 
-A slot is where one task runs, and what is in it is that task's. Where there is no slot, each node
-has one task with all that is in the node. Counts multiply down the tree.
+A slot runs one task, which owns everything in the slot. Without slots, each node runs one task with
+everything in the node. Counts multiply down the tree.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ Copies = Literal["slots", "cores"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The resources of one job. ``anywhere`` says that its tasks may be spread over any nodes;
-    ``whole`` that it has its nodes to itself. ``notes`` are for the user."""
+    """The resources of one job. ``anywhere``: its tasks may be spread over any nodes. ``whole``:
+    its nodes are exclusive. ``notes`` are warnings.
+    """
 
     nodes: int = 1
     tasks: int = 1
@@ -46,10 +47,12 @@ class _Count:
         times *= vertex.count
         kind = vertex.type
         if kind in ("rack", "socket"):
-            self.notes.append(f"{vertex.where}: a {kind} only groups what is in it")
+            self.notes.append(
+                f"{vertex.where}: a {kind} has no effect except to group its contents"
+            )
         elif kind == "node":
             if within or self.nodes is not None:
-                raise _fault(vertex, "a node within a slot" if within else "two nodes side by side")
+                raise _fault(vertex, "a node inside a slot" if within else "two nodes on one level")
             self.nodes, times, within = times, 1, "node"
             self.anywhere |= vertex.anywhere
             self.whole |= vertex.exclusive
@@ -60,7 +63,7 @@ class _Count:
             self.slots, times, within = times, 1, "slot"
         else:
             if vertex.within:
-                raise _fault(vertex, f"something within a {kind}")
+                raise _fault(vertex, f"contents of a {kind}")
             counts = self.inside.setdefault(within, {})
             counts[kind] = counts.get(kind, 0) + times
         for inner in vertex.within:
@@ -69,9 +72,9 @@ class _Count:
 
 def _fault(vertex: Vertex, what: str) -> UsageError:
     return UsageError(
-        f"resources with {what}: no job can be made of that",
+        f"unsupported resources: {what}",
         where=vertex.where,
-        hint="write node > slot > core and gpu, leaving out what is not needed",
+        hint="use node > slot > core and gpu; omit what you don't need",
         code="bad-resources",
     )
 
@@ -79,10 +82,10 @@ def _fault(vertex: Vertex, what: str) -> UsageError:
 def compute_shape(
     vertex: Vertex, per_slot: int = 1, total: int | None = None, copies: Copies = "slots"
 ) -> Shape:
-    """The shape of a job with these resources.
+    """Return the shape of a job with these resources.
 
-    With ``copies`` ``cores`` each core has a copy of the task, as jobspec 0.0 and 0.1 did it.
-    Raises :class:`UsageError` with the place of what no job can be made of.
+    With ``copies`` ``cores``, each core runs a copy of the task, as in jobspec 0.0 and 0.1. Raises
+    :class:`UsageError` with the place of unsupported resources.
     """
     count = _Count()
     count.walk(vertex, 1, "")
@@ -104,13 +107,13 @@ def compute_shape(
         return replace(shape, tasks=tasks * cores, cores=1)
     if count.slots is None and cores > 1:
         note = f"{vertex.where}: one task with {cores} cores" + (" on each node" * (nodes > 1))
-        note += f"; upstream would start {cores} copies, as 'copies: cores' does"
+        note += f"; upstream would start {cores} copies (use 'copies: cores')"
         shape = replace(shape, notes=(*shape.notes, note))
     return _counted(vertex, shape, per_slot, total)
 
 
 def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> Shape:
-    """The shape with so many tasks in each slot, or in all."""
+    """Return the shape with this number of tasks for each slot, or in total."""
     if total is not None:
         if total <= shape.tasks:
             return replace(shape, tasks=total)
@@ -135,12 +138,12 @@ def choose_shape(
     *,
     firm: bool = True,
 ) -> tuple[Shape, tuple[str, ...]]:
-    """The shape of the first alternative that the queue can ever hold, and what it requires.
+    """Return the shape of the first alternative that the queue can ever hold, and its requirements.
 
-    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``), ``None`` where they are
-    not known: then it is the first. It is so, too, with a note, where the queue has none of them up
-    now and gauges are not ``firm``, as nodes that are down come back. Raises :class:`UsageError`
-    where the queue, or what else ``holder`` calls it, can hold none.
+    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``). If they are ``None``,
+    the first alternative is used; the same, with a warning, if none fits now and the gauges are not
+    ``firm``, because nodes can come back. Raises :class:`UsageError` if the queue, or what
+    ``holder`` names, can hold none.
     """
     if request is None:
         return Shape(), ()
@@ -153,7 +156,7 @@ def choose_shape(
             "gpus.up": shape.tasks * shape.gpus,
         }
         short = [
-            f"{name} is {gauges[name]:g}, it needs {least}"
+            f"{name} is {gauges[name]:g}, needs {least}"
             for name, least in wanted.items()
             if gauges is not None and name in gauges and gauges[name] < least
         ]
@@ -165,7 +168,7 @@ def choose_shape(
         first = request.alternatives[0]
         shape = compute_shape(first, request.per_slot, request.total, copies)
         note = f"{request.where}: more than is up in {holder} now ({'; '.join(lacking)}): it is "
-        note += "submitted all the same, and waits for nodes that come back"
+        note += "submitted anyway and waits for nodes to come back"
         return replace(shape, notes=(*shape.notes, note)), _required(first)
     raise UsageError(
         f"{holder} can never hold "
@@ -178,8 +181,7 @@ def choose_shape(
 
 
 def shape_gauges(shape: Shape) -> Mapping[str, float]:
-    """The gauges of an allocation of this shape. Of nodes that are had whole nobody knows here how
-    many cores they have."""
+    """Return the gauges of an allocation of this shape. Exclusive nodes have unknown cores."""
     nodes = {"nodes.up": float(shape.tasks if shape.anywhere else shape.nodes)}
     if shape.whole:
         return nodes

@@ -1,8 +1,8 @@
-"""Command beside the controller that is run once, also where the controller is killed meanwhile.
+"""Runs a command on the controller's machine exactly once, even if the controller is killed.
 
-A shell that outlives the controller runs it. It holds a lock on the command's record, a file in the
-run's folder, and leaves the exit code beside it; whoever makes the call again waits for that, and
-never runs the command a second time. Used by the action ``jobspec-local``.
+A shell that survives the controller runs it. The shell holds a lock on the command's record, a file
+in the run's folder, and writes the exit code beside it. A repeated call waits for that code and
+never runs the command again. Used by the action ``jobspec-local``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import TextIO
 
 __all__ = ["run_once"]
 
-#: Leaves its process id, runs a command as it stands, and leaves the exit code, whole or not at
-#: all.
+#: Writes its process id, runs a command unchanged, and writes the exit code atomically.
 _KEEPER = (
     'f=$0; echo $$ >"$f"; "$@"; code=$?; '
     'echo $code >"$f.part" && mv "$f.part" "$f.code"; exit $code'
 )
-#: Seconds between looks at a command that an earlier controller began.
+#: Seconds between looks at a command that an earlier controller started.
 _LOOK = 0.2
 
 
@@ -40,20 +39,21 @@ def run_once(
     environment: Mapping[str, str],
     duration: float | None,
 ) -> int | None:
-    """The command's exit code; 128 and the signal's number where one ended it; ``None`` where it
-    was cut off by whatever killed an earlier controller, and may have been done in part.
+    """Run the command and return its exit code.
 
-    Its output is kept in ``record`` with ``.out``, if ``keep`` says so. With ``again`` an earlier
-    controller may have begun it: then it is waited for. Raises :class:`TimeoutError` after
-    ``duration`` seconds, and :class:`OSError` where it cannot run.
+    The code is 128 plus the signal if a signal ended it, and ``None`` if it was interrupted
+    together with an earlier controller and may be half done. With ``keep``, its output goes to
+    ``record`` with ``.out``. With ``again``, an earlier controller may have started it; then wait
+    for it. Raises :class:`TimeoutError` after ``duration`` seconds and :class:`OSError` if it
+    cannot run.
     """
     kept = record.with_name(f"{record.name}.out") if keep else Path(os.devnull)
     with record.open("a+") as held:
         if again:
             _wait_for(record, held, duration)
-            if record.read_text():  # the shell has come so far as to run it
+            if record.read_text():  # the shell is about to run it
                 return _code(record)
-        with contextlib.suppress(OSError):  # on a file system without locks the record is all
+        with contextlib.suppress(OSError):  # without locks, only the record counts
             fcntl.flock(held, fcntl.LOCK_EX)
         words = ["sh", "-c", _KEEPER, str(record), _program(command[0], environment), *command[1:]]
         with kept.open("wb") as output:
@@ -64,7 +64,7 @@ def run_once(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a Ctrl-C stops the run, and not what it waits for
+                start_new_session=True,  # Ctrl-C stops the run, not the command
                 pass_fds=[held.fileno()],
             )
     try:
@@ -77,15 +77,15 @@ def run_once(
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:
-    """The program's path, so that the shell takes it for none of its own commands."""
+    """Return the program's path, so that the shell does not use a builtin of that name."""
     found = name if "/" in name else shutil.which(name, path=environment.get("PATH"))
     if found is None:
-        raise FileNotFoundError(f"there is no program {name!r}")
+        raise FileNotFoundError(f"program not found: {name!r}")
     return found
 
 
 def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
-    """Wait until what an earlier controller began is over. Raises as :func:`run_once` does."""
+    """Wait until a command of an earlier controller is over. Raises as :func:`run_once` does."""
     deadline = None if duration is None else time.monotonic() + duration
     while _is_running(record, held):
         if deadline is not None and time.monotonic() > deadline:
@@ -97,7 +97,7 @@ def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
 
 
 def _is_running(record: Path, held: TextIO) -> bool:
-    if _code(record) is not None:  # what it left in the background has the lock as well
+    if _code(record) is not None:  # its background processes hold the lock as well
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,8 +116,9 @@ def _code(record: Path) -> int | None:
 
 
 def _shell_pid(record: Path) -> int | None:
-    """The process id of the shell that has this record among its words; ``None`` where it is gone:
-    its id may be another's by now."""
+    """Return the process id of the shell with this record in its command line, or ``None`` if it is
+    gone. The id may have been reused.
+    """
     try:
         pid = int(record.read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -1,6 +1,6 @@
-"""JSON Schemas of the three forms, closed: what they do not name is a mistake.
+"""JSON Schemas of the three forms; unknown keys are mistakes.
 
-A ``transform`` is checked step by step, each by the schema of its name in ``STEPS``.
+Each step of a ``transform`` is checked by the schema of its name in ``STEPS``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["FORMS", "RESOURCES", "STEPS"]
 
 Schema = Mapping[str, Any]
 
-#: Types of resources that can be asked for; those of the second row only hold others.
+#: Types of resources to ask for; those in the second row are only containers.
 RESOURCES = ("node", "slot", "core", "cores", "gpu", "gpus")
 _HOLDERS = ("rack", "socket")
 
@@ -216,7 +216,7 @@ _SITE: Schema = _closed(
     },
 )
 
-#: The schema of each form, and of a site's table.
+#: Schemas of the forms and of the site file.
 FORMS: Mapping[str, Schema] = {
     "flux": _FLUX,
     "transform": _TRANSFORM,
@@ -228,7 +228,7 @@ _SETTINGS = ("stage", "sharedfs")
 _STEP: dict[str, Any] = {"step": _TEXT}
 _WAITS: dict[str, Any] = {"wait": {"type": "boolean"}, "watch": {"type": "boolean"}}
 
-#: The schema of each step of a ``transform``.
+#: Schemas of the steps of a ``transform``.
 STEPS: Mapping[str, Schema] = {
     "write": _closed(("filename",), filename=_TEXT, executable={"type": "boolean"}, **_STEP),
     "set": _closed(("key", "value"), key={"enum": list(_SETTINGS)}, value=_SCALAR, **_STEP),

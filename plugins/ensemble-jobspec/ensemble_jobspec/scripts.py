@@ -1,7 +1,7 @@
-"""Scripts as commands: a script travels with its job, as an argument, so that no folder need be
-shared and nothing is left to remove.
+"""Scripts as commands: a script travels with its job as an argument, so it needs no shared folder
+and no clean-up.
 
-Nothing is ever pasted into a shell's text: what a jobspec says is an argument of its own.
+Texts of a jobspec are always separate arguments, never part of a shell's text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TAKES = (
     (re.compile(r"python[0-9.]*\Z|pypy[0-9.]*\Z"), "-c"),
     (re.compile(r"(perl|ruby|node|Rscript|lua)[0-9.]*\Z"), "-e"),
 )
-#: Bytes that one argument may have, with room (Linux: 128 KiB).
+#: Bytes of one argument, with reserve (Linux: 128 KiB).
 _MOST = 100_000
-#: Writes a script to a file of its own, runs that, and removes it.
+#: Writes a script to a file, runs it, and removes it.
 _CARRY = (
     'f=$(umask 077; mktemp "${TMPDIR:-/tmp}/jobspec.XXXXXX") || exit 126; '
     "trap 'rm -f \"$f\"' EXIT; trap 'exit 143' TERM; "
@@ -36,8 +36,8 @@ _FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "a
 
 
 def escape(text: str, parameters: Iterable[str] = ()) -> str:
-    """A text of a jobspec as an ensemble file has it: its braces are no placeholders, but for those
-    of ``parameters``.
+    """Escape a jobspec's text for an ensemble file: braces are literal, except around
+    ``parameters``.
 
     >>> escape("echo {index} ${HOME} {T}", ["T"])
     'echo {{index}} ${HOME} {T}'
@@ -56,7 +56,7 @@ def escape(text: str, parameters: Iterable[str] = ()) -> str:
 
 
 def script_words(script: Script) -> tuple[str, ...]:
-    """The command that runs a script: its interpreter with the text as an argument.
+    """Return the command that runs a script: its interpreter, with the text as an argument.
 
     >>> script_words(Script("#!/usr/bin/env python3\\nprint(1)\\n"))
     ('/usr/bin/env', 'python3', '-c', '#!/usr/bin/env python3\\nprint(1)\\n')
@@ -66,7 +66,7 @@ def script_words(script: Script) -> tuple[str, ...]:
     if not words:
         words = ["sh"]
     if len(words) > 1:
-        # The kernel hands what follows the interpreter on as one word; env takes it apart with -S.
+        # The kernel passes the rest of the interpreter line as one word; env splits it with -S.
         rest = words[1].strip()
         split = words[0].rpartition("/")[2] == "env" and rest.startswith("-S")
         words = [words[0], *(shlex.split(rest[2:]) if split else [rest])]
@@ -83,7 +83,7 @@ def script_words(script: Script) -> tuple[str, ...]:
 
 
 def unescape(text: str) -> str:
-    """A text of an ensemble file as a job of no sweep has it: doubled braces single again.
+    """Undo :func:`escape` for a job without a sweep.
 
     >>> unescape(escape("echo {index} {{x}}"))
     'echo {index} {{x}}'

@@ -1,7 +1,7 @@
-"""Parts that the forms have in common: resources, commands and scripts, attributes, requests.
+"""Readers of parts that the forms share: resources, commands, scripts, attributes, requests.
 
-Each takes the faults of the document and a path, and gives a part of the workload; what is wrong is
-reported and stands for nothing.
+Each takes the document's faults and a path, and returns a part of the workload. Invalid parts are
+reported and replaced by a default.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<
 
 
 def vertex(faults: Faults, path: Path) -> Vertex:
-    """The resource at this path, with what is in it."""
+    """Return the resource at this path with its contents."""
     given = faults.document.get(path)
     if "count" in given and "replicas" in given:
-        what = "a resource has a 'count' or 'replicas' (so many, anywhere), not both"
+        what = "'count' cannot be combined with 'replicas' (a number of resources, anywhere)"
         faults.report((*path, "replicas"), what, code="bad-resources", key=True)
     if given.get("schedule") is not None:
-        faults.warn((*path, "schedule"), "'schedule' is left to the queue")
+        faults.warn((*path, "schedule"), "'schedule' is ignored: the queue decides")
     extra = {key: given[key] for key in ("unit", "id") if key in given}
     own = given.get("attributes")
     inner = range(len(given.get("with", ())))
@@ -63,20 +63,24 @@ def requirement(given: str | Mapping[str, Any]) -> str:
 
 
 def request_of_list(faults: Faults, per_slot: int = 1, total: int | None = None) -> Request:
-    """The request of the forms whose ``resources`` are a list of one."""
+    """Return the request of the forms whose ``resources`` are a list of one."""
     where = faults.at(("resources", 0))
     return Request((vertex(faults, ("resources", 0)),), (), per_slot, total, where)
 
 
 def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Script | None]:
-    """The words of a command, or the script that it is."""
+    """Return the words of a command, or its script."""
     document = faults.document
     given = document.get(path)
     if isinstance(given, list):
         words = tuple(document.written((*path, at), word) for at, word in enumerate(given))
     elif given.startswith("#!") or "\n" in given.strip():
         if "\0" in given:
-            faults.report(path, "a NUL character, which no program can be given", code="bad-value")
+            faults.report(
+                path,
+                "the command has a NUL character, which no program can receive",
+                code="bad-value",
+            )
         return (), Script(given, name)
     else:
         try:
@@ -88,21 +92,23 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
             return (), None
         unheard = next((word for word in words if word in _SHELL or word.endswith(";")), None)
         if unheard is not None:
-            said = f"no shell reads the command, so {unheard!r} is an ordinary argument"
+            said = f"the command runs without a shell, so {unheard!r} is an ordinary argument"
             faults.warn(path, f"{said}; write bash -c '...', or a script that begins with #!")
     if not words or not words[0]:
         faults.report(path, "the command is empty", hint="command: echo hello", code="empty")
     elif any("\0" in word for word in words):
-        faults.report(path, "a NUL character, which no program can be given", code="bad-value")
+        faults.report(
+            path, "the command has a NUL character, which no program can receive", code="bad-value"
+        )
     return words, None
 
 
 def attributes(faults: Faults, path: Path) -> Attributes:
-    """Attributes as the form ``nextgen`` has them; of what nobody knows there is a warning."""
+    """Return attributes in the form ``nextgen``. Warn about unknown ones."""
     given = faults.document.get(path) or {}
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     for key in extra:
-        faults.warn((*path, key), f"the attribute {key!r} is told to Flux, and to no other queue")
+        faults.warn((*path, key), f"the attribute {key!r} is used by Flux only")
     return Attributes(
         duration=_duration(faults, (*path, "duration"), given.get("duration")),
         cwd=given.get("cwd"),
@@ -114,7 +120,7 @@ def attributes(faults: Faults, path: Path) -> Attributes:
 
 
 def system(faults: Faults) -> Attributes:
-    """Attributes as Flux has them: ``system`` and ``user``."""
+    """Return attributes in Flux's form: ``system`` and ``user``."""
     given = faults.document.get(("attributes",)) or {}
     path: Path = ("attributes", "system")
     own = given.get("system", {})
@@ -153,9 +159,9 @@ def _environment(faults: Faults, path: Path, given: Mapping[str, Any] | None) ->
 
 
 def inside(faults: Faults, path: Path, name: str) -> bool:
-    """True if this is a file's path within its folder; reported if not."""
+    """Return whether this is a file's path inside its folder; report it if not."""
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or name in (".", "./"):
-        what = f"{name!r} leaves the staging folder"
-        faults.report(path, what, hint="name a file within it: run.sh", code="path-outside")
+        what = f"{name!r} is outside the staging folder"
+        faults.report(path, what, hint="use a file inside it, such as run.sh", code="path-outside")
         return False
     return True

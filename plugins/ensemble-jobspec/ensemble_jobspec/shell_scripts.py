@@ -1,7 +1,7 @@
-"""Shell scripts of a converted jobspec: ``flux-script`` submits it with dependencies of Flux,
-``script`` runs it on one machine, one task after another.
+"""Writes shell scripts of a converted jobspec: ``flux-script`` submits its tasks with Flux
+dependencies; ``script`` runs them in order on one machine.
 
-Whatever a jobspec says stands in them as quoted words.
+All texts of the jobspec are quoted words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """A folder as a shell finds it: the run is this process."""
+    """Return a folder as a word of the shell; the run's tag becomes the shell's process id."""
     quoted = shlex.quote(text)
     return (
         quoted.replace("{cwd}", "'\"$here\"'").replace("{run}", "'\"$$\"'")
@@ -39,7 +39,7 @@ def _sorted_units(units: Sequence[Unit]) -> list[Unit]:
 
 
 def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
-    """The action that begins a unit beside the controller."""
+    """Return the action that starts a unit on the controller's machine."""
     for rule in converted.rules:
         given = rule["action"]
         for action in given if isinstance(given, list) else [given]:
@@ -51,7 +51,7 @@ def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
 
 
 def _local_lines(converted: Converted, unit: Unit) -> list[str]:
-    """Lines that do what a unit does beside the controller."""
+    """Return the shell lines of a unit on the controller's machine."""
     action = _action(converted, unit)
     if not action:
         return []
@@ -76,7 +76,7 @@ def _local_lines(converted: Converted, unit: Unit) -> list[str]:
 
 
 def _job(job: Mapping[str, Any]) -> Job:
-    """A job of a group as a line of a shell has it."""
+    """Return a job of a group as a shell line."""
     return Job(
         id=job["name"],
         group=job["name"],
@@ -92,7 +92,7 @@ def _job(job: Mapping[str, Any]) -> Job:
 
 
 def flux_script(converted: Converted) -> str:
-    """A script that submits every job to Flux, each after what it depends on, and waits for all."""
+    """Return a script that submits every job to Flux with its dependencies and waits for all."""
     jobs = {job["name"]: job for job in converted.jobs}
     ids: dict[str, list[str]] = {}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
@@ -120,7 +120,7 @@ def flux_script(converted: Converted) -> str:
         workdir = jobs[unit.name].get("workdir")
         if workdir:
             line += f" --cwd={_shell_path(workdir)}"
-        # Flux fills in mustaches such as {{tmpdir}}: there is no way to write one that stands.
+        # Flux replaces mustaches such as {{tmpdir}}, and they cannot be escaped.
         command = shlex.join(job.command)
         depends = "".join(f" --dependency=afterok:{name}" for name in after)
         own = []
@@ -135,7 +135,7 @@ def flux_script(converted: Converted) -> str:
 
 
 def script(converted: Converted) -> str:
-    """A script that runs every task on this machine, in an order that heeds the dependencies."""
+    """Return a script that runs every task on this machine in the order of dependencies."""
     jobs = {job["name"]: job for job in converted.jobs}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
     for unit in _sorted_units(converted.units):

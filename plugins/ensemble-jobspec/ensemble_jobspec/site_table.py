@@ -19,7 +19,7 @@ __all__ = ["read_site"]
 
 
 def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
-    """The table of a file's text. Raises :class:`~ensemble_core.FileErrors`."""
+    """Return the table in a file's text. Raises :class:`~ensemble_core.FileErrors`."""
     faults = Faults(read_document(text, file))
     if not faults.check("site"):
         raise FileErrors(faults.errors)

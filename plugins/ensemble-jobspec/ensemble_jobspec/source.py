@@ -1,6 +1,6 @@
 """The source ``jobspec`` of ensemble files: ``jobs: [{jobspec: study.yaml, prefix: study-}]``.
 
-Its tasks become job groups of the file, with prefixed names, and what they depend on rules.
+Tasks become job groups with prefixed names; dependencies become rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core import (
 __all__ = ["SOURCE"]
 
 _TEXT = {"type": "string", "minLength": 1}
-#: Executors whose options are written where they are installed.
+#: Executors whose options are written if they are installed.
 _KNOWN = ("flux", "slurm")
 
 
@@ -70,48 +70,49 @@ def _expand(given: Mapping[str, Any], view: SourceView) -> Fragment:
 
 SOURCE = SourcePlugin(
     name="jobspec",
-    summary="the tasks of a jobspec, as job groups and rules",
+    summary="The tasks of a jobspec, as job groups and rules",
     expand=_expand,
     options={
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "jobspec": {"description": "The file, beside this one.", **_TEXT},
+            "jobspec": {"description": "Path of the jobspec, relative to this file.", **_TEXT},
             "prefix": {
-                "description": "Put before the names of its tasks.",
+                "description": "Prefix of its tasks' names.",
                 "type": "string",
                 "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*)?$",
                 "default": "",
             },
             "copies": {
-                "description": "Whether a slot has one task, or each core one.",
+                "description": "One task for each slot, or for each core.",
                 "enum": ["slots", "cores"],
                 "default": "slots",
             },
             "submit": {
-                "description": "Whether what depends on nothing begins with the run; else a rule "
-                "of the file submits it.",
+                "description": "If true, tasks without dependencies start with the run; otherwise "
+                "a rule of this file submits them.",
                 "type": "boolean",
                 "default": True,
             },
             "form": {
-                "description": "Its form. Default: told by its shape.",
+                "description": "Form of the jobspec. Default: detected.",
                 "enum": ["flux", "transform", "nextgen"],
             },
             "skip": {
-                "description": "Steps that are left out.",
+                "description": "Steps to skip.",
                 "type": "array",
                 "items": _TEXT,
                 "default": [],
             },
             "requires": {
-                "description": "What meets requirements here, by requirement and executor.",
+                "description": "Options that meet requirements at this site, by requirement and "
+                "executor.",
                 "type": "object",
                 "additionalProperties": {"type": "object"},
                 "default": {},
             },
             "strict": {
-                "description": "Whether a requirement that is not there is an error.",
+                "description": "Whether a requirement that 'site' does not list is an error.",
                 "type": "boolean",
                 "default": False,
             },

@@ -1,6 +1,6 @@
-"""Staging: how a queue brings files to the nodes of a job that do not see the staging folder.
+"""Staging: the queue copies files to nodes that do not share the staging folder.
 
-Flux has them in the jobspec, Slurm sends them with ``sbcast``. Called by ``conversion``.
+Flux takes them in its jobspec, Slurm sends them with ``sbcast``. Called by ``conversion``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def stage_files(
     executor: str | None,
     contents: Callable[[str], str] | None,
 ) -> None:
-    """Have the queue bring the unit's staged files to the nodes of its job. ``contents`` reads what
-    is copied. Raises :class:`UsageError` for what cannot be brought there."""
+    """Make the queue copy the unit's staged files to the nodes of its job.
+
+    ``contents`` reads files to copy. Raises :class:`UsageError` for files that cannot be copied.
+    """
     if executor == "flux":
         files = {name: _content(unit, name, contents) for name in unit.staged}
         flux = job.setdefault("options", {}).setdefault("flux", {})
@@ -37,7 +39,7 @@ def stage_files(
             name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
             for name, text in files.items()
         }
-        # Where Flux's shell puts them, on each node; doubled, as these braces are its own.
+        # Flux's shell puts them here on each node; doubled, because these braces belong to Flux.
         job["command"] = [
             "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
         ]
@@ -52,10 +54,11 @@ def stage_files(
         task = unit.task
         assert task is not None
         raise UsageError(
-            f"{unit.name!r} stages files, and {executor} brings none to nodes that share no folder",
+            f"{unit.name!r} stages files, but {executor} cannot copy them to nodes without a "
+            f"shared folder",
             where=unit.steps[0].where if unit.steps else task.where,
-            hint="set sharedfs to true where they do, leave it out with --skip stage, or run it on "
-            "Flux or Slurm",
+            hint="set sharedfs to true if the nodes share the folder, skip it with --skip stage, "
+            "or use Flux or Slurm",
             code="cannot-stage",
         )
 
@@ -70,9 +73,9 @@ def _content(unit: Unit, name: str, contents: Callable[[str], str] | None) -> st
     source = next((each["source"] for each in copies if each["filename"] == name), name)
     if contents is None:
         raise UsageError(
-            f"{source!r} is to be staged, and files beside the jobspec are not read here",
+            f"{source!r} cannot be staged, because files beside the jobspec are not read here",
             where=task.where,
-            hint="write it as one of the 'scripts', or run the jobspec itself",
+            hint="put it into 'scripts', or run the jobspec with 'ensemble jobspec run'",
             code="cannot-stage",
         )
     return contents(source)

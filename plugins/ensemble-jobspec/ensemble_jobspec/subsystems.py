@@ -1,7 +1,6 @@
-"""Subsystems: graphs (JGF) of what a site has, by which requirements of a jobspec are checked.
+"""Checks a jobspec's requirements against graphs (JGF) of a site's subsystems.
 
-A requirement is met where one node of its subsystem's graph has all that it says. What nothing
-meets is told as that, and never passed over.
+A requirement is met if one node of its subsystem's graph has everything that it asks for.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["check_requirements"]
 def check_requirements(
     workload: Workload, folder: Path, *, require_all: bool = False
 ) -> tuple[bool, dict[str, str]]:
-    """The result of all requirements: true if all are met, and of each how.
+    """Return whether all requirements are met, and the result for each.
 
-    Those count that tasks and groups ask for (``A|B``, ``A&B``); all of them where none asks, or
-    with ``require_all``. Raises :class:`UsageError` for graphs that cannot be read.
+    By default, only requirements of tasks and groups count (``A|B``, ``A&B``); all of them with
+    ``require_all``, or if no task has any. Raises :class:`UsageError` for unreadable graphs.
     """
     graphs = _graphs(folder) if workload.requires else {}
     met: dict[str, bool] = {}
@@ -45,7 +44,7 @@ def check_requirements(
 
 
 def _evaluate(text: str, met: Mapping[str, bool]) -> bool:
-    """True if the expression holds; ``&`` binds more tightly than ``|``."""
+    """Evaluate the expression; ``&`` binds more tightly than ``|``."""
     return any(
         all(met.get(name.strip(), False) for name in alternative.split("&"))
         for alternative in text.split("|")
@@ -53,10 +52,10 @@ def _evaluate(text: str, met: Mapping[str, bool]) -> bool:
 
 
 def _graphs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
-    """The metadata of all nodes, by the graph's name."""
+    """Return the metadata of all nodes, by the graph's name."""
     if not folder.is_dir():
         raise UsageError(
-            f"there is no folder of subsystems {str(folder)!r}",
+            f"folder of subsystems not found: {str(folder)!r}",
             hint="name one with --subsystem-dir",
             code="no-such-file",
         )
@@ -67,10 +66,10 @@ def _graphs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
             found[file.stem] = list(_nodes(data))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
-                f"{file} is no graph of a subsystem",
+                f"{file} is not a subsystem graph",
                 where=Location(str(file)),
                 cause=str(error),
-                hint="it is JSON: {graph: {nodes: {ID: {metadata: {…}}}}}",
+                hint="expected JSON such as {graph: {nodes: {ID: {metadata: {…}}}}}",
                 code="bad-graph",
             ) from None
     return found
@@ -114,7 +113,7 @@ def _describe_missing(
 ) -> str:
     subsystem = str(wanted.get("name", name))
     if subsystem not in graphs:
-        return f"there is no subsystem {subsystem!r}"
+        return f"unknown subsystem {subsystem!r}"
     said = [
         f"{wanted[key]}={wanted[value]}" if value in wanted else str(wanted[key])
         for key, value in (("field", "match"), ("attribute", "value"))

@@ -1,7 +1,7 @@
-"""Transformers of jobspec 0.0 and 0.1 that others wrote: packages ``jobspec_NAME``.
+"""Third-party transformers of jobspec 0.0 and 0.1: packages ``jobspec_NAME``.
 
-Each is imported and run in a process of its own, so that one that is broken hurts nobody else. It
-needs upstream's ``jobspec`` for its base classes.
+Each runs in its own process, so that a broken one does no harm. It needs upstream's ``jobspec`` for
+its base classes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ sys.exit(module.Transformer().run(sys.argv[2]))
 
 
 def package(name: str) -> str:
-    """The package of a transformer of this name."""
+    """Return the package of a transformer."""
     return f"jobspec_{name.replace('-', '_')}"
 
 
 def is_installed(name: str) -> bool:
-    """True if such a package is installed; it is not imported for that."""
+    """Return whether the package is installed, without importing it."""
     found = package(name)
     return found.isidentifier() and importlib.util.find_spec(found) is not None
 
 
 def run_upstream(name: str, file: str) -> int:
-    """Run a transformer on a jobspec; its exit code. What it prints is shown."""
+    """Run a transformer on a jobspec, show its output, and return its exit code."""
     words = [sys.executable, "-c", _CODE, package(name), file]
     return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode

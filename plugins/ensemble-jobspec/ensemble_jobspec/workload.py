@@ -1,6 +1,6 @@
-"""Workload: what a jobspec of any form describes, frozen, with the place of everything.
+"""Workload: the content of a jobspec of any form, frozen, with the place of everything.
 
-Made by ``reader``; ``plan`` puts its tasks in order, the writers turn it into what queues take.
+``reader`` creates it, ``plan`` orders its tasks, and the writers convert it for queues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of something else, and where it stands."""
+    """A reference to a name, and its place."""
 
     text: str
     where: Location = _NOWHERE
@@ -41,8 +41,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A resource with what is in it. ``anywhere`` says that its count may be spread freely
-    (``replicas``)."""
+    """A resource with its contents. ``anywhere``: its count may be spread freely (``replicas``)."""
 
     type: str
     count: int = 1
@@ -57,10 +56,9 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The resources of a task or group: one of several alternatives, and how many tasks are in it.
+    """The resources of a task or group: one of several alternatives, and the number of tasks.
 
-    ``per_slot`` and ``total`` are Flux's ``count``. ``names`` are those of the alternatives, where
-    they have any.
+    ``per_slot`` and ``total`` are Flux's ``count``. ``names`` are the alternatives' names, if any.
     """
 
     alternatives: tuple[Vertex, ...]
@@ -72,7 +70,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script with its interpreter line, or without one (then ``sh`` runs it)."""
+    """A script with its interpreter line; without one, ``sh`` runs it."""
 
     text: str
     name: str = "script"
@@ -80,8 +78,9 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Attributes of a task, a group, a resource or of all. ``duration`` is in seconds; ``None``
-    where nothing is said. ``extra`` is what only Flux knows."""
+    """Attributes of a task, group, resource or the whole. ``duration`` is in seconds; ``None``
+    means unset. ``extra`` is for Flux only.
+    """
 
     duration: float | None = None
     cwd: str | None = None
@@ -91,7 +90,7 @@ class Attributes:
     where: Location = _NOWHERE
 
     def within(self, outer: Attributes) -> Attributes:
-        """These where they say something, else the outer ones; environments are merged."""
+        """Return these attributes with the outer ones as defaults; environments are merged."""
         return Attributes(
             duration=outer.duration if self.duration is None else self.duration,
             cwd=outer.cwd if self.cwd is None else self.cwd,
@@ -104,7 +103,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a ``transform``: its name and its options as they were written."""
+    """A step of a ``transform``: its name and options as written."""
 
     name: str
     options: Mapping[str, Any]
@@ -113,9 +112,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task: a command or script, or steps, or a group that it stands for.
+    """A task: a command or script, or steps, or a group that it runs.
 
-    ``attributes`` have what its group, its resources and the whole say merged in.
+    ``attributes`` include those of its group, its resources and the whole.
     """
 
     name: str
@@ -149,9 +148,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The tasks and groups that one jobspec describes.
+    """The tasks and groups of one jobspec.
 
-    ``requires`` are its subsystem requirements by name; ``warnings`` are about what is passed over.
+    ``requires`` are its subsystem requirements by name; ``warnings`` list what is ignored.
     """
 
     form: Form
@@ -163,7 +162,7 @@ class Workload:
     file: str = ""
 
     def every_group(self) -> Iterator[Group]:
-        """All groups, outer ones first."""
+        """Yield all groups, outer ones first."""
         stack = list(reversed(self.groups))
         while stack:
             group = stack.pop()
@@ -171,7 +170,7 @@ class Workload:
             stack.extend(reversed(group.groups))
 
     def every_task(self) -> Iterator[Task]:
-        """All tasks, those of groups too."""
+        """Yield all tasks, including those of groups."""
         yield from self.tasks
         for group in self.every_group():
             yield from group.tasks

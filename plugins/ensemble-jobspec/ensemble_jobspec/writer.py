@@ -1,7 +1,7 @@
-"""Texts that a jobspec is converted to, by the name of what takes them.
+"""Converts a jobspec to text for a target.
 
-``render`` of the executors that are installed gives what each queue would be handed; the plugin
-adds ensemble files, jobspecs of the form ``nextgen``, Kubernetes' manifests and shell scripts.
+Installed executors render what their queue would receive. The plugin itself writes ensemble files,
+jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ensemble_jobspec.workload import Workload
 
 __all__ = ["OWN", "as_yaml", "targets", "written"]
 
-#: What the plugin writes itself, by name.
+#: The plugin's own targets, by name.
 OWN = ("ensemble", "flux-script", "kubernetes", "nextgen", "script")
 _YAML = "application/yaml"
 
 
 def targets(registry: Registry) -> list[str]:
-    """Names of all that a jobspec can be converted to here."""
+    """Return the names of all targets."""
     able = [name for name, record in registry.executors.items() if record.render is not None]
     return sorted({*OWN, *able})
 
@@ -32,8 +32,9 @@ def targets(registry: Registry) -> list[str]:
 def written(
     workload: Workload, converted: Converted, target: str, registry: Registry, image: str | None
 ) -> dict[str, Rendered]:
-    """The texts, by the name of the job group that each is of; one of all is under the workload's
-    name. Raises :class:`~ensemble_core.UsageError` for a target that is not there."""
+    """Return the texts by job group; a single text is under the workload's name. Raises
+    :class:`~ensemble_core.UsageError` for an unknown target.
+    """
     name = converted.name
     if target == "ensemble":
         return {name: Rendered(as_yaml(converted.document), _YAML)}
@@ -80,7 +81,7 @@ def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
-    """An ensemble file: one entry of ``jobs`` and ``rules`` a line, scripts as JSON strings."""
+    """Return an ensemble file with one entry of ``jobs`` and ``rules`` a line."""
     lines = []
     for key, value in document.items():
         if isinstance(value, list):
@@ -92,5 +93,5 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Flow style; JSON is YAML, and its strings are quoted."""
+    """Return flow style: JSON is YAML, and its strings are quoted."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f").replace("\x85", "\\x85")

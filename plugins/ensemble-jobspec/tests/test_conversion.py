@@ -80,7 +80,7 @@ def test_without_a_slot_each_node_has_one_task_and_a_note_says_what_upstream_did
         "{type: node, count: 2, with: [{type: socket, count: 2, with: [{type: cores, count: 4}]}]}"
     )
     assert (found.nodes, found.tasks, found.cores) == (2, 2, 8)
-    assert "a socket only groups" in found.notes[0]
+    assert "a socket has no effect" in found.notes[0]
     assert "upstream would start 8 copies" in found.notes[1]
     found = shape("{type: node, count: 2, with: [{type: core, count: 4}]}", copies="cores")
     assert (found.tasks, found.cores) == (8, 1)
@@ -173,7 +173,7 @@ def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> No
     with pytest.raises(UsageError) as raised:
         choose_shape(request, "slots", {"nodes.up": 0})
     assert raised.value.code == "cannot-hold"
-    assert "big: nodes.up is 0, it needs 8" in str(raised.value.cause)
+    assert "big: nodes.up is 0, needs 8" in str(raised.value.cause)
 
 
 def test_what_is_down_now_is_warned_of_and_the_first_alternative_is_submitted() -> None:
@@ -185,7 +185,7 @@ tasks: [{{name: a, command: x, resources: big|small}}, {{name: b, command: x, re
 """
     found = convert(read(text), Options(gauges={"cores.up": 2.0}, firm=False))
     assert [job["cores_per_task"] for job in found.jobs] == [8, 8]
-    assert "big: cores.up is 2, it needs 8; small: cores.up is 2" in found.warnings[0]
+    assert "big: cores.up is 2, needs 8; small: cores.up is 2" in found.warnings[0]
     found = convert(read(text), Options(gauges={"cores.up": 4.0}, firm=False))
     assert [job["cores_per_task"] for job in found.jobs] == [4, 8]
     assert len(found.warnings) == 1
@@ -268,7 +268,7 @@ def test_a_dependency_on_a_group_that_is_run_elsewhere_is_refused_and_never_pass
     with pytest.raises(UsageError) as raised:
         convert(read(text))
     assert raised.value.code == "no-such-task"
-    assert "a task elsewhere stands for" in str(raised.value)
+    assert "run by a task in another group" in str(raised.value)
 
 
 def test_requirements_are_met_by_the_sites_table_or_told() -> None:

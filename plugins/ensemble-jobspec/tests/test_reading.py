@@ -142,19 +142,19 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
         # what upstream accepts in silence, or crashes on
         ("version: 1\ntsaks: [{command: x}]", "unknown-key", 2, "did you mean 'tasks'?"),
         ("version: 1\ntasks: [{command: x}]\ntsaks: []", "unknown-key", 3, "'tasks'"),
-        ("version: 1", "jobspec-form", 1, "neither 'tasks' nor 'task'"),
-        ("[1]", "jobspec-form", 1, "cannot be told"),
-        ("version: 1\ntask: {}\ntasks: []", "jobspec-form", 1, "beside"),
+        ("version: 1", "jobspec-form", 1, "has no 'tasks', 'task'"),
+        ("[1]", "jobspec-form", 1, "cannot detect"),
+        ("version: 1\ntask: {}\ntasks: []", "jobspec-form", 1, "both"),
         ("version: 1\nresources: []\ntasks: [{command: x}]", "jobspec-form", 1, "are a list"),
         (
             "version: 1\nresources: {a: {type: node}}\ntasks: [{command: x, slot: a}]",
             "jobspec-form", 1, "are a mapping",
         ),
-        ("version: 2\ntasks: [{command: x}]", "bad-value", 1, "must be 1"),
+        ("version: 2\ntasks: [{command: x}]", "bad-value", 1, "expected 1"),
         ("tasks: [{command: x}]", "missing-key", 1, "no 'version'"),
         ("version: 1\ntasks: []", "empty", 2, "is empty"),
         ("version: 1\nresources: {a: {type: node}}", "nothing-to-run", 1, "neither"),
-        ("version: 1\ntasks:\n- {name: a}", "nothing-to-run", 3, "neither a command"),
+        ("version: 1\ntasks:\n- {name: a}", "nothing-to-run", 3, "needs a command"),
         (
             "version: 1\nresources:\n  my-node: {type: nod}\ntasks: [{command: x}]",
             "bad-value", 3, "did you mean 'node'?",
@@ -165,7 +165,7 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
         ),
         (
             "version: 1\nresources:\n  a: {type: node, count: 1, replicas: 2}\ntasks: [{command: x}]",
-            "bad-resources", 3, "not both",
+            "bad-resources", 3, "cannot be combined",
         ),
         ("version: 1\ntasks: [{command: x, resources: a}]", "no-such-resources", 2, "'a'"),
         (
@@ -188,7 +188,7 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
         ("version: 1\ntasks:\n- {name: a, group: g}", "no-such-group", 3, "'g'"),
         (
             "version: 1\ngroups:\n- {name: g, tasks: [{group: h}]}\n- {name: h, tasks: [{group: g}]}",
-            "dependency-cycle", 4, "stands within itself",
+            "dependency-cycle", 4, "contains itself",
         ),
         (
             ("version: 1\ntasks:\n- {name: a, group: g}\n"
@@ -208,26 +208,26 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
         ("version: 1\ntasks:\n- {command: x, steps: [{name: write, path: y}]}", "bad-value", 3, "'write'"),
         (
             "version: 1\ntasks:\n- {command: x, group: g}\ngroups: [{name: g, tasks: [{command: x}]}]",
-            "bad-value", 3, "exclude",
+            "bad-value", 3, "only one is allowed",
         ),
         # Flux's own
         (FLUX.replace("slot: default", "slot: defalt"), "no-such-slot", 7, "'default'"),
         (FLUX.replace("duration: 60, ", ""), "missing-key", 8, "no 'duration'"),
         (FLUX.replace("type: core", "type: cores"), "bad-value", 5, "did you mean 'core'?"),
-        (FLUX.replace("per_slot: 1", "per_slot: 1, total: 2"), "bad-value", 7, "exclude each other"),
+        (FLUX.replace("per_slot: 1", "per_slot: 1, total: 2"), "bad-value", 7, "only one is allowed"),
         # the steps of a transform
         (TRANSFORM.replace("step: submit", "step: sumbit"), "no-such-step", 9, "did you mean 'submit'?"),
-        (TRANSFORM.replace("name: hello.sh,", "name: ../hello.sh,"), "path-outside", 6, "leaves"),
-        (TRANSFORM.replace("write, filename: hello.sh", "write, filename: /etc/x"), "path-outside", 8, "leaves"),
+        (TRANSFORM.replace("name: hello.sh,", "name: ../hello.sh,"), "path-outside", 6, "is outside"),
+        (TRANSFORM.replace("write, filename: hello.sh", "write, filename: /etc/x"), "path-outside", 8, "is outside"),
         (TRANSFORM.replace("write, filename: hello.sh", "write, filename: helo.sh"), "no-such-script", 8, "'hello.sh'"),
         (TRANSFORM.replace("executable", "executible"), "unknown-key", 8, "'executable'"),
         (TRANSFORM.replace("submit, filename: hello.sh", "submit, filename: bye.sh"), "not-written", 9, "'bye.sh'"),
-        (TRANSFORM.replace("- {step: write, filename: hello.sh, executable: true}", "- {step: stage, filename: hello.sh}"), "not-written", 8, "before"),
+        (TRANSFORM.replace("- {step: write, filename: hello.sh, executable: true}", "- {step: stage, filename: hello.sh}"), "not-written", 8, "earlier step"),
         (TRANSFORM.replace("- {step: submit, filename: hello.sh, wait: true}", ""), "nothing-to-run", 8, "no step submits"),
         (TRANSFORM.replace("step: submit, filename: hello.sh, wait", "step: submit, wait"), "nothing-to-run", 9, "no command"),
         (TRANSFORM.replace("submit, filename: hello.sh, wait: true", "set, key: stag, value: x"), "bad-value", 9, "'stage'"),
         (TRANSFORM.replace("submit, filename: hello.sh, wait: true", "set, key: sharedfs, value: x"), "wrong-type", 9, "true or false"),
-        ("version: 1\nresources: [{type: node}]\ntask: {}", "nothing-to-run", 3, "neither a command"),
+        ("version: 1\nresources: [{type: node}]\ntask: {}", "nothing-to-run", 3, "needs a command"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line_and_the_nearest_word(
@@ -256,8 +256,8 @@ def test_what_is_passed_over_is_warned_of() -> None:
         "{environment: {B: mine}}", "{environment: {B: mine}, priority: 3}"
     )
     warnings = "\n".join(read(text).warnings)
-    assert "jobspec:5:45: 'schedule' is left to the queue" in warnings
-    assert "'priority' is told to Flux" in warnings
+    assert "jobspec:5:45: 'schedule' is ignored: the queue decides" in warnings
+    assert "'priority' is used by Flux only" in warnings
 
 
 def test_validate_tells_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_validate_says_what_no_job_can_be_made_of(tmp_path: Path) -> None:
     file.write_text(f"version: 1\nresources: {resources}\ntasks: [{{command: x, resources: a}}]\n")
     result = CliRunner().invoke(main, ["jobspec", "validate", str(file)])
     assert result.exit_code == 2
-    assert f"{file}:2:16: resources with cores or GPUs beside a slot" in result.output
+    assert f"{file}:2:16: unsupported resources: cores or GPUs beside a slot" in result.output
 
 
 def test_the_form_may_be_said_and_is_then_held_to(tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_what_was_killed_with_its_controller_is_told_of_and_not_run_again() -> N
     os.killpg(int(record.read_text()), signal.SIGKILL)
     result = CliRunner().invoke(main, list(RESUME))
     assert result.exit_code == 1, result.output
-    assert "'a' was cut off together with an earlier controller" in result.output
+    assert "'a' was interrupted when an earlier controller died" in result.output
     assert notes() == ["once"]
 
 
@@ -426,7 +426,7 @@ def alternatives(first: int, second: int) -> dict[str, Any]:
 def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
     run(alternatives(64, 2))
     assert notes() == ["t"]
-    assert "cores.up is 2, it needs 64" in run(alternatives(64, 32), code=2).output
+    assert "cores.up is 2, needs 64" in run(alternatives(64, 32), code=2).output
     assert notes() == ["t"]
 
 

@@ -145,18 +145,18 @@ def test_what_tasks_ask_for_is_looked_for_and_what_nothing_meets_is_told() -> No
     said = satisfy(REQUIRING, *words)
     assert "shm: met" in said
     assert "fast: nothing in 'io' has type=nvme and speed=3" in said
-    assert "gpu: there is no subsystem 'gpus'" in said
+    assert "gpu: unknown subsystem 'gpus'" in said
     satisfy(REQUIRING, *words, "--require-all", code=1)
     satisfy(REQUIRING.replace("shm|fast", "shm&fast"), *words, code=1)
     satisfy(REQUIRING.replace(', requires: "shm|fast"', ""), *words, code=1)
-    assert "no folder of subsystems" in satisfy(REQUIRING, "--subsystem-dir", "none", code=2)
+    assert "folder of subsystems not found" in satisfy(REQUIRING, "--subsystem-dir", "none", code=2)
 
 
 def test_a_run_looks_first_where_it_is_told_to() -> None:
     Path("work.yaml").write_text(REQUIRING.replace("shm|fast", "fast"))
     words = ["jobspec", "run", "work.yaml", "--executor", "local", "--state", "state"]
     result = ensemble(*words, "--subsystem-dir", graphs(), code=2)
-    assert "is not met here" in result.output
+    assert "requirements are not met" in result.output
     assert not Path("state").exists()
 
 
@@ -345,9 +345,9 @@ def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_
     move_in("a", task("a"))
     move_in("b", task("b"))
     said = ensemble(*SERVE, "--once", code=1).output
-    assert "error: 2 jobspecs are not over, and left in " in said
+    assert "error: 2 jobspecs are unfinished, in " in said
     assert "cannot reach the queue" in said
-    assert "the next 'ensemble jobspec serve' goes on with them" in said
+    assert "the next 'ensemble jobspec serve' resumes them" in said
     assert len(Path("tries").read_text().split()) == 10
     assert (notes(), names("running")) == ([], ["a", "b"])
     away.unlink()
@@ -387,7 +387,7 @@ def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_serv
         path.unlink()
     said, _ = server.communicate()
     assert server.returncode == 0, said
-    assert "it is not there any more" in said
+    assert "the file is gone" in said
 
 
 def test_a_run_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
@@ -421,7 +421,7 @@ def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_serv
     monkeypatch.setattr(fcntl, "flock", none_here)
     move_in("a", task("a"))
     said = ensemble(*SERVE, "--once").output
-    assert "has no locks (No locks available)" in said
+    assert "does not support locks (No locks available)" in said
     assert (notes(), names("done")) == (["a"], ["a"])
 
 

@@ -126,7 +126,7 @@ def test_the_command_of_a_task_is_run() -> None:
 
 def test_resources_that_a_task_of_0_0_names_are_warned_of() -> None:
     document = transform({"step": "submit"}, command="true", resources={"io": {"match": "shm"}})
-    assert "'resources' is not looked at" in "".join(read(text(document)).warnings)
+    assert "'resources' are ignored" in "".join(read(text(document)).warnings)
 
 
 # -- jobspec 0.0.12: steps -------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""LAMMPS for Ensemble: the physics of a growing log decides what runs next.
+"""The plugin for LAMMPS: observes growing logs, so that rules can react to the physics.
 
-Ensemble finds this module through the entry-point group ``ensemble`` and calls its hooks. Every run
-loads it, so what is only needed where the file uses it is imported by the functions that do.
+Every run loads this module through the entry-point group ``ensemble``, so its functions import what
+a file needs on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ensemble_actions", "ensemble_observers", "ensemble_triggers"]
 
 @hookimpl
 def ensemble_observers() -> Iterable[ObserverPlugin]:
-    """The observer ``lammps``."""
+    """Return the observer ``lammps``."""
     return [
         ObserverPlugin(
             name="lammps",
@@ -33,11 +33,11 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
 
 @hookimpl
 def ensemble_triggers() -> Iterable[TriggerPlugin]:
-    """``lammps-thermo`` and ``lammps-converged``."""
+    """Return the triggers ``lammps-thermo`` and ``lammps-converged``."""
     return triggers()
 
 
 @hookimpl
 def ensemble_actions() -> Iterable[ActionPlugin]:
-    """``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
+    """Return the actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
     return actions()

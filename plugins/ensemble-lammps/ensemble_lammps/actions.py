@@ -1,9 +1,9 @@
 """The actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``.
 
-``lammps-vary`` decides at once, on the engine's thread. The other two look at files first, so they
-run beside it and return what is then done: ``lammps-continue`` returns a ``lammps-vary`` with the
-restart file among the variables, ``lammps-check`` the action for what became of the job. Both find
-the same again where a crash makes them run twice: the job is over, and its files stay.
+``lammps-vary`` decides in the engine's thread. The other two read files, so they run in another
+thread and return further actions: ``lammps-continue`` returns a ``lammps-vary`` with the restart
+file among the variables, ``lammps-check`` the action for the job's outcome. If a crash makes them
+run twice, they find the same, because the job is over and its files stay.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["actions"]
 
-#: Seconds that the clock of the files may be behind that of the queue.
+#: Seconds by which the clock of the files may lag behind the queue's.
 _CLOCKS = 10.0
-#: Of a script, so much is read to see whether it asks for the restart file.
+#: Bytes of a script to search for the use of the restart file.
 _MOST_OF_SCRIPT = 1 << 20
-#: What ``lammps-check`` tells apart, as ``outcome`` names it.
+#: Outcomes that ``lammps-check`` distinguishes, as named by ``outcome``.
 _KINDS = {
     "completed": "LAMMPS came to the end of its script",
     "lost-atoms": "atoms were lost",
@@ -81,9 +81,9 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _value(firing: Firing, name: str, value: Any) -> Any:
-    """The value as it is given, or as its expression comes out."""
+    """Return the given value, or the value of its expression."""
     if not isinstance(value, str) or not value.startswith("="):
-        # LAMMPS takes no 1e5 and no 1.0 for a whole number.
+        # LAMMPS does not accept 1e5 or 1.0 as a whole number.
         return variables.as_number(value) if isinstance(value, float) else value
     number = expression(value).value(firing.fields, firing.metric)
     if number is None:
@@ -158,7 +158,7 @@ def _newest_restart(
 
 
 def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters with regular-expression characters escaped: a value is no pattern."""
+    """Return parameters with regular-expression characters escaped: a value is not a pattern."""
     import glob
 
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
@@ -175,8 +175,9 @@ def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
 
 
 def _never_asks(path: str, variable: str) -> bool:
-    """True if the script can be read, and neither it nor another that it includes can know of the
-    variable."""
+    """Return whether the script is readable and neither it nor a script that it includes can use
+    the variable.
+    """
     try:
         if not os.path.isfile(path):
             return False
@@ -238,7 +239,7 @@ def _job(context: CallContext, action: str) -> Mapping[str, Any]:
 
 
 def _filled(text: str, job: Mapping[str, Any]) -> str:
-    """The text with the job's placeholders filled in."""
+    """Return the text with the job's placeholders filled in."""
     for name, value in (
         *job.get("parameters", {}).items(),
         ("group", job["group"]),
@@ -250,7 +251,7 @@ def _filled(text: str, job: Mapping[str, Any]) -> str:
 
 
 def _nested(given: Any) -> Iterable[Action]:
-    """The actions that an option holds."""
+    """Return the actions in an option."""
     if given is None:
         return []
     return [Action(spec) for spec in (given if isinstance(given, list) else [given])]
@@ -285,7 +286,7 @@ def _options(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -
 
 
 def actions() -> Iterable[ActionPlugin]:
-    """The records."""
+    """Return the records."""
     yield ActionPlugin(
         name="lammps-vary",
         summary="submit LAMMPS jobs like the event's, with changed variables",
@@ -356,7 +357,7 @@ def actions() -> Iterable[ActionPlugin]:
                     "x-ensemble": "action",
                 },
             ),
-            # No property makes up for a job.
+            # An option cannot replace a missing job.
             "x-ensemble-job-unless": "",
         },
     )

@@ -1,21 +1,19 @@
-"""Convergence test: the error of a column's mean, row by row, in bounded memory.
+"""Convergence test of column means, with their errors, row by row and in bounded memory.
 
-The observer hands each row of a log to a :class:`Convergence`, and adds what that returns to the
-row: the running mean of each watched column, the standard error of that mean, how far the mean has
-moved lately, and a mark where the conditions begin or cease to hold. Pure: the same rows give the
-same answers.
+The observer passes each row of a log to a :class:`Convergence`, and adds its values to the row: the
+running mean of each watched column, its standard error, its recent drift, and a mark when the
+conditions start or stop to hold. Pure: the same rows give the same values.
 
 The standard error allows for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J. Chem.
 Phys. 91, 461 (1989)): neighbours are averaged again and again, until the blocks are longer than the
 correlation and the error of the mean, as computed from the blocks, no longer grows. The plateau is
 found by a rule and not by eye (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after U. Wolff):
 the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``, with n rows and e(B) the
-error computed from blocks of B rows, of which there must be at least :data:`FEWEST_BLOCKS`. That
-rule knows of one correlation time; what moves slowly beneath fast noise gives a first plateau that
-is far too low. So the error is the largest of those from there on, as long as there are
-:data:`FEWEST_CHECKED` blocks: on a true plateau a tenth more, elsewhere up to several times. Where
-no block size will do, as in a run that still drifts, the error is not known and nothing has
-converged.
+error computed from blocks of B rows, of which there must be at least :data:`FEWEST_BLOCKS`. This
+rule assumes one correlation time. A slow motion under fast noise has a first plateau that is far
+too low. So the error is the largest one from there on, as long as there are :data:`FEWEST_CHECKED`
+blocks. On a true plateau, that is a tenth more; otherwise, up to several times. If no block size
+fits, as in a run that still drifts, the error is unknown and nothing has converged.
 """
 
 from __future__ import annotations
@@ -35,23 +33,23 @@ __all__ = [
     "variables",
 ]
 
-#: Blocks from which an error is computed, at least: with 16, it is itself known to some 20 %.
+#: Fewest blocks for an error: with 16, its own uncertainty is some 20 %.
 FEWEST_BLOCKS = 16
-#: Blocks, at least, of those sizes that are only to show whether the plateau goes on.
+#: Fewest blocks of the sizes that only check whether the plateau continues.
 FEWEST_CHECKED = 8
-#: The window over which a drift is taken is kept in so many pieces.
+#: Number of pieces of the window for the drift.
 _PIECES = 32
-#: Pieces are counted no further: a step may be any number that a log can have.
+#: Highest number of a piece, because a log may have any step.
 _MOST_PIECES = 1e15
-#: What converged ceases to be so beyond this times a tolerance, lest it flicker.
+#: Factor on a tolerance beyond which convergence is lost; it avoids flickering.
 _SLACK = 1.1
-#: What is told of a column.
+#: Values reported for a column.
 _SUFFIXES = ("mean", "error", "drift")
 
 _STEPS = {"type": "number", "minimum": 1}
 _TOLERANCE = {"type": "number", "exclusiveMinimum": 0}
 
-#: The schema of the observer's option ``converged``.
+#: Schema of the observer's option ``converged``.
 OPTIONS: Mapping[str, Any] = {
     "description": "Columns whose means are to converge, by name, each with what that means: "
     "error, within (over window steps), relative, begin.",
@@ -92,7 +90,7 @@ OPTIONS: Mapping[str, Any] = {
 
 
 def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """The names that a row may get with this ``converged`` option."""
+    """Return the names that this ``converged`` option can add to a row."""
     names = {"Converged"}
     for column, given in options.items():
         kept = _SUFFIXES if given.get("window") is not None else _SUFFIXES[:2]
@@ -103,8 +101,8 @@ def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
 class Blocking:
     """The mean of a series and the standard error of that mean, value by value.
 
-    Memory and the time for one value grow with the logarithm of their number; the error is computed
-    anew whenever there are 1/64 more values, so that it costs next to nothing per value.
+    Memory and time for one value grow with the logarithm of their number. The error is recomputed
+    only when there are 1/64 more values, so its cost per value is negligible.
     """
 
     __slots__ = ("_error", "_levels", "_look", "count", "mean", "rough")
@@ -112,17 +110,17 @@ class Blocking:
     def __init__(self) -> None:
         self.count = 0
         self.mean = 0.0
-        #: Of each block size: how many blocks, their mean, the sum of their squared deviations,
-        #: and the block that still waits for its neighbour.
+        #: For each block size: the number of blocks, their mean, the sum of their squared
+        #: deviations, and the block that waits for its neighbour.
         self._levels: list[list[Any]] = []
         self._error: float | None = None
         self._look = FEWEST_BLOCKS
-        #: The error where the plateau begins, or where there is none, from the largest blocks.
-        #: Too small to say that something converged, good enough to say that it did not cease to.
+        #: The error where the plateau starts, or without a plateau, from the largest blocks. Too
+        #: small to prove convergence, but good enough to keep it.
         self.rough: float | None = None
 
     def add(self, value: float) -> None:
-        """One more value; it must be finite."""
+        """Add a value; it must be finite."""
         self.count += 1
         for level in self._levels:
             count, mean, squares, waiting = level
@@ -140,7 +138,7 @@ class Blocking:
         self.mean = self._levels[0][1]
 
     def error(self) -> float | None:
-        """The standard error of the mean; ``None`` while there is no plateau to read it off."""
+        """Return the standard error of the mean; ``None`` without a plateau."""
         if self.count >= self._look:
             self._look = self.count + 1 + (self.count >> 6)
             self.rough = None
@@ -152,7 +150,7 @@ class Blocking:
         if not math.isfinite(squares):
             return None
         first = squares / (count - 1) / count
-        if first <= 0:  # or less than a number can be
+        if first <= 0:  # or a smaller number than possible
             self.rough = 0.0
             return 0.0
         size, largest = 1.0, None
@@ -164,7 +162,7 @@ class Blocking:
                 largest = max(largest, found)
                 continue
             self.rough = math.sqrt(found)
-            # By chance alone, larger blocks may have the smaller error.
+            # By chance, larger blocks may have a smaller error.
             ratio = max(found / first, 1.0)
             if size**3 > 2 * count * ratio * ratio:
                 largest = found
@@ -173,10 +171,10 @@ class Blocking:
 
 
 class Drift:
-    """How far a running mean moved during the last ``window`` steps: highest less lowest.
+    """Drift of a running mean during the last ``window`` steps: its maximum minus its minimum.
 
-    The window is kept in pieces, and what is looked at is never less than the window and at most
-    one piece and one row more.
+    The window is kept in pieces. It is never shorter than requested, and at most one piece and one
+    row longer.
     """
 
     __slots__ = ("_begin", "_high", "_low", "_past", "_piece", "_pieces", "_size", "_window")
@@ -186,14 +184,14 @@ class Drift:
         self._size = window / _PIECES
         self._begin: float | None = None
         self._piece = 0
-        #: Pieces that are complete: number, lowest, highest. The oldest reaches back before the
-        #: window, so that where the mean stood as the window began is always among them.
+        #: Complete pieces: number, lowest, highest. The oldest starts before the window, so that
+        #: the mean at the start of the window is always included.
         self._pieces: deque[tuple[int, float, float]] = deque()
         self._low = self._high = 0.0
         self._past = (math.inf, -math.inf)
 
     def add(self, step: float, mean: float) -> float | None:
-        """The drift at this step; ``None`` while the window is not full."""
+        """Return the drift at this step; ``None`` until the window is full."""
         if self._begin is None:
             self._begin, self._low, self._high = step, mean, mean
         piece = int(min((step - self._begin) / self._size, _MOST_PIECES))
@@ -236,7 +234,7 @@ class _Column:
         if step < self._options.get("begin", 0) or self._spoilt:
             return
         if not math.isfinite(value):
-            # No mean has a number after this, so none can converge before the log begins anew.
+            # After this, no mean is a number, so nothing can converge until the log restarts.
             self._spoilt, self.holds = True, False
             return
         blocking = self._blocking
@@ -258,7 +256,7 @@ class _Column:
 
 
 def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
-    """True if a condition holds, or there is none."""
+    """Return whether a condition holds or is unset."""
     return tolerance is None or (value is not None and value <= tolerance * scale)
 
 
@@ -276,7 +274,7 @@ class Convergence:
         self._held = False
 
     def reset(self) -> None:
-        """The log began anew: forget everything, as of a log that was never read."""
+        """Forget everything, because the log restarted."""
         self._begin()
         self._held = False
 
@@ -284,10 +282,10 @@ class Convergence:
         """The values to add to this row.
 
         ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift`` where they are known; ``Converged``:
-        1 in the row in which the conditions of all columns begin to hold, -1 in the row in which
-        they cease to: where a value is more than a tenth beyond its tolerance. A row without a step
-        is passed over, and so is one that has the step of the row before, as at the seam of two
-        runs. A step that goes back begins anew.
+        1 in the row in which the conditions of all columns start to hold, -1 in the row in which
+        they stop: when a value exceeds its tolerance by more than a tenth. A row is ignored if it
+        has no step, or the step of the previous row, as between two runs. A step that goes back
+        resets everything.
         """
         if step is None or not math.isfinite(step) or self._columns.keys().isdisjoint(values):
             return {}

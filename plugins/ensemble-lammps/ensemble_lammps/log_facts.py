@@ -1,7 +1,7 @@
-"""Facts of a LAMMPS log beside its thermo output: run time, speed, warnings and errors.
+"""Facts of a LAMMPS log other than thermo rows: run time, speed, warnings and errors.
 
-The reader hands each line over that is no row of a table, and gives what is known at the end of a
-run as one row. ``outcome`` knows the same lines.
+The reader passes each line outside of tables, and receives one row of facts at the end of a run.
+``outcome`` uses the same lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from math import isfinite, prod
 
 __all__ = ["FACTS", "LOOP", "MEMORY", "Facts"]
 
-#: The names of what is told beside columns. ``Atoms`` may also be a column.
+#: Names of the facts. ``Atoms`` may also be a column.
 FACTS = frozenset({
     "Atoms", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",
     "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
 })  # fmt: skip
 
-#: How the line begins after which a table does.
+#: Start of the line before a table.
 MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
 #: Seconds, processors, steps, atoms.
 LOOP = re.compile(
@@ -31,7 +31,7 @@ _WALL = re.compile(rb"Total wall time: ([0-9]+):([0-9]{2}):([0-9]{2})\s*")
 _WARNING = b"WARNING"
 _ERROR = re.compile(rb"ERROR(?: on proc [0-9]+)?: ")
 
-#: Numbers are no longer than this: what has more digits was not printed by LAMMPS.
+#: Longest number: LAMMPS prints no more digits.
 _LONGEST = 40
 
 
@@ -50,11 +50,11 @@ class Facts:
         self.errors = 0
         self.warnings = 0
         self._ranks: float | None = None
-        #: What is known of the run that ended last, until it is told.
+        #: Unreported facts of the last finished run.
         self._run: dict[str, float] | None = None
 
     def loop(self, line: bytes, *, atoms: bool) -> None:
-        """Read ``Loop time of …``; ``atoms`` is whether to tell their number."""
+        """Read ``Loop time of …``; ``atoms``: whether to report the number of atoms."""
         match = LOOP.match(line)
         numbers = [] if match is None else [_float(text) for text in match.groups()]
         if not numbers or None in numbers:
@@ -69,7 +69,7 @@ class Facts:
             self._run["Ranks"] = self._ranks
 
     def more(self, line: bytes) -> bool:
-        """Read one of the lines after that; whether it was one."""
+        """Read a line after that one. Return whether it was such a line."""
         run = self._run
         if run is None:
             return False
@@ -85,7 +85,7 @@ class Facts:
         return True
 
     def take(self) -> dict[str, float] | None:
-        """All that is known of the run that ended, once; ``None`` if it was told, or none ended."""
+        """Return the facts of the finished run, once; ``None`` if there are no new ones."""
         run, self._run = self._run, None
         if run is not None:
             if self.errors:
@@ -95,7 +95,7 @@ class Facts:
         return run
 
     def other(self, line: bytes) -> dict[str, float] | None:
-        """Read any other line; what there is to tell at once."""
+        """Read any other line. Return the facts to report immediately."""
         if line.startswith(_WARNING):
             self.warnings += 1
             return {"Warnings": float(self.warnings)}

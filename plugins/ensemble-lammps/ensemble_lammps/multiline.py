@@ -1,9 +1,8 @@
-"""Thermo output of style ``multi``: a row is a head line and lines of ``Name = value``.
+"""Reader of thermo output in style ``multi``: a row is a head line and lines of ``Name = value``.
 
-The reader makes a table at the first head line of a run. Nothing says that a row is over but the
-head line of the next one; from the second row on, the number of its values is known. Rows that are
-printed as the last one was, with nothing in between, are read at once by a regular expression that
-is made of it; others line by line, with the same result.
+A table starts at the first head line of a run. Only the next head line ends a row; from the second
+row on, the number of values is known. Rows with the same format as the last one are matched as a
+whole by a regular expression; others are read line by line, with the same result.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from ensemble_lammps.tables import LONGEST_LINE, UNKEPT, VALUE, Keeper, Table, n
 
 __all__ = ["HEAD", "MultiTable"]
 
-#: No row has nearly as many values; one ends here, so memory is bounded.
+#: Most values of a row, to bound memory.
 MOST_VALUES = 10_000
 
 _HEAD = rb"-{4,} Step +([0-9]+) -{3,} CPU = +(" + VALUE + rb") \(sec\) -{3,} *"
-#: The head line of a row, without its end.
+#: Head line of a row, without its end.
 HEAD = re.compile(_HEAD)
 _TOKEN = re.compile(VALUE)
 _NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
 
 
 class MultiTable(Table):
-    """The rows of a run in style ``multi``."""
+    """The rows of one run in style ``multi``."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        #: How many values a row has, as far as that is known.
+        #: Number of values in a row, if known.
         self._size = 0
-        #: The row in hand: its values that are kept, all its names, and how many values it has.
+        #: Current row: its kept values, all its names, and the number of its values.
         self._values: dict[str, float] | None = None
         self._seen: dict[str, None] = {}
         self._count = 0
         self._row_step = 0.0
-        #: The row in hand and the last one whose pattern was made, as patterns of their lines.
+        #: Current row and the last one with a pattern, as patterns of their lines.
         self._shape: list[bytes] = []
         self._learnt: list[bytes] = []
         self._compiled: re.Pattern[bytes] | None = None
-        #: What rows are read with at once, where the last one was as long as rows are.
+        #: Pattern of whole rows, if the last row had the usual length.
         self._pattern: re.Pattern[bytes] | None = None
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
@@ -75,7 +74,7 @@ class MultiTable(Table):
     def line(self, line: bytes, out: list[Row]) -> bool:
         if line.startswith(b"----") and (match := HEAD.fullmatch(line.removesuffix(b"\r"))):
             if self._values is not None:
-                # Now we know how many values a row of this run has.
+                # Now the number of values in a row of this run is known.
                 self._size = max(self._size, self._count)
             self.end(out)
             self._values, self._seen, self._count, self._shape = {}, {}, 0, []
@@ -103,7 +102,7 @@ class MultiTable(Table):
             self._pattern = self._compiled
 
     def _keep(self, name: str, token: bytes) -> None:
-        """Keep it, if it is asked for; a name that stands there twice stands for the first."""
+        """Keep a value if it is wanted; of a duplicate name, the first value."""
         if name in self._seen:
             return
         self._seen[name] = None
@@ -113,13 +112,13 @@ class MultiTable(Table):
                 self._values[name] = value
 
     def _pairs(self, line: bytes, out: list[Row]) -> bool:
-        """Read ``Name = value  Name = value``; whether it was such a line."""
+        """Read ``Name = value  Name = value``. Return whether it was such a line."""
         # LAMMPS pads the name to eight characters.
         if line.startswith(_NOISE) or line[:9].find(b"=") >= 0:
             return False
         parts = line.removesuffix(b"\r").split(b" = ")
-        # A name may have blanks in it (thermo_modify colname), and then the value is padded; words
-        # and numbers that a user prints are not.
+        # A name may contain blanks (thermo_modify colname), and then the value is padded; a user's
+        # printed words and numbers are not.
         padded = b" " in parts[0].strip()
         if len(parts) < 2 or (padded and parts[1][:1] != b" "):
             return False

@@ -1,7 +1,7 @@
-"""The observer ``lammps``: which file, which columns. The hook names it; ``thermo`` reads.
+"""The observer ``lammps``: its options, file and columns; ``thermo`` reads the log.
 
-In an ensemble file: ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. What this
-module imports is imported whenever the plugin is; the reader is when there is something to read.
+In an ensemble file: ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. The reader is
+imported on first use, because every run imports this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ensemble_lammps import convergence
 
 __all__ = ["DEFAULT_LOG", "OPTIONS", "LammpsObserver", "build", "unasked", "variables"]
 
-#: What LAMMPS calls its log unless it is told otherwise.
+#: LAMMPS' default log.
 DEFAULT_LOG = "log.lammps"
 
 OPTIONS: Mapping[str, Any] = {
@@ -88,7 +88,7 @@ class LammpsObserver(Observer):
 
 
 def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
-    """The observer of this job."""
+    """Return the observer of this job."""
     log = options.get("log", DEFAULT_LOG)
     return LammpsObserver(
         None if log is None else job.fill(log), options.get("columns"), options.get("converged")
@@ -96,7 +96,7 @@ def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names that can come; not known beforehand unless the file lists ``columns``."""
+    """Return the possible names; unknown unless the file lists ``columns``."""
     columns, converged = options.get("columns"), options.get("converged")
     if columns is None:
         return None
@@ -105,7 +105,9 @@ def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 class _Unasked(Mapping[str, str]):
-    """Names that these options leave out, each with what to add. Those of columns have no end."""
+    """Return the names that these options leave out, each with a hint. Column names are
+    unlimited.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = options.get("columns")
@@ -125,7 +127,7 @@ class _Unasked(Mapping[str, str]):
         if name == "Converged":
             return "say with the observer's option 'converged' when a column has converged"
         if base and suffix in ("mean", "error", "drift"):
-            if base in self._converged:  # only a drift is not there then
+            if base in self._converged:  # only a drift is missing then
                 return f"give {base} a window in the observer's option 'converged'"
             return f"add {base} to the observer's option 'converged'"
         if name in FACTS and self._columns is not None:
@@ -142,5 +144,5 @@ class _Unasked(Mapping[str, str]):
 
 
 def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
-    """The names that need other options, each with what to add to these."""
+    """Return the names that need other options, each with a hint."""
     return _Unasked(options)

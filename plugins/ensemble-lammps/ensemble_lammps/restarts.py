@@ -1,11 +1,10 @@
-"""Restart files: which are whole, of which step they are, and which is the newest.
+"""Restart files: which are complete, their steps, and which is the newest.
 
-``lammps-continue`` asks. A restart file begins with a magic string, a mark of the byte order and
-the revision of the format; then come tagged values, the step among the first; the magic string
-stands again at the very end, so that a file which is being written, or was cut off by a full disk
-or a kill, shows. Files written with ``%`` in their name are several: one whose name has ``base``
-instead, which says how many others there are, and these, by number; each has the magic string at
-its end. Names say nothing reliable (``restart 100 a b`` takes turns between two), so none is asked.
+Used by ``lammps-continue``. A restart file starts with a magic string, a mark of the byte order and
+the revision of the format. Tagged values follow, the step among the first. The magic string at the
+very end shows that the file is complete. With ``%`` in the name, there are several files: the one
+with ``base`` instead has their number, and the others have numbers; each ends with the magic
+string. Names are not reliable (``restart 100 a b`` alternates between two), so they are not used.
 """
 
 from __future__ import annotations
@@ -23,24 +22,27 @@ from ensemble_core import EnsembleError
 __all__ = ["Found", "NotWhole", "Restart", "find", "read"]
 
 MAGIC = b"LammpS RestartT\0"
-#: Before this revision, nothing stands at the end of a file.
+#: Before this revision, files have no mark at the end.
 _FIRST_REVISION = 1
-#: Tags of the values that matter here, and of those that are strings.
+#: Tags of the relevant values, and of strings.
 _BIGINT, _STEP, _MULTIPROC, _MPIIO = 3, 5, 44, 45
 _STRINGS = (0, 4)
-#: The step is about the seventh value; what has not told it by then is something else.
+#: The step is about the seventh value; a file without it by then is something else.
 _MOST_VALUES = 40
 _LONGEST_STRING = 1000
-#: Seconds that the clocks of nodes, which write one part each, may differ.
+#: Seconds by which clocks of nodes may differ; each writes a part.
 _CLOCKS = 1.0
-#: Files that were passed over and are named to the user.
+#: Most rejected files to list for the user.
 _MOST_PASSED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A whole restart file: ``path`` as ``read_restart`` takes it, with ``%`` where it is several
-    files; the step it was written at, and when it was (seconds since the epoch)."""
+    """A complete restart file.
+
+    ``path`` is for ``read_restart``, with ``%`` if there are several files; also its step and the
+    time of writing (seconds since the epoch).
+    """
 
     path: str
     step: int
@@ -49,14 +51,14 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest restart file, if any, and the first few that were passed over, with the reason."""
+    """The newest restart file, if any, and the first few rejected ones, with reasons."""
 
     newest: Restart | None
     passed: tuple[tuple[str, str], ...] = ()
 
 
 class NotWhole(EnsembleError):
-    """The file is no restart file, or not a whole one. ``meant`` says that it is meant as one."""
+    """The file is not a complete restart file. ``meant`` says that it looks like one."""
 
     def __init__(self, what: str, *, meant: bool = True) -> None:
         super().__init__(what, code="no-restart-file")
@@ -134,9 +136,9 @@ def _named(folder: str, patterns: Sequence[str]) -> Iterator[str]:
 
 
 def read(path: str) -> Restart:
-    """The restart file at ``path``, which may have ``%`` for several files.
+    """Return the restart file at ``path``, which may have ``%`` for several files.
 
-    Only its head and its end are read. Raises :class:`NotWhole` with the reason.
+    Reads only its start and end. Raises :class:`NotWhole` with the reason.
     """
     try:
         return _read(path)
@@ -163,8 +165,9 @@ def _read(path: str) -> Restart:
 
 
 def _check_parts(before: str, after: str, count: int, time: float) -> float:
-    """When the last of them was written. All are written after the first file, which was at
-    ``time``; one that is older is left over from the last turn at the same name."""
+    """Return when the last of them was written. All are written after the first, which was at
+    ``time``; an older one is left over from an earlier use of the name.
+    """
     last = time
     for number in range(count):
         with _opened(f"{before}{number}{after}", meant=True) as file:
@@ -177,7 +180,7 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
 
 
 def _opened(path: str, *, meant: bool) -> BinaryIO:
-    """The regular file at ``path``; a pipe would keep us waiting."""
+    """Open the regular file at ``path``; a pipe would block."""
     name = os.path.basename(path)
     try:
         found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -190,7 +193,7 @@ def _opened(path: str, *, meant: bool) -> BinaryIO:
 
 
 def _head(file: BinaryIO) -> tuple[int, str]:
-    """The step, and the byte order as :mod:`struct` spells it."""
+    """Return the step, and the byte order in :mod:`struct`'s notation."""
     if file.read(len(MAGIC)) != MAGIC:
         raise NotWhole("it is no restart file", meant=False)
     mark = _take(file, 4)
@@ -226,7 +229,7 @@ def _check_end(file: BinaryIO) -> None:
 
 
 def _parts(file: BinaryIO, order: str) -> int:
-    """How many other files belong to this one; 0: it stands alone."""
+    """Return how many other files belong to this one; 0 for a single file."""
     size = os.fstat(file.fileno()).st_size
     layout = struct.Struct(f"{order}5i")
     if size < layout.size + len(MAGIC):
@@ -237,12 +240,12 @@ def _parts(file: BinaryIO, order: str) -> int:
         return 0
     if third == _MULTIPROC:
         return max(0, int(fourth))
-    # As older versions have it.
+    # as in older versions
     return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
 
 
 def _occurrences(text: str, part: str) -> Iterator[int]:
-    """Where the part stands in the text's last component, the last first."""
+    """Yield where the part occurs in the last component of the text, last first."""
     at = text.rfind(part)
     while at > text.rfind("/"):
         yield at

@@ -20,20 +20,20 @@ from ensemble_core import Row
 
 __all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
 
-#: No line that LAMMPS prints is nearly as long; what is longer is not kept, so memory is bounded.
+#: Longest line; LAMMPS prints none that is nearly as long. It bounds memory.
 LONGEST_LINE = 256 * 1024
 
 _SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
-#: What may stand for a value: whether it is a number, :func:`number` finds where it is kept.
+#: Pattern of a value; :func:`number` checks kept ones.
 VALUE = rb"(?:[-+.0-9eE]+|" + _SPECIAL + rb")"
-#: What stands for a value that is not kept, and of which therefore no number is made.
+#: Pattern of a value that is not kept, and not converted.
 UNKEPT = rb"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|" + _SPECIAL + rb")"
 _NAN = re.compile(rb"[-+]?\.?nan(?:\([0-9a-z_]*\))?", re.IGNORECASE)
 _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """The number that a matched :data:`VALUE` is, if it is one; nan and infinite ones are."""
+    """Return the number of a matched :data:`VALUE`, if it is one, including nan and infinity."""
     try:
         return float(token)
     except ValueError:
@@ -46,25 +46,25 @@ def number(token: bytes) -> float | None:
 
 class _Extra(Protocol):
     def __call__(self, step: float | None, values: Mapping[str, float], /) -> Mapping[str, float]:
-        """The values to add to a row."""
+        """Return the values to add to a row."""
 
 
 class Keeper:
-    """The filter of a row: some columns or all, and the values that ``extra`` adds."""
+    """Filter of a row: some columns or all, and the values that ``extra`` adds."""
 
     __slots__ = ("columns", "counts", "extra")
 
     def __init__(self, columns: Collection[str] | None, extra: _Extra | None = None) -> None:
         self.columns = None if columns is None else frozenset(columns)
         self.extra = extra
-        #: Whether what is not finite is counted.
+        #: Whether to count values that are not finite.
         self.counts = self.wants("NonFinite")
 
     def wants(self, name: str) -> bool:
         return self.columns is None or name in self.columns
 
     def row(self, values: dict[str, float], step: float | None) -> Row:
-        """The row of these values, all of which are kept."""
+        """Return the row of these values, all of which are kept."""
         count = sum(not isfinite(value) for value in values.values()) if self.counts else 0
         if count:
             values["NonFinite"] = float(count)
@@ -74,57 +74,59 @@ class Keeper:
 
 
 class Table(ABC):
-    """The rows of one run, as they are printed."""
+    """The rows of one run, as printed."""
 
-    #: The names of the columns, as printed.
+    #: Names of the columns, as printed.
     names: tuple[str, ...] = ()
-    #: The step of the last row.
+    #: Step of the last row.
     step: float | None = None
 
     @abstractmethod
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
-        """Read rows from ``place``, which begins a line, for as long as there are any.
+        """Read rows from ``place``, the start of a line, as long as there are any.
 
-        Returns the place after the last one. ``block`` ends with the end of a line.
+        Returns the place after the last one. ``block`` ends with a line.
         """
 
     def line(self, line: bytes, out: list[Row]) -> bool:
-        """Read a line that :meth:`rows` stopped at; whether it was part of a row."""
+        """Read a line at which :meth:`rows` stopped. Return whether it was part of a row."""
         return False
 
     def end(self, out: list[Row]) -> None:
-        """The run is over: give the row in hand, if there is one."""
+        """End the run: return the current row, if there is one."""
 
 
 @lru_cache(maxsize=64)
 def _compiled(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
-    """The pattern of rows; ``kinds`` has for each column ``k`` (kept), ``s`` (step) or ``.``."""
+    """Return the pattern of rows; ``kinds`` has ``k`` (kept), ``s`` (step) or ``.`` for each
+    column.
+    """
     parts = {ord("k"): b"(" + VALUE + b")", ord("s"): b"([0-9]+)", ord("."): UNKEPT}
     return re.compile(before + between.join(parts[kind] for kind in kinds) + after)
 
 
 class _LineTable(Table):
-    """A table of which each row is a line."""
+    """A table in which each row is a line."""
 
     _BEFORE: bytes
     _BETWEEN: bytes
     _AFTER: bytes
-    #: Whether the first value is captured in any case.
+    #: Whether the first value is always captured.
     _FIRST = False
 
     def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
         self._keeper = keeper
-        #: Where the first value of a row begins and ends; 0 and 0 is anywhere.
+        #: Start and end of the first value of a row; 0 and 0 mean anywhere.
         self._start = self._stop = 0
         self._use(names)
 
     def _use(self, names: tuple[str, ...]) -> None:
-        """These are the names of the columns."""
+        """Set the names of the columns."""
         self.names = names
         kinds = bytearray(b"." * len(names))
         kept: dict[str, int] = {}
         for index, name in enumerate(names):
-            # A name that stands there twice stands for the first.
+            # Of a duplicate name, the first value counts.
             if self._keeper.wants(name) and name not in kept:
                 kept[name] = index
                 kinds[index] = ord("k")
@@ -137,7 +139,7 @@ class _LineTable(Table):
         at = [places.index(index) for index in kept.values()]
         self._kept = tuple(kept)
         self._kinds = bytes(kinds)
-        #: Which of what the pattern captures is kept, if not all, and which is the step.
+        #: Which captured values are kept, if not all, and which is the step.
         self._at = None if at == list(range(len(places))) else at
         self._at_step = None if at_step is None else places.index(at_step)
         self._usual = self._pattern(self._AFTER)
@@ -146,7 +148,7 @@ class _LineTable(Table):
         return _compiled(self._BEFORE, self._BETWEEN, after, self._kinds)
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
-        # This is where the time goes: what each row would only repeat stands before the loop.
+        # The time is spent here, so constant work comes before the loop.
         usual, start, stop = self._usual.match, self._start, self._stop
         kept, at, at_step = self._kept, self._at, self._at_step
         keeper = self._keeper
@@ -186,7 +188,7 @@ class _LineTable(Table):
             if not numbers:
                 continue
             values = dict(zip(kept, numbers))  # noqa: B905 - to be asked for it takes time
-            # A sum is finite only if all that is summed up is.
+            # A sum is finite only if all its terms are.
             if plain and (not counts or isfinite(sum(numbers))):
                 out.append(Row(values, step))
             else:
@@ -195,11 +197,11 @@ class _LineTable(Table):
         return place
 
     def _unusual(self, block: bytes, place: int) -> re.Match[bytes] | None:
-        """A row that is not printed as most are."""
+        """Read a row with an unusual format."""
         return None
 
     def _learn(self, block: bytes, match: re.Match[bytes]) -> None:
-        """Learn of a row what rows look like."""
+        """Learn the format of rows from a row."""
 
 
 class OneTable(_LineTable):

@@ -35,7 +35,7 @@ from ensemble_lammps.tables import (
 
 __all__ = ["KEYWORDS", "ThermoReader"]
 
-#: What the keywords of ``thermo_style`` are called in a header.
+#: Names of ``thermo_style`` keywords in a header.
 KEYWORDS = frozenset({
     "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
     "TimeoutLeft", "Atoms", "Temp", "Press", "PotEng", "KinEng", "TotEng", "Nbuild", "Ndanger",
@@ -81,27 +81,27 @@ class ThermoReader:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the log begins anew."""
+        """Forget everything, because the log restarted."""
         self._rest = bytearray()
         self._too_long = False
         self._facts = Facts()
-        #: The header may be the next line, for the line before it was.
+        #: Whether the header may be the next line.
         self._expecting = False
         self._table: Table | None = None
-        #: The columns of the last table, which the next one may have again without more ado.
+        #: Columns of the last table, which the next one may repeat.
         self._known: tuple[str, ...] = ()
-        #: The last header as it was printed: it may come again, after a run without preparation.
+        #: Last header as printed: it may come again after a run without preparation.
         self._header_line = b""
-        #: The last step of the table before, for what comes after the table.
+        #: Last step of the previous table, for lines after it.
         self._step: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of the last table."""
+        """Return the columns of the last table."""
         return self._known
 
     def feed(self, data: bytes) -> list[Row]:
-        """Rows that are complete with these further bytes."""
+        """Return the rows that these bytes complete."""
         rows: list[Row] = []
         end = data.rfind(b"\n") + 1
         if end:
@@ -119,7 +119,7 @@ class ThermoReader:
         return rows
 
     def finish(self) -> list[Row]:
-        """The last rows, of which each line is complete. A line that was cut is no line."""
+        """Return the last rows, whose lines are all complete. A truncated line is ignored."""
         rows: list[Row] = []
         self._end_table(rows)
         self._tell(rows, self._facts.take())
@@ -146,7 +146,7 @@ class ThermoReader:
             place = stop + 1
 
     def _line(self, line: bytes, rows: list[Row]) -> None:
-        """Read a line that is no row by itself."""
+        """Read a line that is not a row by itself."""
         if self._table is not None:
             if self._table.line(line, rows):
                 return
@@ -170,7 +170,7 @@ class ThermoReader:
             if isinstance(self._table, YamlTable):
                 self._end_table(rows)
         elif line.startswith((b"WARNING", b"ERROR", b"Total wall time: ")):
-            # What was in hand when it happened is of the time before.
+            # The current row is older than this line.
             if line.startswith(b"ERROR"):
                 self._end_table(rows)
             self._tell(rows, self._facts.other(line))
@@ -198,8 +198,8 @@ class ThermoReader:
         names = tuple(text.split())
         if any(map(_NUMBER.fullmatch, names)):
             return
-        # Only the line after the memory's, or one that was a header before, may name columns of
-        # which we know nothing.
+        # Only the line after the memory's, or a line that was a header before, may introduce
+        # unknown columns.
         expected, self._expecting = self._expecting or line == self._header_line, False
         known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))
         if expected or (known and text[-1:] == " "):

@@ -1,7 +1,7 @@
-"""The triggers ``lammps-thermo`` and ``lammps-converged``: the physics wakes a rule.
+"""The triggers ``lammps-thermo`` and ``lammps-converged``.
 
-Both go by what the observer ``lammps`` reads. ``lammps-thermo`` is ``observed`` narrowed to rows of
-thermo output; ``lammps-converged`` waits for a metric, how many replicas of a group have converged.
+Both use the rows of the observer ``lammps``. ``lammps-thermo`` is ``observed``, restricted to
+thermo rows; ``lammps-converged`` waits for a metric: the number of converged replicas of a group.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["triggers"]
 
 OBSERVER = "lammps"
-#: What the observer tells beside columns. ``Atoms`` may be a column too.
+#: Names that the observer adds to columns. ``Atoms`` may be a column too.
 _NO_COLUMNS = (FACTS | {"Converged"}) - {"Atoms"}
-#: Some of these are in each row that tells of the end of a run.
+#: One of these is in each row at the end of a run.
 _END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
 

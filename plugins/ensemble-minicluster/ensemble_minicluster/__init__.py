@@ -1,7 +1,7 @@
-"""Flux MiniClusters in Kubernetes for Ensemble: the executor ``minicluster``, and the resizer
+"""The plugin for Flux MiniClusters in Kubernetes: the executor ``minicluster``, and the resizer
 ``kubernetes`` for the ensemble service.
 
-Loaded by the entry point ``minicluster`` with every run, so nothing heavy is imported here.
+Every run loads this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
-    return False, "name it with --executor minicluster"
+    return False, "choose it with --executor minicluster"
 
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``minicluster``."""
+    """Return the executor ``minicluster``."""
     from ensemble_minicluster.options import OPTIONS
 
     return [
         ExecutorPlugin(
             name="minicluster",
-            summary="Runs jobs in the Flux of a MiniCluster, which grows and shrinks",
+            summary="Runs jobs in a MiniCluster's Flux, which can grow and shrink",
             build=_build,
             capabilities=frozenset({"submit", "cancel", "resize", "reattach", "detach"}),
             options=OPTIONS,
@@ -44,7 +44,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
 
 @hookimpl
 def ensemble_resizers() -> Iterable[ResizerPlugin]:
-    """The resizer ``kubernetes``."""
+    """Return the resizer ``kubernetes``."""
     from ensemble_minicluster.kubernetes_plugin import RECORD
 
     return [RECORD]

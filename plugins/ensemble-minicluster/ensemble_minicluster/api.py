@@ -1,9 +1,7 @@
-"""MiniClusters in a Kubernetes cluster: one is read, with its Job, and its scale is set; nothing
-else is touched.
+"""Client for MiniClusters in Kubernetes: reads one with its Job, and sets its scale.
 
-Called by :mod:`ensemble_minicluster.resizer`. The Kubernetes client is imported when a connection
-is set up. Nothing is tried twice here, and each request has its time: what can go wrong is a
-:class:`Fault`.
+Called by :mod:`ensemble_minicluster.resizer`. It imports the Kubernetes client when it connects. It
+never retries, and each request has a timeout. Errors are :class:`Fault`.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ GROUP = "flux-framework.org"
 VERSION = "v1alpha2"
 PLURAL = "miniclusters"
 
-#: Bytes of an answer that are read: etcd keeps no object that is nearly as large.
+#: Bytes to read of an answer; etcd keeps no object nearly as large.
 _LARGEST = 4 << 20
 _WORDS = 300
 _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 
 
 class Fault(Exception):
-    """A request that was refused, or went wrong.
+    """A request that was rejected or failed.
 
-    ``perhaps`` says that it may have been carried out all the same, or may still be.
+    ``perhaps`` says that it may have taken effect, or still may.
     """
 
     def __init__(
@@ -44,21 +42,21 @@ class Fault(Exception):
         self.perhaps = perhaps
 
 
-#: What an HTTP status means: code, whether the same may work later, and words for it.
+#: HTTP status: error code, whether it is transient, and a message.
 _REFUSALS = {
     400: ("invalid", False, "Kubernetes does not understand the request"),
-    401: ("unauthorized", False, "Kubernetes does not know our credentials"),
+    401: ("unauthorized", False, "Kubernetes does not know these credentials"),
     403: ("forbidden", False, "Kubernetes does not allow it"),
-    404: ("not-found", False, "there is no such MiniCluster"),
+    404: ("not-found", False, "the MiniCluster does not exist"),
     409: ("conflict", True, "the MiniCluster was changed at the same time"),
-    410: ("gone", True, "Kubernetes no longer has what was asked for"),
-    422: ("invalid", False, "Kubernetes takes it for wrong"),
-    429: ("too-many-requests", True, "Kubernetes is asked too much"),
+    410: ("gone", True, "Kubernetes no longer has this version"),
+    422: ("invalid", False, "Kubernetes rejects it as invalid"),
+    429: ("too-many-requests", True, "Kubernetes limits the rate of requests"),
 }
 
 
 class MiniClusters:
-    """The MiniClusters that a client of Kubernetes (``kubernetes.client.ApiClient``) may reach."""
+    """The MiniClusters that a Kubernetes client (``kubernetes.client.ApiClient``) can reach."""
 
     def __init__(self, api_client: Any) -> None:
         from kubernetes.client import BatchV1Api, CustomObjectsApi
@@ -68,7 +66,7 @@ class MiniClusters:
         self._api = CustomObjectsApi(api_client)
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]:
-        """The MiniCluster as it is. Raises :class:`Fault`."""
+        """Return the MiniCluster. Raises :class:`Fault`."""
         return self._ask(
             self._api.get_namespaced_custom_object,
             (GROUP, VERSION, namespace, PLURAL, name),
@@ -77,9 +75,8 @@ class MiniClusters:
         )
 
     def scale(self, namespace: str, name: str, size: int, version: str, timeout: float) -> None:
-        """Set the size, unless the object has changed since ``version``. Raises :class:`Fault`.
-
-        The code is then ``conflict``.
+        """Set the size, unless the object has changed since ``version``. Raises :class:`Fault`, in
+        that case with the code ``conflict``.
         """
         # The client sends an object as a merge patch.
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
@@ -91,7 +88,9 @@ class MiniClusters:
         )
 
     def parallelism(self, namespace: str, name: str, timeout: float) -> int | None:
-        """How many pods the Flux Operator's Job of this name is to have. Raises :class:`Fault`."""
+        """Return the number of pods that the Flux Operator's Job of this name should have. Raises
+        :class:`Fault`.
+        """
         found = self._ask(self._jobs.read_namespaced_job, (name, namespace), timeout, changes=False)
         spec = found.get("spec")
         count = spec.get("parallelism") if isinstance(spec, Mapping) else None
@@ -120,7 +119,7 @@ class MiniClusters:
         )
 
         try:
-            # For connecting and for each answer: older clients ignore a single float.
+            # For connecting and for each read: older clients ignore a single float.
             limits = (timeout, timeout)
             answer = call(*arguments, _preload_content=False, _request_timeout=limits)
             try:
@@ -156,33 +155,32 @@ class MiniClusters:
         if not isinstance(found, Mapping):
             raise Fault(
                 "malformed",
-                "what answers for Kubernetes does not speak its language (a proxy, another "
-                "server?)",
+                "the server does not answer like Kubernetes (a proxy, another server?)",
                 perhaps=changes,
             )
         return found
 
 
 def _refusal(error: Any, changes: bool) -> Fault:
-    """The fault that an ``ApiException`` stands for."""
+    """Return the fault for an ``ApiException``."""
     status = error.status or 0
-    if not status:  # what the client makes of an SSL error
+    if not status:  # the client's form of an SSL error
         return _untrusted(str(error.reason))
     known = _REFUSALS.get(status)
     said, kubernetes_said_it = _said(error.body)
     if known is not None:
         code, transient, words = known
         if status == 404 and not kubernetes_said_it:
-            words = "there are no MiniClusters at all: is the Flux Operator installed?"
+            words = "Kubernetes knows no MiniClusters: is the Flux Operator installed?"
         return Fault(code, f"{words}{said}", transient=transient)
     if status >= 500:
-        words = f"Kubernetes is in trouble (status {status})"
+        words = f"Kubernetes has a problem (status {status})"
         return Fault("unavailable", f"{words}{said}", transient=True, perhaps=changes)
     return Fault("unexpected", f"Kubernetes answered with status {status}{said}")
 
 
 def _said(body: object) -> tuple[str, bool]:
-    """The API server's own words, and whether they are those of Kubernetes at all."""
+    """Return the API server's message, and whether it has Kubernetes' form at all."""
     if isinstance(body, bytes):
         body = body.decode(errors="replace")
     try:
@@ -200,15 +198,15 @@ def _untrusted(words: str) -> Fault:
 
 
 def _words(error: object) -> str:
-    """In one short line, without the client's own names for its objects."""
+    """Return one short line, without the client's own names for its objects."""
     text = _OWN_NAMES.sub("", " ".join(str(error).split()))
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}…"
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniClusters:
-    """A connection as the file says; without one, as a pod's service account.
+    """Return a connection for a kubeconfig file; without one, for a pod's service account.
 
-    Nothing is asked yet. Raises :class:`EnsembleError` where there is nothing to go by.
+    Sends no request yet. Raises :class:`EnsembleError` if there is no configuration.
     """
     try:
         from kubernetes import client, config
@@ -230,7 +228,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniCl
                 context=context,
                 client_configuration=configuration,
             )
-    except Exception as error:  # the client raises whatever a wrong file makes it stumble over
+    except Exception as error:  # the client raises anything for an invalid file
         where = "the pod's service account" if in_pod else file or "~/.kube/config"
         raise UsageError(
             f"{where} does not say how to reach Kubernetes",
@@ -240,5 +238,5 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniCl
             else "name the file with --option kubeconfig=FILE, and its context with context=NAME",
             code="no-cluster",
         ) from None
-    configuration.retries = False  # what may be tried again is the resizer's to know
+    configuration.retries = False  # the resizer decides about retries
     return MiniClusters(client.ApiClient(configuration))

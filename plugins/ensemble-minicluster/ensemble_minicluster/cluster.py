@@ -1,6 +1,6 @@
-"""A cluster that can change its size: who decides on it, its nodes, and waiting for them.
+"""A resizable cluster: the authority on its size, its nodes, and waiting for them.
 
-Made by the executor; used by the thread that resizes and its two ways, ``grow`` and ``shrink``.
+Created by the executor; used by the resizing thread and by ``grow`` and ``shrink``.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from ensemble_minicluster.nodes import MARK, Look, Nodes, shown
 
 __all__ = ["LAST", "SOON", "Cluster", "Ended", "Patience", "Service"]
 
-#: Seconds between two looks at the nodes, at first and at most.
+#: Seconds between two looks at the nodes: first and longest.
 SOON, _LATER = 0.1, 1.0
-#: Seconds that a run which ends leaves to requests that are under way: the shrink at its end.
+#: Seconds that an ending run leaves for open requests: the shrink at its end.
 LAST = 5.0
-#: How long the name of a request may be at the service.
+#: Longest name of a request at the service.
 _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """The authority on sizes: the ensemble service, for one member; or a mock of it."""
+    """Authority on sizes: the ensemble service, for one member, or a mock of it."""
 
     def size(self) -> int | None:
-        """Nodes that there are to be now, where that is known.
+        """Return the target number of nodes, if known.
 
-        Raises :class:`EnsembleError`, transient where the service cannot be reached.
+        Raises :class:`EnsembleError`, transient if the service is unreachable.
         """
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Ask for another size, under a name that stands for this request for ever.
+        """Request another size. ``request`` is the idempotency key.
 
-        Raises :class:`EnsembleError`; a transient one leaves open whether the request arrived.
+        Raises :class:`EnsembleError`; after a transient one, the request may have arrived.
         """
 
     def close(self) -> None:
-        """End what is under way."""
+        """End requests in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait, in seconds: for nodes to come or go, for jobs to leave them, and until a
-    node that should not have been up is believed to be a new one."""
+    """Time limits in seconds: for nodes to come or go, for jobs to leave them, and until a node
+    that was unexpectedly up counts as new.
+    """
 
     arrival: float = 600.0
     drain: float = 3600.0
@@ -54,14 +55,14 @@ class Patience:
 
 
 class Ended(Exception):
-    """The run is over before the outcome is known: there is nobody to tell."""
+    """The run ended before the outcome is known."""
 
 
 class Cluster:
-    """The cluster of one run, whose tag is ``tag``.
+    """The cluster of the run with this tag.
 
-    ``nodes`` is ``None`` where sizes are made up: then nothing is drained or waited for. ``gauges``
-    are those that the composed executor last told of. ``warn`` takes what the user must hear.
+    ``nodes`` is ``None`` for simulated sizes: then nothing is drained or waited for. ``gauges`` are
+    the composed executor's latest. ``warn`` receives warnings.
     """
 
     def __init__(
@@ -82,32 +83,32 @@ class Cluster:
         self.warn = warn
         self._closing = threading.Event()
         self._closed_at = 0.0
-        #: Ranks that are drained for a request whose answer is not known.
+        #: Ranks drained for a request without a known answer.
         self.held: set[int] = set()
 
     @property
     def closing(self) -> bool:
-        """True if the run has ended."""
+        """Return whether the run has ended."""
         return self._closing.is_set()
 
     def end(self) -> None:
-        """The run has ended: wait for nothing much longer."""
+        """End the run: stop waiting soon."""
         self._closed_at = time.monotonic()
         self._closing.set()
 
     def ask(self, request: str, delta: int) -> Resized:
         """Ask the service. Raises as :meth:`Service.resize` does."""
-        # Requests are numbered by each run, and the service hears those of many.
+        # Runs number their requests, and the service receives those of many runs.
         return self.service.resize(f"{self.tag}/{request}"[-_LONGEST_NAME:], delta)
 
     def look(self) -> Look | None:
-        """The nodes now; ``None`` where there is nobody to ask. Raises :class:`ExecutorError`."""
+        """Return the current nodes, or ``None`` without Flux. Raises :class:`ExecutorError`."""
         if self.nodes is None or not self.nodes.reachable:
             return None
         return self.nodes.look()
 
     def glance(self) -> Look | None:
-        """The nodes now, where they can be seen."""
+        """Return the current nodes if they are known."""
         try:
             return self.look()
         except EnsembleError:
@@ -115,18 +116,19 @@ class Cluster:
 
     @property
     def up(self) -> int | None:
-        """Nodes that jobs may run on, by the gauge."""
+        """Return the number of usable nodes, by the gauge."""
         up = self.gauges.get("nodes.up")
         return None if up is None else int(up)
 
     @property
     def mark(self) -> str:
-        """The reason of this run's drains."""
+        """Return the reason of this run's drains."""
         return f"{MARK} (run {self.tag})"
 
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:
-        """Undrain those of these ranks that a shrink of this run, or of ``any_run``, has drained;
-        what others drained stays so."""
+        """Undrain those of these ranks that a shrink of this run, or of ``any_run``, drained; leave
+        others drained.
+        """
         wanted = set(ranks)
         if not wanted:
             return
@@ -140,7 +142,7 @@ class Cluster:
         self.held -= wanted
 
     def until(self, done: Callable[[], bool], timeout: float, *, last: float) -> bool:
-        """Wait until something is so. Once the run ends, ``last`` seconds at the most."""
+        """Wait until ``done()``; after the end of the run, at most ``last`` seconds."""
         end = time.monotonic() + timeout
         pause = SOON
         while not _so(done):
@@ -159,7 +161,7 @@ class Cluster:
 
 
 def _so(done: Callable[[], bool]) -> bool:
-    """True if ``done`` holds; false where Flux does not answer for once."""
+    """Return ``done()``; false if Flux does not answer."""
     try:
         return done()
     except EnsembleError:

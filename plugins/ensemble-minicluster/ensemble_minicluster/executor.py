@@ -1,7 +1,7 @@
-"""The executor ``minicluster``: another executor's queue, and nodes that come and go.
+"""The executor ``minicluster``: another executor's queue, on nodes that come and go.
 
-Jobs are the business of the executor that it composes, which is found by name: ``flux``. Resizing
-is its own, done by ``resizing``. See the README for what it promises.
+It delegates jobs to a composed executor, found by name (``flux``). ``resizing`` resizes the
+cluster. The README lists its guarantees.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MiniCluster", "Part", "build"]
 
-#: Seconds for an answer of the service, which has others to ask; and for one at the beginning.
+#: Seconds to wait for an answer of the service, and for one at the start.
 _PATIENCE, _AT_FIRST = 15.0, 3.0
-#: Of upstream's operator, which calls 'ensemble run --kubernetes --executor minicluster'.
-_IGNORED = "--kubernetes means nothing here: --executor minicluster says it"
-#: Codes of errors of the service that no waiting mends.
+#: Upstream's operator calls 'ensemble run --kubernetes --executor minicluster'.
+_IGNORED = "--kubernetes has no effect; --executor minicluster is enough"
+#: Codes of permanent errors of the service.
 _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "permission-denied"})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The executor that jobs go to: its name and how to build it. ``resizes``: it does that itself
-    (a mock without Flux)."""
+    """The composed executor: its name, and how to build it. ``resizes``: it can resize itself (a
+    mock without Flux).
+    """
 
     name: str
     build: Callable[[], Executor]
@@ -59,20 +60,20 @@ class Part:
 
 
 class MiniCluster(Executor):
-    """Runs jobs where ``part`` does, and resizes the cluster that it is in.
+    """Runs jobs on ``part``, and resizes the cluster.
 
-    ``service`` is asked for nodes; it is called once the run opens. Where ``follow`` is false,
-    sizes are made up and nodes are neither drained nor waited for. ``others`` makes the parts that
-    a run may have begun with elsewhere; ``note`` is said at the beginning. ``check`` asks the
-    service something at the beginning, and raises what it answers. ``report`` makes what tells the
-    service how the queue stands; it is given what warns.
+    ``service`` is called when the run opens, and is asked for nodes. If ``follow`` is false, sizes
+    are simulated, and nodes are neither drained nor waited for. ``others`` builds other parts, for
+    runs that started with one. ``note`` is printed at the start. ``check`` asks the service
+    something at the start, and raises its error. ``report`` creates the reporter of the queue's
+    status to the service; it receives ``warn``.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its queue adds
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of its queue
     )
     shared: ClassVar[bool] = True
 
@@ -99,7 +100,7 @@ class MiniCluster(Executor):
         self._others = others
         self._note = note
         self._inner = part.build()
-        # What can be done, and whether others use the queue too, is as the queue has it.
+        # Capabilities, and whether others share the queue, are the queue's.
         self.capabilities = self._inner.capabilities | {"resize"}  # type: ignore[misc]
         self.shared = self._inner.shared  # type: ignore[misc]
         self._gauges: dict[str, float] = {}
@@ -110,7 +111,7 @@ class MiniCluster(Executor):
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._resizing is not None:
-            raise ExecutorError("the minicluster executor is open already", code="already-open")
+            raise ExecutorError("the minicluster executor is already open", code="already-open")
         memory = RequestLog(run.state)
         troubles = [memory.trouble]
         begun = memory.executor
@@ -128,7 +129,7 @@ class MiniCluster(Executor):
         self._gauges.update(self.resources())
         self._queue = _queue_of(self._inner.handle)
         self._queue_is_new = bool(memory.queue and self._queue not in ("", memory.queue))
-        # Another queue is on record once jobs go there: until then a resume decides the same.
+        # Another queue is recorded once jobs go there; until then, a resume decides the same.
         memory.begin(self._part.name, memory.queue or self._queue)
         self._memory = memory
 
@@ -153,8 +154,9 @@ class MiniCluster(Executor):
         self._resizing = Resizing(cluster, memory, run.clock, self._tell)
 
     def _ask_service(self) -> str:
-        """Why the service cannot be asked now, if it cannot. Raises :class:`ExecutorError` where it
-        never could: every ``grow`` would be in vain."""
+        """Return why the service cannot be asked now, or an empty text. Raises
+        :class:`ExecutorError` for a permanent error, because every ``grow`` would fail.
+        """
         if self._check is None:
             return ""
         try:
@@ -164,22 +166,22 @@ class MiniCluster(Executor):
                 raise
             if error.code == "unavailable":
                 why = f": {error.cause}" if error.cause else ""
-                return f"{error.what}{why}; grow and shrink are asked again until it answers"
+                return f"{error.what}{why}; grow and shrink are retried until it answers"
         return ""
 
     def _begin_as(self, name: str) -> None:
-        """The run's jobs are with another executor than one would take here and now."""
+        """Use the executor with which the run started, although another one would be chosen now."""
         if self._others is None:
             raise ExecutorError(
-                f"the jobs of this run are with executor {name!r}, not {self._part.name!r}",
-                hint=f"resume it where {name!r} can work",
+                f"the jobs of this run belong to executor {name!r}, not {self._part.name!r}",
+                hint=f"resume it where executor {name!r} works",
                 code="other-executor",
             )
         self._part = self._others(name)
         self._inner = self._part.build()
 
     def _pass_on(self, events: Sequence[Event]) -> None:
-        """Events of the queue, without warnings of what was done to its nodes on purpose."""
+        """Return the queue's events, without warnings about nodes that were drained on purpose."""
         planned = False
         if self._part.resizes:
             events = [self._in_nodes(e) if type(e) is Resources else e for e in events]
@@ -207,7 +209,7 @@ class MiniCluster(Executor):
         self._say((outcome,))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
-        """Take the request and return: what becomes of it is an event, minutes later perhaps."""
+        """Accept the request and return; an event reports the outcome, perhaps minutes later."""
         if self._resizing is None:
             raise ExecutorError("the minicluster executor is not open", code="not-open")
         if self._part.resizes:
@@ -253,7 +255,7 @@ class MiniCluster(Executor):
         return self._inner.journal_record(queue_id, event)
 
     def close(self) -> None:
-        """Deliver what was asked, in a few seconds; then let the queue go. Its jobs go on."""
+        """Deliver open requests within a few seconds, then leave the queue. Its jobs continue."""
         resizing, self._resizing = self._resizing, None
         try:
             if resizing is not None:
@@ -269,7 +271,7 @@ class MiniCluster(Executor):
 
 
 class _Member:
-    """The ensemble service, for one member of it."""
+    """The ensemble service, for one of its members."""
 
     def __init__(self, client: ServiceClient, member: str) -> None:
         self._client = client
@@ -289,7 +291,7 @@ class _Member:
 
 
 def build(given: Mapping[str, Any]) -> Executor:
-    """The executor for checked options. Raises :class:`UsageError` where they make no sense."""
+    """Return the executor for checked options. Raises :class:`UsageError` for inconsistent ones."""
     options = {
         name: given.get(name, schema.get("default"))
         for name, schema in OPTIONS["properties"].items()
@@ -301,19 +303,19 @@ def build(given: Mapping[str, Any]) -> Executor:
         settle=options["settle_time"],
     )
     for name in ("size", "min_size", "max_size"):
-        # Defaults may be given too.
+        # Defaults may be given explicitly.
         if options[name] != OPTIONS["properties"][name].get("default") and not options["mock"]:
             raise UsageError(
                 f"{name.replace('_', '-')} is for --mock only",
-                hint="the bounds of a MiniCluster are its minSize and maxSize",
+                hint="set minSize and maxSize of the MiniCluster instead",
                 code="bad-option",
             )
     if options["mock"]:
         return _mock(options, passed, patience)
     if options["name"] is None:
         raise UsageError(
-            "executor 'minicluster' needs the name of its member",
-            hint="say --name NAMESPACE/NAME, or --mock to try it without a cluster",
+            "executor 'minicluster' needs the name of a member",
+            hint="use --name NAMESPACE/NAME, or --mock to try it without a cluster",
             code="no-member",
         )
     member = member_name(options["name"])
@@ -354,7 +356,7 @@ def build(given: Mapping[str, Any]) -> Executor:
             version=__version__,
             capabilities=MiniCluster.capabilities,
             refused=lambda error: warn(
-                f"the service is not told how {member} stands: {error.what}"
+                f"cannot report the status of {member} to the service: {error.what}"
             ),
         )
 
@@ -382,11 +384,11 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
 
     name = options["compose"] or ("flux" if _flux_works() else "local")
     where = (
-        "jobs run on this machine, a core for each node"
+        "jobs run on this machine, one core for each node"
         if name == "local"
-        else f"jobs go to executor {name!r}, which stays as large as it is"
+        else f"jobs go to executor {name!r}, whose size stays the same"
     )
-    note = f"mock: no service is asked for nodes, there are {smallest} to {largest}; {where}"
+    note = f"mock without a service: {smallest} to {largest} nodes; {where}"
     return MiniCluster(
         part(name),
         lambda: MockService(size, smallest, largest),
@@ -398,8 +400,9 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
 
 
 def _queue_of(handle: Any) -> str:
-    """Return what identifies this Flux: a pod that replaces another starts a new one. Empty for
-    queues that do not run in the pod."""
+    """Return an identifier of this Flux: a new pod starts a new one. Empty for queues outside of
+    the pod.
+    """
     try:
         return str(handle.attr_get("broker.starttime") or "")
     except (AttributeError, OSError, TypeError):
@@ -407,7 +410,7 @@ def _queue_of(handle: Any) -> str:
 
 
 def _cores_as_nodes(values: Mapping[str, float]) -> dict[str, float]:
-    """Gauges of this machine as those of a cluster that has a node for each core."""
+    """Return this machine's gauges as those of a cluster with one core per node."""
     cores = {key: value for key, value in values.items() if key in ("cores.up", "cores.free")}
     others = {key: value for key, value in values.items() if not key.startswith("nodes.")}
     return {**{key.replace("cores", "nodes"): value for key, value in cores.items()}, **others}
@@ -422,10 +425,10 @@ def _flux_works() -> bool:
 
 
 def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Part:
-    """The executor of this name with these options. Raises :class:`UsageError`."""
+    """Return the executor of this name with these options. Raises :class:`UsageError`."""
     record = executor_record(name)
     if record.name == "minicluster":
-        raise UsageError("executor 'minicluster' cannot compose itself", code="bad-option")
+        raise UsageError("executor 'minicluster' cannot run on itself", code="bad-option")
     known = record.options.get("properties", {})
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -449,6 +452,6 @@ def _token(file: str) -> str:
     raise UsageError(
         f"cannot read the token in {file}",
         cause=cause,
-        hint="--token-file FILE names a file with nothing but the token",
+        hint="the file of --token-file must contain only the token",
         code="bad-token-file",
     )

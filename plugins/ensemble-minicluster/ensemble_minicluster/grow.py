@@ -1,7 +1,7 @@
-"""Growing: asks the service for nodes, then waits until Flux itself says that they are up.
+"""Growing: asks the service for nodes, then waits until Flux reports them as up.
 
-The size on record and pods that are ready prove nothing: for a while after a shrink, Flux still
-counts nodes as up that are on their way out under the same names. Used by ``resizing``.
+The recorded size and ready pods prove nothing: for a while after a shrink, Flux still counts
+leaving nodes of the same names as up. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ensemble_minicluster.request_log import Asked
 
 __all__ = ["denied", "grow", "less"]
 
-#: Seconds that the gauges may be behind what Flux says of its nodes.
+#: Seconds by which gauges may lag behind Flux's report of its nodes.
 _BEHIND = 3.0
 
 
 def grow(cluster: Cluster, request: str, delta: int) -> Asked:
-    """Carry a request for more nodes out; what became of it.
+    """Carry out a request for more nodes. Return the outcome.
 
-    Raises :class:`EnsembleError` where the service gave no answer, and :class:`Ended`.
+    Raises :class:`EnsembleError` if the service did not answer, and :class:`Ended`.
     """
     asked = Asked(delta=delta)
     before = cluster.look()
@@ -35,7 +35,7 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
     if cluster.nodes is None:
         return granted
     new = set(range(answer.before, answer.granted))
-    # Drained for a shrink that has happened since: other nodes come in their place.
+    # Drained by a shrink that has since happened: other nodes replace them.
     cluster.undrain(new, any_run=True)
     arrived = _arrival(cluster, answer, set() if before is None else new & before.online)
     if cluster.until(arrived, cluster.patience.arrival, last=0.0):
@@ -46,8 +46,9 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
 
 
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
-    """A test of whether the nodes have come. ``stale`` ones were up before there was any to be:
-    they count once they have been away, or have stayed for longer than a node on its way out."""
+    """Return a test of whether the nodes have arrived. ``stale`` ones were up before they should:
+    they count once they have been away, or have stayed longer than a leaving node.
+    """
     new = set(range(answer.before, answer.granted))
     began = time.monotonic()
     seen: float | None = None
@@ -63,7 +64,7 @@ def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[],
             seen = None
             return False
         seen = now if seen is None else seen
-        # Rules that wake at this answer look at the gauges, which come another way.
+        # Rules triggered by this answer read the gauges, which arrive separately.
         return cluster.up is None or cluster.up >= look.usable or now - seen > _BEHIND
 
     return arrived
@@ -81,20 +82,20 @@ def _late(cluster: Cluster, asked: Asked, answer: Resized, new: set[int]) -> Ask
         asked,
         outcome="timeout",
         size=up,
-        reason=f"{answer.granted} nodes were granted, and "
+        reason=f"{answer.granted} nodes were granted, but "
         f"{'an unknown number' if up is None else up} of them are up after "
         f"{cluster.patience.arrival:g} s{missing}",
     )
 
 
 def denied(asked: Asked, answer: Resized) -> Asked:
-    """The service said no."""
+    """Return the outcome of a denied request."""
     size = answer.granted or answer.before or None
     return replace(asked, outcome="denied", size=size, reason=answer.reason or answer.code)
 
 
 def less(answer: Resized, delta: int) -> str:
-    """Why it is less than was asked for; empty where it is not."""
+    """Return why fewer nodes than requested were granted; may be empty."""
     given = abs(answer.granted - answer.before)
     if given >= abs(delta):
         return ""

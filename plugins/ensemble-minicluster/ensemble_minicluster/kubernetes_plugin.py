@@ -1,6 +1,6 @@
 """Plugin record of the resizer ``kubernetes``: its options, and how to build it.
 
-The package's hook hands it out with every run, so nothing heavy is imported here.
+Every run loads this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ __all__ = ["OPTIONS", "RECORD"]
 
 _TEXT = {"type": "string", "minLength": 1}
 
-#: What ``ensemble-server start --option KEY=VALUE`` may set.
+#: Options for ``ensemble-server start --option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "namespace": {
-            "description": "The one namespace whose MiniClusters may be touched; default: any that "
-            "the credentials allow.",
+            "description": "Only resize MiniClusters in this namespace; default: all that the "
+            "credentials allow.",
             **_TEXT,
         },
         "map": {
             "type": ["object", "string"],
             "additionalProperties": {"type": "string", "minLength": 1},
-            "description": "Members whose MiniCluster is not called as they are: "
+            "description": "Members whose MiniCluster has another name: "
             '{"NAMESPACE/NAME": "MINICLUSTER"}, as an object or as JSON.',
         },
         "fixed": {
             "type": ["array", "string"],
             "items": {"type": "string", "minLength": 1},
-            "description": "Members whose size others set, and that are not resized here: "
+            "description": "Members that are not resized, because something else sets their size: "
             '["NAMESPACE/NAME"], as a list or as JSON.',
         },
         "kubeconfig": {
-            "description": "The file that says how to reach the cluster; default: $KUBECONFIG, "
+            "description": "Kubeconfig file; default: $KUBECONFIG, "
             "else the pod's service account, else ~/.kube/config.",
             **_TEXT,
         },
-        "context": {"description": "The context of that file; default: its current one.", **_TEXT},
+        "context": {"description": "Context in that file; default: the current one.", **_TEXT},
         "max_size": {
             "type": "integer",
             "minimum": 1,
-            "description": "Most nodes of any MiniCluster, also of one without a maxSize; "
-            "default: its own maxSize alone.",
+            "description": "Upper limit of nodes for every MiniCluster, even one without a "
+            "maxSize; default: its maxSize.",
         },
         "timeout": {
             "type": "number",
             "exclusiveMinimum": 0,
             "maximum": 600,
             "default": 8,
-            "description": "Seconds that a resize may take, with all that Kubernetes is asked.",
+            "description": "Time limit of a resize in seconds, for all its requests to Kubernetes.",
         },
     },
 }

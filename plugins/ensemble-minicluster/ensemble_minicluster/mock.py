@@ -1,7 +1,7 @@
-"""Mock of the service: sizes within bounds, in memory. For ``--mock`` with a Flux around it.
+"""Mock of the service: sizes within bounds, in memory. For ``--mock`` inside a Flux instance.
 
-(Without Flux, ``--mock`` is the executor ``local`` with a core for each node: growing there gives
-jobs room.)
+Without Flux, ``--mock`` uses the executor ``local`` with one core per node, where growing adds
+slots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["MockService", "check_bounds"]
 
 
 def check_bounds(size: int | None, smallest: int, largest: int) -> int:
-    """The size to begin with. Raises :class:`UsageError` where the bounds are out of order."""
+    """Return the initial size. Raises :class:`UsageError` for inconsistent bounds."""
     begin = smallest if size is None else size
     if not 1 <= smallest <= begin <= largest:
         raise UsageError(
@@ -24,17 +24,17 @@ def check_bounds(size: int | None, smallest: int, largest: int) -> int:
 
 
 class MockService:
-    """Answers as the ensemble service does with a cluster of ``size`` nodes behind it."""
+    """Answers like the ensemble service for a cluster of ``size`` nodes."""
 
     def __init__(self, size: int, smallest: int, largest: int) -> None:
         self._size, self._smallest, self._largest = size, smallest, largest
 
     def size(self) -> int:
-        """Nodes there are."""
+        """Return the number of nodes."""
         return self._size
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Clamp to the bounds; denied where nothing is left of the request."""
+        """Clamp the request to the bounds; deny it if nothing is left."""
         before, asked = self._size, self._size + delta
         granted = min(max(asked, self._smallest), self._largest)
         limit = f"max-size {self._largest}" if delta > 0 else f"min-size {self._smallest}"
@@ -45,7 +45,7 @@ class MockService:
                 before=before,
                 asked=asked,
                 granted=before,
-                reason=f"its size is {before} already, and {limit} holds",
+                reason=f"its size is already {before}, and {limit} applies",
                 code=code,
             )
         self._size = granted
@@ -56,9 +56,9 @@ class MockService:
             before=before,
             asked=asked,
             granted=granted,
-            reason=f"that would be size {asked}, and {limit} holds",
+            reason=f"that would be size {asked}, but {limit} applies",
             code=code,
         )
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The names of members, ``NAMESPACE/NAME``, as the executor is given them."""
+"""Names of members, ``NAMESPACE/NAME``, as given to the executor."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ensemble_core import UsageError
 
 __all__ = ["member_name"]
 
-#: A label of RFC 1123, which is what Kubernetes calls namespaces and objects by.
+#: An RFC 1123 label, as for Kubernetes namespaces and objects.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _LONGEST = 63
 
 
 def member_name(text: str) -> str:
-    """A member's name in full; ``NAME`` alone is in the namespace ``default``.
+    """Return a member's full name; a bare ``NAME`` is in the namespace ``default``.
 
-    Raises :class:`UsageError` for what can name no member.
+    Raises :class:`UsageError` for invalid names.
 
     >>> member_name("ensemble"), member_name("physics/melt")
     ('default/ensemble', 'physics/melt')
@@ -30,11 +30,11 @@ def member_name(text: str) -> str:
         elif "/" in part:
             cause = "it has more than one slash"
         elif len(part) > _LONGEST:
-            cause = f"{part[:20]}… has {len(part)} characters, and {_LONGEST} are the most"
+            cause = f"{part[:20]}… has {len(part)} characters; the limit is {_LONGEST}"
         elif not _LABEL.fullmatch(part):
             cause = (
-                f"{part!r} may have only a-z, 0-9 and '-', and begins and ends with a "
-                "letter or a digit"
+                f"{part!r} may have only a-z, 0-9 and '-', and must begin and end with a letter "
+                f"or digit"
             )
         else:
             continue

@@ -1,7 +1,7 @@
-"""Node states in Flux, and draining of nodes, through the composed executor's handle.
+"""States of nodes in Flux, and draining of nodes, through the composed executor's handle.
 
-Nodes are known by their ranks: in a MiniCluster, rank and pod index are the same. Nothing of Flux
-is imported: a handle is whatever has ``rpc``. For one thread; used by the one that resizes.
+Nodes are identified by their ranks; in a MiniCluster, the rank is the pod index. Flux is not
+imported: a handle is anything with ``rpc``. For the resizing thread only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ensemble_core import ExecutorError
 
 __all__ = ["MARK", "Look", "Nodes", "shown", "to_ranks"]
 
-#: What the reason of each drain of ours begins with.
+#: Prefix of the reason of our drains.
 MARK = "ensemble gives this node back"
-#: Seconds that Flux may take to answer.
+#: Seconds to wait for Flux's answer.
 _PATIENCE = 20.0
 
 
 def to_ranks(text: str | None) -> set[int]:
-    """The ranks of an idset (RFC 22).
+    """Return the ranks of an idset (RFC 22).
 
     >>> sorted(to_ranks("0-2,7")), to_ranks("")
     ([0, 1, 2, 7], set())
@@ -36,7 +36,7 @@ def to_ranks(text: str | None) -> set[int]:
 
 
 def to_idset(ranks: Iterable[int]) -> str:
-    """Ranks as an idset.
+    """Return ranks as an idset.
 
     >>> to_idset([3, 1, 2, 7])
     '1-3,7'
@@ -51,7 +51,7 @@ def to_idset(ranks: Iterable[int]) -> str:
 
 
 def shown(ranks: Iterable[int]) -> str:
-    """Ranks for people.
+    """Return ranks for messages.
 
     >>> shown([3]), shown([2, 3])
     ('rank 3', 'ranks 2-3')
@@ -71,18 +71,18 @@ class Look:
 
     @property
     def usable(self) -> int:
-        """How many nodes jobs may run on: what the gauge ``nodes.up`` says."""
+        """Return the number of usable nodes, as in the gauge ``nodes.up``."""
         return len(self.online - self.drained.keys() - self.excluded)
 
     def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
-        """The ranks among these that were drained with a reason that begins so."""
+        """Return those of these ranks whose drain reason has this prefix."""
         return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(reason)]
 
 
 class Nodes:
-    """The nodes of the instance that ``handle`` gives access to.
+    """The nodes of the instance behind ``handle``.
 
-    ``handle`` is asked in the thread that uses this object. Methods raise :class:`ExecutorError`.
+    ``handle`` is called in the thread that uses this object. Methods raise :class:`ExecutorError`.
     """
 
     def __init__(self, handle: Callable[[], object]) -> None:
@@ -90,11 +90,11 @@ class Nodes:
 
     @property
     def reachable(self) -> bool:
-        """True if there is a handle to ask with."""
+        """Return whether there is a handle."""
         return hasattr(self._get(), "rpc")
 
     def look(self) -> Look:
-        """The nodes now."""
+        """Return the current nodes."""
         status = self._ask("resource.status")
         drained = {
             rank: str((drain or {}).get("reason") or "")
@@ -113,14 +113,14 @@ class Nodes:
         )
 
     def drain(self, ranks: Iterable[int], reason: str) -> None:
-        """Let no more jobs start there. Those that are drained already keep their reasons."""
+        """Stop new jobs there. Nodes that are already drained keep their reasons."""
         targets = to_idset(ranks)
         if targets:
-            # "update" leaves alone what somebody else has drained meanwhile.
+            # "update" does not change nodes that others have drained in the meantime.
             self._ask("resource.drain", {"targets": targets, "reason": reason, "mode": "update"})
 
     def undrain(self, ranks: Iterable[int]) -> None:
-        """Let jobs start there again."""
+        """Allow new jobs there again."""
         targets = to_idset(ranks)
         if targets:
             self._ask("resource.undrain", {"targets": targets})
@@ -135,7 +135,7 @@ class Nodes:
 
     def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
-            # Rank 0 knows of the others, whichever this process is at.
+            # Rank 0 knows the others, whichever rank this process is at.
             future = self._get().rpc(topic, payload, 0)
             future.wait_for(_PATIENCE)
             answer = future.get()

@@ -10,32 +10,32 @@ __all__ = ["OPTIONS", "PASSED_ON"]
 _TEXT = {"type": "string", "minLength": 1}
 _NODES = {"type": "integer", "minimum": 1}
 
-#: Options that are those of the executor that jobs go to.
+#: Options of the composed executor.
 PASSED_ON = ("uri", "queue", "bank", "output", "events")
 
-#: How the service is reached may be another when a run is taken up again.
+#: Connection options may differ after a resume.
 _REACH: Mapping[str, Any] = {"commands": ["run", "resume", "cancel"]}
 
-#: What ``--option KEY=VALUE`` may set.
+#: Options for ``--option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "name": {
-            "x-ensemble-flag": {"metavar": "NAME", "help": "The MiniCluster's own name."},
-            "description": "The member whose nodes are asked for: NAMESPACE/NAME, or NAME for one "
+            "x-ensemble-flag": {"metavar": "NAME", "help": "Name of the MiniCluster."},
+            "description": "Member to resize: NAMESPACE/NAME, or NAME for one "
             "in 'default'. Needed without mock.",
             **_TEXT,
         },
         "host": {
             "x-ensemble-flag": {"metavar": "HOST", **_REACH},
-            "description": "Where the ensemble service is.",
+            "description": "Host of the ensemble service.",
             "default": "localhost",
             **_TEXT,
         },
         "port": {
             "x-ensemble-flag": {"metavar": "PORT", **_REACH},
-            "description": "The port of the ensemble service.",
+            "description": "Port of the ensemble service.",
             "type": "integer",
             "minimum": 1,
             "maximum": 65535,
@@ -43,8 +43,8 @@ OPTIONS: Mapping[str, Any] = {
         },
         "token_file": {
             "x-ensemble-flag": {"metavar": "FILE", "path": True, **_REACH},
-            "description": "A file with this member's token; default: ENSEMBLE_TOKEN, else the "
-            "file that ENSEMBLE_TOKEN_FILE names.",
+            "description": "File with this member's token; default: ENSEMBLE_TOKEN, or the file "
+            "ENSEMBLE_TOKEN_FILE.",
             **_TEXT,
         },
         "ca": {
@@ -54,67 +54,67 @@ OPTIONS: Mapping[str, Any] = {
                 "instead_of": ["insecure"],
                 **_REACH,
             },
-            "description": "The certificate of the authority that vouches for the service; "
-            "default: ENSEMBLE_CA; of a service on this machine its own.",
+            "description": "Certificate of the service's authority; default: ENSEMBLE_CA; for a "
+            "service on this machine, its own.",
             **_TEXT,
         },
         "insecure": {
             "x-ensemble-flag": {"instead_of": ["ca"], **_REACH},
-            "description": "Speak to a service on another machine without TLS.",
+            "description": "Use plaintext to a service on another machine.",
             "type": "boolean",
             "default": False,
         },
         "arrival_timeout": {
-            "description": "Seconds that nodes may take to come up in Flux once they are granted, "
-            "or to go.",
+            "description": "Longest time in seconds for granted nodes to come up in Flux, or for "
+            "removed ones to go.",
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 600,
         },
         "drain_timeout": {
-            "description": "Seconds that a shrink waits for jobs on the nodes that are to go.",
+            "description": "Seconds that a shrink waits for jobs on the nodes to remove.",
             "type": "number",
             "minimum": 0,
             "default": 3600,
         },
         "settle_time": {
-            "description": "Seconds after which a node that was up before it was asked for is "
-            "taken for a new one, and not for one on its way out.",
+            "description": "Seconds after which a node that was up before the request counts as "
+            "new, not as leaving.",
             "type": "number",
             "minimum": 0,
             "default": 35,
         },
         "report": {
-            "description": "Tell the service how the queue stands; false where a member agent does "
+            "description": "Report the queue's status to the service; false if a member agent does "
             "(ensemble member start).",
             "type": "boolean",
             "default": True,
         },
         "mock": {
             "x-ensemble-flag": {"help": "Rehearse without the ensemble service."},
-            "description": "Ask no service: sizes are made up, within min_size and max_size. Jobs "
-            "go to Flux, or where there is none to this machine, a core for each node.",
+            "description": "Simulate sizes between min_size and max_size, without a service. Jobs "
+            "go to Flux, or without Flux to this machine, one core for each node.",
             "type": "boolean",
             "default": False,
         },
         "kubernetes": {
-            "x-ensemble-flag": {"help": "Nothing: as upstream's operator calls the program."},
-            "description": "Accepted and ignored, with a warning: upstream's operator says it.",
+            "x-ensemble-flag": {"help": "No effect; upstream's operator passes it."},
+            "description": "Accepted and ignored, with a warning: upstream's operator passes it.",
             "type": "boolean",
             "default": False,
         },
-        "size": {"description": "Nodes to begin with (mock); default: min_size.", **_NODES},
+        "size": {"description": "Initial number of nodes (mock); default: min_size.", **_NODES},
         "min_size": {"description": "Fewest nodes (mock).", "default": 1, **_NODES},
         "max_size": {"description": "Most nodes (mock).", "default": 4, **_NODES},
         "compose": {
-            "description": "The executor that jobs go to; default: flux, or with mock and without "
-            "Flux local.",
+            "description": "Executor for the jobs; default: flux, or local with mock and without "
+            "Flux.",
             **_TEXT,
         },
-        "uri": {"description": "As of executor flux: the instance.", **_TEXT},
-        "queue": {"description": "As of executor flux: the queue for jobs.", **_TEXT},
-        "bank": {"description": "As of executor flux: the bank for jobs.", **_TEXT},
-        "output": {"description": "As of executor flux: where output goes.", **_TEXT},
-        "events": {"description": "As of executor flux: where events come from.", **_TEXT},
+        "uri": {"description": "Option of executor flux: the instance.", **_TEXT},
+        "queue": {"description": "Option of executor flux: the queue for jobs.", **_TEXT},
+        "bank": {"description": "Option of executor flux: the bank for jobs.", **_TEXT},
+        "output": {"description": "Option of executor flux: where output goes.", **_TEXT},
+        "events": {"description": "Option of executor flux: where events come from.", **_TEXT},
     },
 }

@@ -1,7 +1,7 @@
-"""Request log: this run's resize requests and their answers, so that a retry is idempotent.
+"""Request log: a run's resize requests and their answers, for idempotent retries.
 
-A controller that was killed before it knew an answer is followed by one that asks again under the
-same name. This is how the second knows which nodes the first chose, and what was answered already.
+If a controller is killed before it knows the answer, the next one repeats the request under the
+same name. The log tells it which nodes were chosen and which requests were already answered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 __all__ = ["Asked", "RequestLog"]
 
-#: Requests that are kept; who asks again asks for the newest.
+#: Number of kept requests; only the newest is ever repeated.
 _MOST = 200
 
 Answered = Literal["", "granted", "denied", "timeout"]
@@ -22,8 +22,9 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request. ``delta`` is what the service is asked for, ``victims`` are the ranks that are
-    to go; ``outcome`` is empty until it is answered."""
+    """One request. ``delta`` is what the service is asked for, ``victims`` are the ranks to remove;
+    ``outcome`` is empty until it is answered.
+    """
 
     delta: int
     victims: tuple[int, ...] = ()
@@ -34,11 +35,11 @@ class Asked:
 
 
 class RequestLog:
-    """Requests by name. Without a ``folder`` it lasts as long as the process.
+    """Requests by name. Without a ``folder``, it lasts as long as the process.
 
-    ``executor`` is the name of the one that the run's jobs went to; ``None`` for a new run.
-    ``queue`` says which queue of that executor it was, and is empty where that is not known.
-    ``trouble`` says why it could not be read or written, and is empty if it could.
+    ``executor`` is the name of the run's executor for jobs, ``None`` for a new run. ``queue``
+    identifies its queue, and is empty if unknown. ``trouble`` says why the log could not be read or
+    written; empty if it could.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -62,11 +63,11 @@ class RequestLog:
             self._requests[name] = Asked(**{**fields, "victims": tuple(fields["victims"])})
 
     def get(self, request: str) -> Asked | None:
-        """The record of a request; ``None`` where there is none."""
+        """Return the record of a request, or ``None``."""
         return self._requests.get(request)
 
     def put(self, request: str, asked: Asked) -> None:
-        """Remember a request, before anything is done about it."""
+        """Record a request before it is carried out."""
         self._requests.pop(request, None)
         self._requests[request] = asked
         for old in list(self._requests)[:-_MOST]:
@@ -74,7 +75,7 @@ class RequestLog:
         self._write()
 
     def begin(self, executor: str, queue: str = "") -> None:
-        """Remember which executor, and which queue of it, the jobs go to."""
+        """Record the executor and queue of the jobs."""
         if (self.executor, self.queue) != (executor, queue):
             self.executor, self.queue = executor, queue
             self._write()

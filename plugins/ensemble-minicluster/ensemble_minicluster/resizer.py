@@ -1,10 +1,10 @@
-"""The resizer ``kubernetes``: sets the size of the MiniCluster that belongs to a member.
+"""The resizer ``kubernetes``: sets the size of a member's MiniCluster.
 
 Built by the record in :mod:`ensemble_minicluster.kubernetes_plugin`, called by the ensemble
-service. A size is read, the new one is worked out within the bounds, and set on the condition that
-nobody changed the object in between; then it is looked at again, for the Flux Operator sets back
-what it does not like. A request to set it whose answer was lost is not simply sent again: whether
-it was carried out can be seen.
+service. It reads the size, computes the new one within the bounds, and sets it on condition that
+the object has not changed. Then it looks again, because the Flux Operator resets sizes that it
+rejects. If the answer to a write was lost, it is not simply repeated: the object shows whether it
+took effect.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ensemble_minicluster.sizes import Plan, Sizes, Unsized, read
 
 __all__ = ["KubernetesResizer", "build"]
 
-#: How often a change by others is given way to.
+#: Number of conflicts with other writers before giving up.
 _CONFLICTS = 8
-#: Seconds after trouble in which an API server that has just started does not know yet what
-#: everybody may do: it refuses a right token.
+#: Seconds after a problem in which a restarted API server may not know all permissions yet and may
+#: reject a valid token.
 _STARTING = 10.0
-#: Seconds between two tries of an API server in trouble, at most.
+#: Longest pause between retries, in seconds.
 _LAST_TRY = 1.0
-#: Seconds that the operator is given to act, before the size on record has to do; and after how
-#: many its Job is asked, for what it writes to the status may be lost for good.
+#: Seconds to wait for the operator before the recorded size has to do, and after how many its Job
+#: is checked, because its write to the status may be lost.
 _CONFIRM, _STALE = 3.0, 1.0
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
 
 class Objects(Protocol):
-    """The MiniClusters of a cluster, as :class:`ensemble_minicluster.api.MiniClusters` has them."""
+    """The MiniClusters of a cluster; see :class:`ensemble_minicluster.api.MiniClusters`."""
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]: ...
 
@@ -50,7 +50,7 @@ class Objects(Protocol):
 
 @dataclass(slots=True)
 class _Request:
-    """One request under way: what it is about, what was seen, and what was sent."""
+    """A request in progress: its target, what was seen, and what was sent."""
 
     namespace: str
     name: str
@@ -59,9 +59,9 @@ class _Request:
     member: str = ""
     seen: Sizes | None = None
     plan: Plan | None = None
-    #: Set, with what was seen then, but whether it was carried out is not known.
+    #: Size that was set without knowing whether it took effect, with what was seen then.
     unsure: tuple[Sizes, Plan] | None = None
-    #: That was by an earlier request for the same.
+    #: Whether that was an earlier request for the same.
     earlier: bool = False
     conflicts: int = 0
     troubles: int = 0
@@ -82,13 +82,13 @@ class KubernetesResizer(Resizer):
     namespace:
         The only namespace whose MiniClusters may be touched; ``None``: any.
     names:
-        MiniClusters that are not called as their member is, by the member's name.
+        MiniClusters with another name than their member, by the member's name.
     ceiling:
-        Most nodes that are given, whatever a MiniCluster allows.
+        Upper limit of nodes, whatever a MiniCluster allows.
     fixed:
-        Members that are not resized here, by their full names: somebody else sets their size.
+        Full names of members that are not resized, because something else sets their size.
     timeout:
-        Seconds that a whole request may take.
+        Time limit of a whole request in seconds.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class KubernetesResizer(Resizer):
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
-        #: When the API server was last in trouble.
+        #: When the API server last had a problem.
         self._trouble = -_STARTING
-        #: By object: what was set without an answer, for which delta. Whoever asks for the same
-        #: again gets it, if it was carried out, and not as much once more.
+        #: By object: what was set without an answer, and for which delta. If it took effect, a
+        #: repeated request gets it as its answer and is not applied twice.
         self._lost: dict[tuple[str, str], tuple[int, Sizes, Plan]] = {}
 
     def resize(self, member: str, delta: int) -> Resized:
@@ -124,7 +124,9 @@ class KubernetesResizer(Resizer):
         try:
             namespace, name = self._object(member)
             if member_name(member) in self._fixed:
-                raise Fault("not-ours", f"the size of {member} is not its rules': others set it")
+                raise Fault(
+                    "not-ours", f"the size of {member} is not set by rules, but by something else"
+                )
             until = self._clock() + self._timeout
             request = _Request(namespace, name, delta, until, member)
             return self._resize(request)
@@ -133,26 +135,28 @@ class KubernetesResizer(Resizer):
             return _denied(request, fault.code, fault.reason, transient)
         except EnsembleError as error:
             return _denied(request, error.code, error.what, error.transient)
-        except Exception as error:  # by contract nothing is raised; the client may raise anything
+        except Exception as error:  # by contract it raises nothing; the client may raise anything
             return _denied(request, "failed", f"the resizer failed: {error!r}", False)
 
     def size(self, member: str) -> int | None:
         try:
             namespace, name = self._object(member)
             return self._sizes(namespace, name, self._timeout / 2).before
-        except Exception:  # by contract: where it cannot be known, for whatever reason
+        except Exception:  # by contract: ``None`` if it is unknown, for whatever reason
             return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """Carried out, when the object is as it was to become; carried out now, when it is as it
-        was; ``None`` when others have set its size since, or it is another."""
-        if not kept:  # nothing was sent before something was put on record
+        """Return the outcome of an interrupted request: done if the object has the target size;
+        done now if it is unchanged; ``None`` if others have set its size since, or it is another
+        object.
+        """
+        if not kept:  # nothing was sent before something was recorded
             return self.resize(member, delta)
         try:
             then, plan = Sizes(**kept["seen"]), Plan(**kept["plan"])
             namespace, name = self._object(member)
             now = self._sizes(namespace, name, self._timeout / 2)
-        except Exception:  # by contract: where it cannot be known, for whatever reason
+        except Exception:  # by contract: ``None`` if it is unknown, for whatever reason
             return None
         before = now.generation == then.generation and now.size == then.size
         ours = now.generation == then.generation + 1 and now.size == plan.target
@@ -167,7 +171,7 @@ class KubernetesResizer(Resizer):
     # -- a request -------------------------------------------------------------------------------
 
     def _object(self, member: str) -> tuple[str, str]:
-        """The namespace and the name of a member's MiniCluster."""
+        """Return the namespace and name of a member's MiniCluster."""
         member = member_name(member)
         namespace, _, name = member.partition("/")
         if self._namespace is not None and namespace != self._namespace:
@@ -210,20 +214,20 @@ class KubernetesResizer(Resizer):
 
     def _sizes(self, namespace: str, name: str, timeout: float) -> Sizes:
         seen = read(self._objects.get(namespace, name, timeout), self._ceiling)
-        if seen.ignored:  # then what the operator has done counts, and its status may be stale
+        if seen.ignored:  # then the operator's Job counts, and its status may be stale
             pods = self._pods(namespace, name, timeout)
             return seen if pods is None else replace(seen, acted_on=pods)
         return seen
 
     def _pods(self, namespace: str, name: str, timeout: float) -> int | None:
-        """The size that the operator has set; ``None`` where we may not know."""
+        """Return the size that the operator has set; ``None`` without permission."""
         try:
             return self._objects.parallelism(namespace, name, timeout)
         except Fault:
             return None
 
     def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
-        if self.keep is not None:  # a service that is killed now can tell what came of it
+        if self.keep is not None:  # after a kill, the next service can find out the outcome
             try:
                 self.keep(request.member, {"seen": asdict(seen), "plan": asdict(plan)})
             except EnsembleError as error:
@@ -238,23 +242,25 @@ class KubernetesResizer(Resizer):
             raise
 
     def _settled(self, request: _Request, seen: Sizes) -> bool:
-        """True if a change that was sent without an answer has been carried out, or overtaken."""
+        """Return whether a change that was sent without an answer has taken effect, or was
+        superseded.
+        """
         assert request.unsure is not None
         then, plan = request.unsure
         if seen.uid == then.uid and (seen.generation, seen.size) == (then.generation, then.size):
-            # Not yet; if it still comes, then what we send next meets a conflict.
+            # Not yet; if it still arrives, our next write meets a conflict.
             return False
         ours = seen.generation == then.generation + 1 and seen.size == plan.target
         if seen.uid != then.uid or (request.earlier and not ours):
-            # Another object of that name, to which nothing was ever sent; or, after an earlier
-            # request, others have set the size since.
+            # Another object of that name, to which nothing was sent; or others have set the size
+            # since an earlier request.
             request.unsure = None
             return False
         request.plan = plan
         return True
 
     def _again(self, request: _Request, fault: Fault) -> None:
-        """Wait before the next try, or raise what there is to say."""
+        """Wait before the next attempt, or raise the final error."""
         request.faults.append(fault)
         if fault.code == "conflict":
             request.conflicts += 1
@@ -268,7 +274,7 @@ class KubernetesResizer(Resizer):
             tries, over = request.troubles, False
         else:
             raise self._final(request, fault)
-        # Jitter, so that those who were in each other's way are not so again.
+        # Jitter, so that colliding requests don't collide again.
         longest = 0.5 if fault.code == "conflict" else _LAST_TRY
         pause = min(0.05 * 2**tries, longest) * (0.5 + self._chance() / 2)
         if over or self._clock() + pause >= request.deadline:
@@ -280,25 +286,27 @@ class KubernetesResizer(Resizer):
             sent = next((each for each in request.faults if each.perhaps), fault)
             return Fault(
                 sent.code,
-                f"{sent.reason}; whether {request.unsure[1].target} nodes were set is not known",
+                f"{sent.reason}; it is unknown whether {request.unsure[1].target} nodes were set",
                 transient=True,
             )
         if fault.code == "conflict":
             times = request.conflicts
             return Fault(
                 "conflict",
-                f"it was changed by others each of the {times} times that it was to be resized",
+                f"others changed it during each of the {times} attempts to resize it",
                 transient=True,
             )
         if fault.code == "forbidden" and request.troubles:
             return Fault(fault.code, fault.reason, transient=True)
         if fault.code == "timeout":
-            # What the server said before tells more than a last answer that came too late.
+            # The server's earlier message says more than a final timeout.
             return next((each for each in request.faults[::-1] if each.code != "timeout"), fault)
         return fault
 
     def _time(self, request: _Request) -> float:
-        """Seconds for the next question: half of all there is, so that one may stay unanswered."""
+        """Return the timeout of the next request: half of the remaining time, so that one may stay
+        unanswered.
+        """
         left = request.deadline - self._clock()
         if left <= 0:
             raise Fault("timeout", "Kubernetes takes too long", transient=True)
@@ -307,7 +315,7 @@ class KubernetesResizer(Resizer):
     # -- what came of it -------------------------------------------------------------------------
 
     def _verify(self, request: _Request, seen: Sizes | None) -> Resized:
-        """Look whether the size stays as it was set, until the operator has acted on it."""
+        """Check that the size stays as it was set until the operator has acted on it."""
         plan = request.plan
         assert plan is not None
         began = self._clock()
@@ -350,7 +358,7 @@ def _answer(
 
 
 def _overridden(request: _Request, plan: Plan, seen: Sizes) -> Resized:
-    """The size was set, and then somebody set another."""
+    """Return the outcome if another size was set afterwards."""
     gone = (seen.size - plan.before) * (1 if plan.asked > plan.before else -1)
     wanted = abs(plan.asked - plan.before)
     outcome: Any = "granted" if gone >= wanted else "partial" if gone > 0 else "denied"
@@ -359,8 +367,8 @@ def _overridden(request: _Request, plan: Plan, seen: Sizes) -> Resized:
         before=plan.before,
         asked=plan.asked,
         granted=seen.size,
-        reason=f"{request.shown}: {plan.target} nodes were set, and then {seen.size} by the Flux "
-        "Operator or somebody else",
+        reason=f"{request.shown}: {plan.target} nodes were set, but then the Flux Operator or "
+        f"something else set {seen.size}",
         code="overridden",
         transient=outcome == "denied",
     )
@@ -384,7 +392,7 @@ def _denied(request: _Request | None, code: str, reason: str, transient: bool) -
 
 
 def build(options: Mapping[str, Any]) -> KubernetesResizer:
-    """The resizer that these options describe. Raises :class:`EnsembleError` with a hint."""
+    """Return the resizer with these options. Raises :class:`EnsembleError` with a hint."""
     namespace = options.get("namespace")
     if namespace is not None:
         check_namespace(namespace)

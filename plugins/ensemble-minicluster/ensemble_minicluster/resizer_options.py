@@ -1,4 +1,4 @@
-"""Options of the resizer ``kubernetes``, read: what the schema cannot check of them."""
+"""Checks options of the resizer ``kubernetes`` beyond their schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def check_namespace(text: str) -> None:
-    """Raise :class:`UsageError` for what cannot be a namespace."""
+    """Raise :class:`UsageError` for an invalid namespace."""
     try:
         member_name(f"{text}/x")
     except UsageError as error:
@@ -25,7 +25,7 @@ def check_namespace(text: str) -> None:
 
 
 def names_of(given: object, namespace: str | None) -> dict[str, str]:
-    """The option ``map``: MiniClusters by the full names of their members."""
+    """Return the option ``map``: MiniClusters by the full names of their members."""
     hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
     if given is None:
         return {}
@@ -34,10 +34,10 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
             given = json.loads(given)
         except ValueError as error:
             raise UsageError(
-                "the option map is no JSON", cause=str(error), hint=hint, code="bad-option"
+                "the option map is not JSON", cause=str(error), hint=hint, code="bad-option"
             ) from None
     if not isinstance(given, Mapping):
-        raise UsageError("the option map is no object", hint=hint, code="bad-option")
+        raise UsageError("the option map is not an object", hint=hint, code="bad-option")
     names: dict[str, str] = {}
     for member, name in given.items():
         full = member_name(member)
@@ -59,17 +59,17 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
 
 
 def fixed_of(given: object) -> frozenset[str]:
-    """The option ``fixed``: the full names of members that are not to be resized."""
+    """Return the option ``fixed``: the full names of members that are not resized."""
     hint = """write it as '["NAMESPACE/NAME"]'"""
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except ValueError as error:
             raise UsageError(
-                "the option fixed is no JSON", cause=str(error), hint=hint, code="bad-option"
+                "the option fixed is not JSON", cause=str(error), hint=hint, code="bad-option"
             ) from None
     if given is None:
         return frozenset()
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise UsageError("the option fixed is no list of names", hint=hint, code="bad-option")
+        raise UsageError("the option fixed is not a list of names", hint=hint, code="bad-option")
     return frozenset(map(member_name, given))

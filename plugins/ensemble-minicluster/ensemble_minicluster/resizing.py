@@ -1,7 +1,6 @@
-"""The thread that carries out resize requests, one after another, and tells what became of each.
+"""Thread that carries out resize requests in order, and reports their outcomes as events.
 
-The executor hands requests in and goes on; outcomes leave as events. A request keeps its name for
-ever: asked again, it is answered again, and what was begun is taken up where it was left.
+Requests are idempotent: a repeated one gets the same answer, and an interrupted one is continued.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _Told = tuple[Literal["granted", "denied", "timeout", "undelivered"], "int | Non
 
 
 class Resizing:
-    """Takes requests with :meth:`ask` and hands their outcomes to ``tell``."""
+    """Takes requests with :meth:`ask` and passes their outcomes to ``tell``."""
 
     def __init__(
         self,
@@ -45,7 +44,9 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def ask(self, request: str, delta: int, when_busy: WhenBusy) -> None:
-        """Take a request; its outcome is told once. One that is under way is not taken twice."""
+        """Take a request; its outcome is reported once. A request in progress is not taken
+        twice.
+        """
         with self._lock:
             if request in self._pending:
                 return
@@ -56,8 +57,7 @@ class Resizing:
         self._orders.put((request, delta, when_busy))
 
     def close(self) -> None:
-        """Let what was asked be delivered, in a few seconds: nodes that a run gives back at its end
-        are to go. Nothing is waited for beyond that."""
+        """Wait a few seconds for open requests: nodes that a run returns at its end should go."""
         self._cluster.end()
         if self._thread is not None:
             self._orders.put(None)
@@ -74,16 +74,16 @@ class Resizing:
                 told = self._outcome(request, delta, when_busy)
             except Ended:
                 pass
-            except Exception as error:  # a rule may wait for this answer, whatever went wrong
+            except Exception as error:  # a rule may wait for this answer, whatever failed
                 told = ("denied", None, f"resizing failed: {error!r}")
             with self._lock:
                 self._pending.discard(request)
             if told is not None:
                 outcome, size, reason = told
                 if outcome == "denied" and size is None:
-                    size = self._cluster.up  # nothing has changed, and messages speak of it
+                    size = self._cluster.up  # nothing has changed, and messages mention it
                 self._tell(ResizeOutcome(self._clock(), request, outcome, size=size, reason=reason))
-        # Whether these were to go is not known; a node must not stay drained for ever.
+        # Their fate is unknown; a node must not stay drained.
         self._cluster.undrain(self._cluster.held)
 
     def _outcome(self, request: str, delta: int, when_busy: WhenBusy) -> _Told:

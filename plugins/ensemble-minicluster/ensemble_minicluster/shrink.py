@@ -1,7 +1,7 @@
-"""Shrinking without hurting jobs: drains the nodes that will go, waits, and only then asks.
+"""Shrinking without killing jobs: drains the nodes to remove, waits, and only then asks.
 
-An indexed Job takes its highest indices away, so those are the nodes that go; rank 0, where the
-queue is, is never one of them. A node that does not go takes jobs again. Used by ``resizing``.
+An indexed Job removes its highest indices, but never rank 0, which has the queue. A node that stays
+accepts jobs again. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Shrink"]
 class Shrink:
     """One request for fewer nodes.
 
-    ``remember`` puts on record what is about to be done, so that who asks again finds the same
-    nodes chosen, and does not choose others once these are gone.
+    ``remember`` records the next step, so that a repeated request uses the same nodes instead of
+    choosing others after these are gone.
     """
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
@@ -36,9 +36,9 @@ class Shrink:
         self._remember = remember
 
     def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
-        """The outcome of a shrink; ``known`` is what was on record of it.
+        """Return the outcome of a shrink; ``known`` is its record, if any.
 
-        Raises :class:`EnsembleError` where the service gave no answer, and :class:`Ended`.
+        Raises :class:`EnsembleError` if the service did not answer, and :class:`Ended`.
         """
         cluster = self._cluster
         if cluster.nodes is None:
@@ -49,8 +49,8 @@ class Shrink:
                 delta=delta,
                 outcome="denied",
                 size=cluster.up,
-                reason="the executor gives no access to Flux, so that nodes cannot be drained; "
-                "'when_busy: force' asks without",
+                reason="nodes cannot be drained without access to Flux; 'when_busy: force' "
+                "shrinks without draining",
             )
         asked = known or Asked(delta=delta, victims=self._victims(-delta, look))
         self._remember(asked)
@@ -63,7 +63,7 @@ class Shrink:
         return self._taken(asked, self._ask(asked), delta)
 
     def _victims(self, count: int, look: Look | None) -> tuple[int, ...]:
-        """The ranks that will go: the highest of those that there are to be, but not rank 0."""
+        """Return the ranks to remove: the highest, but not rank 0."""
         size = None
         try:
             size = self._cluster.service.size()
@@ -75,8 +75,9 @@ class Shrink:
         return tuple(range(max(1, size - count), size))
 
     def _emptied(self, asked: Asked, when_busy: WhenBusy, look: Look) -> Asked:
-        """Drain the nodes and see to it that no job is on them. What is returned is denied where
-        that cannot be, and asks for less where some are spared."""
+        """Drain the nodes until no job is on them. Return the request: denied if that is
+        impossible, with a smaller delta if some nodes are spared.
+        """
         cluster, victims = self._cluster, asked.victims
         assert cluster.nodes is not None
         cluster.held |= set(victims)
@@ -102,20 +103,20 @@ class Shrink:
             cluster.undrain(asked.victims)
             raise Ended
         return self._spared(
-            asked, f"jobs are still on {shown(busy)} after {cluster.patience.drain:g} s"
+            asked, f"jobs still run on {shown(busy)} after {cluster.patience.drain:g} s"
         )
 
     def _skipped(self, asked: Asked) -> Asked:
         victims = set(asked.victims)
         busy = self._busy(victims)
         time.sleep(SOON)
-        busy |= self._busy(victims)  # the scheduler may just have heard of the drain
+        busy |= self._busy(victims)  # the scheduler may only just have received the drain
         if not busy:
             return asked
         going = {rank for rank in victims if rank > max(busy)}
         if not going:
             return self._spared(
-                asked, f"jobs are on {shown([max(busy)])}, which would be the first to go"
+                asked, f"jobs run on {shown([max(busy)])}, which would be removed first"
             )
         self._cluster.undrain(victims - going)
         fewer = replace(asked, victims=tuple(sorted(going)), delta=-len(going))
@@ -123,8 +124,9 @@ class Shrink:
         return fewer
 
     def _idle(self, ranks: Iterable[int]) -> Callable[[], bool]:
-        """A test of whether no job is there, and none was at the last look either: what the
-        scheduler had decided before it heard of the drain shows a little later."""
+        """Return a test of whether no job is there, twice in a row: jobs that were scheduled before
+        the drain appear a little later.
+        """
         quiet = 0
 
         def idle() -> bool:
@@ -148,14 +150,15 @@ class Shrink:
         try:
             return self._cluster.ask(self._request, asked.delta)
         except EnsembleError as error:
-            # Not delivered for certain? Perhaps they go already: no job is to start there yet.
+            # Certainly not delivered? Otherwise the nodes may be leaving: start no job there yet.
             if not error.transient:
                 self._cluster.undrain(asked.victims)
             raise
 
     def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
-        """Wait until Flux says that the nodes are gone. Those that come back in their place one
-        day are to take jobs."""
+        """Wait until Flux reports that the nodes are gone. Their later replacements should accept
+        jobs.
+        """
         cluster = self._cluster
         cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)
         cluster.held -= set(asked.victims)
@@ -181,7 +184,7 @@ class Shrink:
         return replace(
             asked,
             outcome="timeout",
-            reason=f"{answer.granted} nodes are to stay, but {shown(left)} "
+            reason=f"{answer.granted} nodes should stay, but {shown(left)} "
             f"{'is' if len(left) == 1 else 'are'} still up after {cluster.patience.arrival:g} s",
         )
 

@@ -1,8 +1,7 @@
-"""Size arithmetic: what a MiniCluster says of its size, and what size a request leads to. Pure:
-called by :mod:`ensemble_minicluster.resizer` with what the API server answered.
+"""Size arithmetic of MiniClusters: their sizes, and the result of a request. Pure.
 
-The Flux Operator ignores a size that it does not like, or sets it back, and says nothing to
-whoever asked. So what it would not like is never asked for.
+Called by :mod:`ensemble_minicluster.resizer` with the API server's answers. The Flux Operator
+silently ignores or resets sizes that it rejects, so such sizes are never requested.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _COUNTABLE = 2**31 - 1
 
 
 class Unsized(Exception):
-    """This MiniCluster cannot be resized. ``reason`` is for people, ``code`` for programs."""
+    """A MiniCluster that cannot be resized. ``reason`` is for people, ``code`` for programs."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -28,8 +27,9 @@ class Unsized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The consequence of a request, in nodes: ``target`` is the size to set, ``before`` the size
-    where nothing is set."""
+    """The result of a request, in nodes: ``target`` is the size to set, ``before`` the
+    current one.
+    """
 
     before: int
     asked: int
@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def outcome(self) -> Literal["granted", "partial", "denied"]:
-        """The outcome of the request if the target is set."""
+        """Return the outcome of the request once the target is set."""
         if self.target == self.asked:
             return "granted"
         return "denied" if self.target == self.before else "partial"
@@ -49,10 +49,10 @@ class Plan:
 class Sizes:
     """One look at a MiniCluster, in nodes.
 
-    ``size`` is the size on record, ``acted_on`` the one that the operator last acted on (0: it has
-    not resized yet). The operator takes sizes from ``least`` to ``most`` (``None``: it has no
-    limit); ``ceiling`` is ours. ``generation`` counts changes of what is wanted, ``version``
-    changes of any kind, and ``uid`` tells an object from a later one of the same name.
+    ``size`` is the recorded size, ``acted_on`` the one that the operator last acted on (0: none
+    yet). The operator accepts sizes from ``least`` to ``most`` (``None``: no limit); ``ceiling`` is
+    ours. ``generation`` counts changes of the spec, ``version`` all changes, and ``uid``
+    distinguishes an object from a later one of the same name.
     """
 
     size: int
@@ -67,8 +67,8 @@ class Sizes:
 
     @property
     def before(self) -> int | None:
-        """How many nodes it is to have; ``None`` where the operator ignores what is on record and
-        nothing says what it had before.
+        """Return the intended number of nodes; ``None`` if the operator ignores the recorded size
+        and the earlier one is unknown.
         """
         if self._taken(self.size):
             return self.size
@@ -76,26 +76,25 @@ class Sizes:
 
     @property
     def ignored(self) -> bool:
-        """True if the operator takes no notice of the size on record."""
+        """Return whether the operator ignores the recorded size."""
         return not self._taken(self.size)
 
     def plan(self, delta: int) -> Plan:
-        """The consequence of ``delta`` more nodes (fewer, when negative). Raises
-        :class:`Unsized`."""
+        """Return the plan for ``delta`` more nodes (fewer if negative). Raises :class:`Unsized`."""
         before = self.before
         if before is None:
             most = f" to {self.most}" if self.most is not None else " up"
             raise Unsized(
                 "size-unknown",
-                f"its size on record, {self.size}, is one that the Flux Operator ignores "
-                f"({self.least}{most} is taken), so how many nodes it has is not known; set its "
-                "spec.size right first",
+                f"the Flux Operator ignores its spec.size, {self.size} (allowed: "
+                f"{self.least}{most}), so its number of nodes is unknown; correct its spec.size "
+                f"first",
             )
         asked = before + delta
         if asked > _COUNTABLE and self._highest() is None:
             raise Unsized("out-of-bounds", f"{asked} nodes are more than Kubernetes can count")
-        # Only ever in the direction that was asked for: a MiniCluster that is larger than our
-        # ceiling is not made smaller by a request to grow.
+        # Only in the requested direction: a request to grow never shrinks a MiniCluster that is
+        # above our ceiling.
         if delta > 0:
             highest = self._highest()
             if highest is None or asked <= highest:
@@ -115,12 +114,12 @@ class Sizes:
         return min(limits) if limits else None
 
     def _limit(self, highest: int) -> str:
-        why = self.why_most if highest == self.most else "the most that this service gives"
+        why = self.why_most if highest == self.most else "the limit of this service"
         return f"it may not have more than {_nodes(highest)}: {why}"
 
 
 def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
-    """The sizes of a MiniCluster as the API server gives it. Raises :class:`Unsized`."""
+    """Return the sizes in a MiniCluster from the API server. Raises :class:`Unsized`."""
     metadata = _part(found, "metadata")
     spec = _part(found, "spec")
     status = _part(found, "status")
@@ -131,13 +130,13 @@ def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
         raise Unsized("no-size", "the MiniCluster has no spec.size")
     version = metadata.get("resourceVersion")
     if not isinstance(version, str) or not version:
-        # Without it, a change by somebody else in between would be overwritten.
+        # Without it, another writer's change in between would be overwritten.
         raise Unsized("malformed", "the MiniCluster has no metadata.resourceVersion")
     least = max(_count(spec, "minSize") or 1, 1)
     wanted = _count(spec, "maxSize")
-    # The operator looks at the maxSize when it makes the MiniCluster, and never again.
-    late = f", and its maxSize of {wanted} came later" if wanted else ", for it has no maxSize"
-    fixed = f"its status.maximumSize, fixed by the Flux Operator when it was made{late}"
+    # The operator reads maxSize only when it creates the MiniCluster.
+    late = f"; its maxSize of {wanted} was set later" if wanted else "; it has no maxSize"
+    fixed = f"its status.maximumSize, fixed by the Flux Operator at creation{late}"
     limits = {"its maxSize": wanted, fixed: _count(status, "maximumSize")}
     most, why = min(
         ((limit, why) for why, limit in limits.items() if limit is not None and limit > 0),
@@ -147,7 +146,7 @@ def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
     if most is not None and least > most:
         raise Unsized(
             "bad-bounds",
-            f"its minSize, {least}, is over {why}, {most}: the Flux Operator ignores it",
+            f"its minSize, {least}, is above {why}, {most}: the Flux Operator ignores it",
         )
     return Sizes(
         size=size,
@@ -167,7 +166,7 @@ def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if part is None:
         return {}
     if not isinstance(part, Mapping):
-        raise Unsized("malformed", f"the MiniCluster's {name} is no object")
+        raise Unsized("malformed", f"the MiniCluster's {name} is not an object")
     return part
 
 
@@ -176,7 +175,7 @@ def _count(part: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Unsized("malformed", f"the MiniCluster's {name} is no whole number")
+        raise Unsized("malformed", f"the MiniCluster's {name} is not a whole number")
     return value
 
 

@@ -123,7 +123,7 @@ def test_nodes_that_never_come_are_a_timeout_that_says_what_is_up(played: Play) 
     outcome = cluster.resize("resize-1", 2)
     assert (outcome.outcome, outcome.size) == ("timeout", 3)
     assert outcome.reason == (
-        "4 nodes were granted, and 3 of them are up after 0.5 s: Flux has not seen rank 3"
+        "4 nodes were granted, but 3 of them are up after 0.5 s: Flux has not seen rank 3"
     )
 
 
@@ -186,7 +186,7 @@ def test_without_a_handle_the_gauges_say_what_is_up(played: Play) -> None:
     assert cluster.answer("resize-1").size == 3
     outcome = cluster.resize("resize-2", -1)
     assert (outcome.outcome, outcome.size) == ("denied", 3), "rules speak of the size"
-    assert "no access to Flux" in outcome.reason
+    assert "without access to Flux" in outcome.reason
     cluster.cloud.act = lambda before, after: cluster.flux.tell_up(after)
     assert cluster.resize("resize-3", -1, "force").outcome == "granted"
 
@@ -426,7 +426,7 @@ def test_a_run_whose_jobs_are_with_another_executor_is_not_taken_up_with_this_on
     file = tmp_path / "state" / cluster.tag / "minicluster.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "executor": "slurm"}))
     cluster.flux.closed = False
-    with pytest.raises(ExecutorError, match="with executor 'slurm', not 'flux'"):
+    with pytest.raises(ExecutorError, match="to executor 'slurm', not 'flux'"):
         cluster.kill()
 
 
@@ -475,7 +475,7 @@ def test_the_words_of_upstreams_operator_are_taken(
         cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "--kubernetes means nothing here" in " ".join((done.stdout + done.stderr).split())
+    assert "--kubernetes has no effect" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_a_flux_that_began_later_is_another_queue_until_jobs_are_handed_to_it(

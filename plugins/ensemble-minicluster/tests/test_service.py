@@ -245,7 +245,7 @@ def test_an_empty_token_file_is_not_passed_over(tmp_path: Path) -> None:
 def test_a_run_begins_while_its_service_is_away_and_says_so(tmp_path: Path) -> None:
     (warning,) = opened(tmp_path, port=1, host="127.0.0.1")
     assert "cannot be reached" in warning
-    assert "asked again until it answers" in warning
+    assert "retried until it answers" in warning
 
 
 FILE = """\

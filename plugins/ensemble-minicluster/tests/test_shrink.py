@@ -74,7 +74,7 @@ def test_nodes_that_do_not_go_are_a_timeout_and_stay_drained(played: Play) -> No
     cluster = played(3, Patience(arrival=0.4, drain=5, settle=0))
     outcome = cluster.resize("resize-1", -1)
     assert (outcome.outcome, outcome.size) == ("timeout", 2)
-    assert outcome.reason == "2 nodes are to stay, but rank 2 is still up after 0.4 s"
+    assert outcome.reason == "2 nodes should stay, but rank 2 is still up after 0.4 s"
     assert set(cluster.instance.drained) == {2}
 
 
@@ -165,7 +165,7 @@ def test_nodes_that_stay_busy_too_long_are_spared(played: Play) -> None:
     cluster.instance.busy = {3}
     outcome = cluster.resize("resize-1", -2)
     assert (outcome.outcome, outcome.size) == ("denied", 4)
-    assert outcome.reason == "jobs are still on rank 3 after 0.4 s"
+    assert outcome.reason == "jobs still run on rank 3 after 0.4 s"
     assert cluster.instance.drained == {}
     assert cluster.cloud.requests == []
 
@@ -186,7 +186,7 @@ def test_skip_is_denied_where_the_first_to_go_is_busy(played: Play) -> None:
     cluster.instance.busy = {3}
     outcome = cluster.resize("resize-1", -2, "skip")
     assert (outcome.outcome, outcome.size) == ("denied", 4)
-    assert outcome.reason == "jobs are on rank 3, which would be the first to go"
+    assert outcome.reason == "jobs run on rank 3, which would be removed first"
     assert cluster.instance.drained == {}
     assert cluster.cloud.requests == []
 

@@ -1,5 +1,5 @@
-"""A Kubernetes operator: runs ensembles over Flux MiniClusters from one custom resource.
+"""A Kubernetes operator that runs ensembles on Flux MiniClusters from one custom resource.
 
-``ensemble-operator`` (``main``) is its command. What becomes of an Ensemble is decided by one pure
-function, ``plan``; ``loop`` carries that out, and ``watch`` tells it what there is.
+``main`` has the command ``ensemble-operator``. The pure function ``plan`` decides what happens with
+an Ensemble; ``watch`` observes the cluster, and ``loop`` carries out the plan.
 """

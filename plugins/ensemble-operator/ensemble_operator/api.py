@@ -1,8 +1,7 @@
-"""Client of the Kubernetes API: one request, one answer or an :class:`ApiError`. Used by ``loop``
-and ``lease``; watching is kopf's.
+"""Client of the Kubernetes API: one request, one answer or an :class:`ApiError`.
 
-Who we are is asked again every minute, and whenever the API server does not know the token: that
-of a service account is replaced in its file long before it expires.
+Used by ``loop`` and ``lease``; kopf does the watching. Credentials are read again every minute and
+after each 401, because a service account's token file is replaced long before the token expires.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ import aiohttp
 __all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError"]
 
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
-#: Seconds that a request may take, and after which it is asked again who we are.
+#: Timeout of a request in seconds, and lifetime of credentials.
 _TIMEOUT, _FRESH = 30.0, 60.0
 
 
 class ApiError(Exception):
-    """A request that was not carried out, or whose answer was lost (``status`` 0). ``path`` is
-    what it was about."""
+    """A request that failed, or whose answer was lost (``status`` 0). ``path`` is its target."""
 
     def __init__(self, status: int, message: str, reason: str = "", after: float = 0.0) -> None:
         super().__init__(f"{status} {message}" if status else message)
@@ -38,8 +36,10 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests of one event loop. ``login`` gives what kopf calls a ConnectionInfo; ``count`` is
-    told the method of each request that is made."""
+    """Requests of one event loop.
+
+    ``login`` returns kopf's ConnectionInfo; ``count`` is called with the method of each request.
+    """
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Api:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """The body of the answer. Raises :class:`ApiError`."""
+        """Return the body of the answer. Raises :class:`ApiError`."""
         try:
             try:
                 return await self._ask(method, path, body, content_type, query)
@@ -75,7 +75,7 @@ class Api:
             raise
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -104,7 +104,7 @@ class Api:
             raise ApiError(0, f"{method} {path}: {str(error) or type(error).__name__}") from None
 
     def _open(self) -> aiohttp.ClientSession:
-        """The session, with the token as it is now."""
+        """Return the session with the current token."""
         now = time.monotonic()
         if self._session is not None and now - self._logged_in < _FRESH:
             return self._session
@@ -153,7 +153,7 @@ def _decoded(data: str | bytes) -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, path: Any, data: str | bytes | None) -> str | None:
-    """The file of a certificate or key; one that is given as data is written down for a moment."""
+    """Return the file of a certificate or key; data is written to a temporary file."""
     if not data:
         return str(path) if path else None
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ensemble-operator-"))

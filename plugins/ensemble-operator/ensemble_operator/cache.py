@@ -1,9 +1,8 @@
-"""Cache of what watches told of Ensembles and their children, and of what we wrote since.
+"""Cache of Ensembles and their children, from watches and from our own writes.
 
-An answer to a write may be newer than what watches have told: it counts until they have told of
-it, else a look that follows would do the same again. It may be older as well, for an answer and a
-watch are two connections: so whatever comes, of one object the newest version is kept, and what is
-gone stays gone.
+The answer to a write may be newer than the watches. It counts until they catch up, otherwise the
+next reconcile would repeat the write. It may also be older, because it uses another connection. So
+the newest version of an object is kept, and a deleted object stays deleted.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from .schema import KIND
 
 __all__ = ["Cache", "Key"]
 
-#: The namespace and the name of an Ensemble.
+#: Namespace and name of an Ensemble.
 Key = tuple[str, str]
 _Child = tuple[str, str]
 
-#: Uids that are kept of what is gone: as many as could be told of late.
+#: Number of uids of deleted objects to remember.
 _MOST_GONE = 10_000
-#: Kinds of which only the metadata is looked at.
+#: Kinds of which only metadata is used.
 _BARE = (
     "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy",
     "PersistentVolumeClaim", "HorizontalPodAutoscaler",
@@ -33,27 +32,27 @@ _POD_STATUS = ("phase", "startTime", "message", "reason", "conditions")
 
 
 class Cache:
-    """Everything that is known of Ensembles, by their keys."""
+    """Everything known about Ensembles, by their keys."""
 
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}
         self._children: dict[Key, dict[_Child, Object]] = {}
-        #: By kind, namespace and name, what lists by our label do not have.
+        #: By kind, namespace and name: objects without our label.
         self._in_the_way: dict[tuple[str, str, str], Key] = {}
-        #: Uids of what is gone, by our doing or as watches told: the latest of them.
+        #: Uids of the objects deleted last, by us or according to watches.
         self._gone: dict[str, None] = {}
 
     def children(self, key: Key) -> dict[_Child, Object]:
-        """The objects of an Ensemble, but its pods."""
+        """Return the objects of an Ensemble, except its pods."""
         found = self._children.get(key, {})
         return {each: body for each, body in found.items() if each[0] != "Pod"}
 
     def pods(self, key: Key) -> list[Object]:
-        """The pods of an Ensemble."""
+        """Return the pods of an Ensemble."""
         return [body for each, body in self._children.get(key, {}).items() if each[0] == "Pod"]
 
     def told(self, kind: str, found: Mapping[str, Any], *, gone: bool = False) -> Key | None:
-        """Take what a watch told of an object; the Ensemble that it belongs to, if to any."""
+        """Process an event of a watch. Return the Ensemble that the object belongs to, if any."""
         metadata = found["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         owner = name if kind == KIND else (metadata.get("labels") or {}).get(LABEL)
@@ -67,7 +66,7 @@ class Cache:
         return key
 
     def _told_of_theirs(self, kind: str, found: Mapping[str, Any], *, gone: bool) -> Key | None:
-        """Take what became of an object that is in an Ensemble's way."""
+        """Process an event of an object that blocks an Ensemble's name."""
         metadata = found["metadata"]
         where = (kind, metadata.get("namespace", ""), metadata["name"])
         key = self._in_the_way.get(where)
@@ -76,11 +75,13 @@ class Cache:
         return key if gone else None
 
     def in_the_way(self) -> list[tuple[Key, str, str]]:
-        """Objects of somebody else's that have the name of an Ensemble's: whose, kind and name."""
+        """Return foreign objects that have the name of an Ensemble's object: Ensemble, kind and
+        name.
+        """
         return [(key, kind, name) for (kind, _, name), key in self._in_the_way.items()]
 
     def _take(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
-        """Keep an object, unless it is known newer or gone."""
+        """Store an object, unless a newer version is known or it is deleted."""
         metadata = found["metadata"]
         if metadata.get("uid") in self._gone or _older(found, self._known(key, kind, metadata)):
             return
@@ -95,7 +96,7 @@ class Cache:
                 self._in_the_way[where] = key
 
     def _drop(self, key: Key, kind: str, name: str, uid: str) -> None:
-        """Let go of this very object, for good."""
+        """Remove this object for good."""
         if uid:
             self._gone[uid] = None
             while len(self._gone) > _MOST_GONE:
@@ -111,8 +112,9 @@ class Cache:
     def listed(
         self, kind: str, items: Iterable[Mapping[str, Any]], version: str, namespace: str = ""
     ) -> set[Key]:
-        """Take a list of all objects of a kind, of one namespace or of all, as of a version; the
-        Ensembles of which watches had told something else."""
+        """Process a complete list of a kind, of one namespace or all, at a version. Return the
+        Ensembles for which watches had reported something else.
+        """
         changed: set[Key] = set()
         there = set()
         for found in items:
@@ -148,16 +150,16 @@ class Cache:
         return [each for each in mine if namespace in ("", each["metadata"].get("namespace", ""))]
 
     def wrote(self, key: Key, kind: str, found: Object) -> None:
-        """Take the answer to a write of ours, or to a look at somebody's object."""
+        """Store the answer to one of our writes, or to a read of a foreign object."""
         if kind != KIND or key in self.ensembles:
             self._take(key, kind, found)
 
     def deleted(self, key: Key, kind: str, name: str, uid: str) -> None:
-        """Take that an object is gone, by our doing."""
+        """Record that an object was deleted by us."""
         self._drop(key, kind, name, uid)
 
     def forget(self, key: Key, kind: str, name: str) -> None:
-        """Take that an object is not there."""
+        """Record that an object does not exist."""
         mine = self._children.get(key, {})
         mine.pop((kind, name), None)
         self._in_the_way.pop((kind, key[0], name), None)
@@ -166,26 +168,29 @@ class Cache:
 
 
 def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
-    """True if a list by our label would have it: somebody else's may be here for its name alone."""
+    """Return whether lists with our label contain the object; foreign ones are here only for their
+    names.
+    """
     return kind == KIND or LABEL in (found["metadata"].get("labels") or {})
 
 
 def _later(metadata: Mapping[str, Any], version: str) -> bool:
-    """True if an object is newer than a list."""
+    """Return whether an object is newer than a list."""
     own = str(metadata.get("resourceVersion", ""))
     return own.isdigit() and version.isdigit() and int(own) > int(version)
 
 
 def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
-    """True if something newer of that name is known already, be it another object: watches tell of
-    each object in order, and not of two."""
+    """Return whether something newer of that name is known, even another object: watches order the
+    events of each object, but not of two.
+    """
     if known is None:
         return False
     versions = [str(each["metadata"].get("resourceVersion", "")) for each in (new, known)]
     return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])
 
 
-#: What others note on objects about themselves: as long as the objects, and looked at by nobody.
+#: Metadata about field managers: as large as the objects, and not used.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -198,7 +203,7 @@ def _without_managers(found: Mapping[str, Any]) -> Object:
 
 
 def _kept(kind: str, found: Mapping[str, Any]) -> Object:
-    """As much of an object as plans look at: several times more is in what watches tell."""
+    """Return the fields of an object that plans use; watches send several times more."""
     body = {**_without_managers(found), "kind": kind}
     if kind in _BARE:
         return {key: body[key] for key in ("apiVersion", "kind", "metadata") if key in body}
@@ -224,7 +229,7 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
 
 
 def _minicluster_spec(spec: Mapping[str, Any]) -> Object:
-    """Its size, and the ConfigMaps that it mounts."""
+    """Return its size and the ConfigMaps that it mounts."""
     kept = {key: spec[key] for key in ("size", "minSize", "maxSize") if key in spec}
     files = [
         {"volumes": {key: each}}
@@ -236,6 +241,6 @@ def _minicluster_spec(spec: Mapping[str, Any]) -> Object:
 
 
 def _job_spec(spec: Mapping[str, Any]) -> Object:
-    """The ConfigMaps that its pods mount."""
+    """Return the ConfigMaps that its pods mount."""
     volumes = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or ()
     return {"template": {"spec": {"volumes": [each for each in volumes if each.get("configMap")]}}}

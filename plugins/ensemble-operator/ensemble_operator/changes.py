@@ -1,4 +1,4 @@
-"""Changes that a plan asks for, and what it sees: the vocabulary between ``plan`` and ``loop``."""
+"""Inputs and outputs of ``plan``: the changes that it requests, and what it observes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Create:
-    """Make an object, where there is none of its name."""
+    """Create an object, unless its name exists."""
 
     body: Object
     note: Note | None = None
@@ -45,8 +45,9 @@ class Create:
 
 @dataclass(frozen=True)
 class Try:
-    """Have the API server check objects as if they were made, and make none of them. ``given`` is
-    what the user wrote of the last."""
+    """Let the API server validate objects with a dry run. ``given`` is what the user wrote of the
+    last one.
+    """
 
     bodies: tuple[Object, ...]
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Patch:
-    """Make an object as ``body`` says; ``found`` is the one that was seen."""
+    """Change an object to ``body``; ``found`` is the observed one."""
 
     body: Object
     found: Object
@@ -64,7 +65,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete this very object, and none that has taken its name since."""
+    """Delete this object, but not another that has since taken its name."""
 
     kind: str
     name: str
@@ -74,14 +75,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Keys:
-    """Make the Secrets that are missing, or are to be renewed."""
+    """Create or renew Secrets."""
 
     note: Note | None = None
 
 
 @dataclass(frozen=True)
 class Disown:
-    """Take the owner away from an object, so that it stays."""
+    """Remove the owner from an object, so that it stays."""
 
     found: Object
     note: Note | None = None
@@ -89,7 +90,7 @@ class Disown:
 
 @dataclass(frozen=True)
 class Finalizer:
-    """Set or remove the finalizer of Ensembles whose children are to stay."""
+    """Add or remove the finalizer of Ensembles whose children should stay."""
 
     wanted: bool
     note: Note | None = None
@@ -97,7 +98,7 @@ class Finalizer:
 
 @dataclass(frozen=True)
 class Forget:
-    """Delete the Ensemble: its time after the end is over."""
+    """Delete the Ensemble: its time to live after the end is over."""
 
     note: Note | None = None
 
@@ -108,7 +109,8 @@ Change = Create | Try | Patch | Delete | Keys | Disown | Finalizer | Forget
 @dataclass(frozen=True)
 class Figures:
     """The service's figures of a member. ``beat`` is in seconds since the epoch, 0 for never;
-    ``denied`` is why its last request for another size was denied."""
+    ``denied`` is why its last resize request was denied.
+    """
 
     beat: float = 0.0
     gauges: Mapping[str, float] = field(default_factory=dict)
@@ -118,16 +120,16 @@ class Figures:
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything that a plan looks at beside the Ensemble.
+    """Everything that a plan considers, in addition to the Ensemble.
 
-    ``children`` by kind and name are what there is of these names, whoever's it is; ``secrets`` by
-    name, ``None`` where there is none; ``files`` the texts of keys of ConfigMaps; ``errors`` what
-    is wrong with a text, by its content. ``refused`` are what the API server would not take: by
-    kind and name the hash of the body, and its words; ``tried`` what it would take, by the same;
-    ``troubles`` are its words about what it does not take just now. ``named`` are the members
-    that a text names, by its content, and ``options`` what is wrong with a member's. ``warnings``
-    are the newest warnings of Kubernetes about pods and Jobs, by their names. ``written`` is when
-    the status was last written, ``ended`` when each Job was first seen to have ended, by its uid.
+    ``children`` are existing objects by kind and name, even foreign ones. ``secrets`` are by name,
+    ``None`` if missing. ``files`` are texts of ConfigMap keys; ``errors`` are a text's mistakes, by
+    its content. ``refused`` has bodies that the API server rejected: kind, name, hash and message;
+    ``tried`` has those that it accepted; ``troubles`` are messages about temporary rejections.
+    ``named`` are the members that a text names, by its content; ``options`` are mistakes in
+    members' options. ``warnings`` are Kubernetes' newest warnings about pods and Jobs, by name.
+    ``written`` is when the status was last written, ``ended`` when each Job was first seen to have
+    ended, by uid.
     """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
@@ -149,10 +151,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes to make: the status is written first, then the changes are made in order.
+    """The changes to make: first the status, then ``changes`` in order.
 
-    ``events`` are told once the status is written. ``again`` is when to look though nothing is
-    known to have changed, in seconds since the epoch.
+    ``events`` are posted once the status is written. ``again`` is when to reconcile even without a
+    change, in seconds since the epoch.
     """
 
     changes: tuple[Change, ...] = ()

@@ -1,9 +1,9 @@
-"""Keys of an Ensemble: certificates of its service, and a token for each who speaks with it, made
-with the public functions of ``ensemble_service``.
+"""Credentials of an Ensemble: its service's certificates, and a token for each of its clients,
+created with the public functions of ``ensemble_service``.
 
-What was begun is taken up where it was left: a token that a member has already is kept, and its
-hash is written down again where that was lost. A token is renewed in two steps, so that the service
-knows each that a member has: its hash is written first, and the token takes its place later.
+Interrupted work is continued: an existing token is kept, and its hash is written again if it was
+lost. A token is renewed in two steps, so that the service always knows it: first the hash is
+written, later the token is replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DAYS = 365
 
 
 def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
-    """The Secrets that are to be written, the service's first."""
+    """Return the Secrets to write, the service's first."""
     found: list[Object] = []
     tls = secrets.get(tls_secret(ensemble))
     with tempfile.TemporaryDirectory(prefix="ensemble-keys-") as folder:
@@ -61,7 +61,7 @@ def _same(new: Object, old: Object | None) -> bool:
 
 
 def _certificates(ensemble: Ensemble, old: Object | None, folder: Path, now: float) -> Object:
-    """The certificates: those that there are, renewed from their authority, or new ones."""
+    """Return the certificates: existing ones, renewed ones, or new ones."""
     from ensemble_service import init_certificates
 
     there = {name: value(old, name) for name in FILES}
@@ -86,7 +86,7 @@ def _certificates(ensemble: Ensemble, old: Object | None, folder: Path, now: flo
 def _tokens(
     ensemble: Ensemble, secrets: Secrets, path: Path, now: float
 ) -> tuple[str, list[tuple[Holder, dict[str, str]]]]:
-    """The file that the service knows tokens by, and what each holder's Secret has of its own."""
+    """Return the service's token file, and the data of each holder's Secret."""
     from ensemble_service import TokenFile
 
     lines = lines_of(secrets, ensemble)

@@ -1,4 +1,4 @@
-"""Events about Ensembles, posted so that the same is one Event that counts."""
+"""Events about Ensembles; repeated ones increase a count."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Events:
-    """Posts Events; what cannot be posted is logged alone."""
+    """Posts Events. If that fails, they are only logged."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     async def tell(self, found: Object, notes: tuple[Note, ...], now: float) -> None:
-        """Tell of what became of an Ensemble."""
+        """Post what happened to an Ensemble."""
         for note in notes:
             await self._tell(found["metadata"], note, said(now))
 

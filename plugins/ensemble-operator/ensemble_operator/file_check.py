@@ -1,6 +1,6 @@
-"""Check of ensemble files in the operator's own process, as ``ensemble validate`` checks them.
+"""Validates ensemble files in the operator's process, as ``ensemble validate`` does.
 
-Nothing of a file is executed, and nothing that it names is read: pods have the file alone.
+It executes no code of a file and reads no files that it names, because pods get only the file.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FileCheck", "FileChecks", "check", "digest", "option_errors"]
 
-#: Bytes of a ConfigMap's data, less what else is in it.
+#: Bytes of a ConfigMap's data, minus its other content.
 _LARGEST = (1 << 20) - 8192
-#: Checks that are remembered.
+#: Number of remembered checks.
 _MOST = 1000
 
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The faults of a file: a line for each error, with its place; none where it is sound.
-    ``members`` are those that its groups name."""
+    """The mistakes of a file: one line for each, with its place; empty if it is valid. ``members``
+    are those that its groups name.
+    """
 
     digest: str
     errors: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class FileCheck:
 
 
 def digest(text: str) -> str:
-    """The name of a file's content."""
+    """Return the name of a file's content."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -46,14 +47,14 @@ def _registry() -> Any:
 
 
 def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[EnsembleError]:
-    """The errors of a file, for the executor that will run it; ``name`` is its name in them."""
+    """Return the mistakes of a file for the executor that will run it; ``name`` is for messages."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > _LARGEST:
         return [
             EnsembleError(
                 f"{name} has {size} bytes",
-                cause=f"a ConfigMap holds {_LARGEST} of them beside its name",
-                hint="move tables of points into files of the image",
+                cause=f"a ConfigMap holds at most {_LARGEST}",
+                hint="move tables of points into the image",
                 code="file-too-large",
             )
         ]
@@ -69,13 +70,13 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
 
 
 def check(text: str, executor: str) -> FileCheck:
-    """The check of one file."""
+    """Return the check of one file."""
     errors = errors_of(text, executor)
     return FileCheck(digest(text), tuple(map(_line, errors)), () if errors else _members(text))
 
 
 def _members(text: str) -> tuple[str, ...]:
-    """The members that groups of a sound file name."""
+    """Return the members that groups of a valid file name."""
     record = _registry().lookup("executor", "remote")
     found = load_text(text, _registry(), file="ensemble.yaml", executor=record, attached={})
     named = [group.executor for group in found.groups.values() if group.executor]
@@ -83,7 +84,9 @@ def _members(text: str) -> tuple[str, ...]:
 
 
 def option_errors(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The faults of a member's options, which are those of the executor ``minicluster``."""
+    """Return the mistakes in a member's options, which are those of the executor
+    ``minicluster``.
+    """
     record = _registry().lookup("executor", "minicluster")
     try:
         read_options(record, [f"{key}={value}" for key, value in options.items()], {})
@@ -99,13 +102,13 @@ def _line(error: EnsembleError) -> str:
 
 
 class FileChecks:
-    """Checks that were made, by content and executor: a file is read once, not with each look."""
+    """Checks by content and executor, so that a file is read only once."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], FileCheck] = OrderedDict()
 
     def get(self, text: str, executor: str) -> FileCheck:
-        """The check of a file, made now if it was not before."""
+        """Return the check of a file, from the cache if possible."""
         key = (digest(text), executor)
         found = self._known.get(key)
         if found is None:

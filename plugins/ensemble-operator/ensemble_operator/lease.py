@@ -1,7 +1,6 @@
-"""Leader election: of several operators, the one that holds a Lease works.
+"""Leader election: only the operator that holds a Lease works.
 
-Whoever cannot renew it in time ends its process at once: better nobody at work for seconds than
-two.
+A holder that cannot renew it in time exits: no operator for seconds is better than two.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Lease:
-    """A Lease, held by ``identity``. Times are in seconds: how long it counts, how long the holder
-    goes on without a renewal, and between two tries."""
+    """A Lease held by ``identity``. Times in seconds: its duration, how long the holder continues
+    without a renewal, and the pause between attempts.
+    """
 
     def __init__(
         self,
@@ -41,32 +41,32 @@ class Lease:
         self._path = KINDS["Lease"].path(namespace)
         self._name = name
         self._duration, self._renew, self._retry = duration, renew, retry
-        #: What was last seen of another's, and when: its clock is not ours.
+        #: The last observed state of another holder's Lease, and when: clocks may differ.
         self._seen: tuple[Any, float] = (None, 0.0)
 
     async def acquire(self) -> None:
-        """Wait until it is held."""
+        """Wait until we hold it."""
         told = False
         while not await self._try():
             if not told:
                 told = True
-                _log.info("another operator is at work; waiting for its Lease")
+                _log.info("another operator is active; waiting for its Lease")
             await asyncio.sleep(self._retry)
         _log.info("holding the Lease %s", self._name)
 
     async def hold(self) -> None:
-        """Renew it; returns once it is lost."""
+        """Renew it; return when it is lost."""
         renewed = self._clock()
         while True:
             await asyncio.sleep(self._retry)
             if await self._try():
                 renewed = self._clock()
             elif self._clock() - renewed > self._renew:
-                _log.error("the Lease %s is lost", self._name)
+                _log.error("lost the Lease %s", self._name)
                 return
 
     async def release(self) -> None:
-        """Give it back, so that another need not wait."""
+        """Release it, so that another operator need not wait."""
         try:
             found = await self._api("GET", f"{self._path}/{self._name}")
             if found["spec"].get("holderIdentity") == self._identity:
@@ -75,7 +75,7 @@ class Lease:
             pass
 
     async def _try(self) -> bool:
-        """Take it or renew it; whether it is held."""
+        """Acquire or renew it. Return whether we hold it."""
         try:
             return await asyncio.wait_for(self._attempt(), self._renew / 2)
         except (ApiError, asyncio.TimeoutError) as error:

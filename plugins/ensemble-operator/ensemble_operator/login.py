@@ -1,4 +1,4 @@
-"""Logging in: how the cluster is reached, and who we are in it; for kopf and for ``api``."""
+"""Login: connection and credentials for the cluster, for kopf and ``api``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from ensemble_core import UsageError
 
 __all__ = ["log_in"]
 
-#: Where pods have the files of their service account.
+#: Folder of a pod's service account.
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _log = logging.getLogger("ensemble.operator")
 
 
 def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
-    """How to reach the cluster: the pod's service account, whose files are in ``account``, else a
-    kubeconfig. Raises :class:`UsageError`."""
+    """Return the connection: the pod's service account in ``account``, otherwise a kubeconfig.
+    Raises :class:`UsageError`.
+    """
     found = _of_account(account) or kopf.login_with_kubeconfig(
         logger=_log, settings=kopf.OperatorSettings()
     )
     if found is None:
         raise UsageError(
-            "how to reach Kubernetes is not known",
-            cause="this is no pod with a service account, and there is no kubeconfig",
-            hint="--kubeconfig FILE, or KUBECONFIG",
+            "cannot connect to Kubernetes",
+            cause="no pod service account and no kubeconfig",
+            hint="use --kubeconfig FILE or set KUBECONFIG",
             code="no-cluster",
         )
     return found

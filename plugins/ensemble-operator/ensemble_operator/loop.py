@@ -1,9 +1,8 @@
-"""Reconcile loop: looks at Ensembles one at a time each, has ``plan`` say what to do, and does it.
+"""Reconcile loop: observes an Ensemble, calls ``plan``, and carries the plan out.
 
-Watches (``watch``) tell :class:`Cache` what there is and call :meth:`Loop.look`. The newest look
-wins: what comes while an Ensemble is looked at makes for another look. What the API server is in
-trouble over is tried again, each object with a backoff of its own; what it refuses is told in a
-condition; what somebody changed meanwhile is looked at again.
+Watches (``watch``) update :class:`Cache` and call :meth:`Loop.look`. An event during a reconcile
+causes another one. Failed requests are retried with a backoff for each object; rejected ones are
+reported in a condition; after a conflict, the Ensemble is reconciled again.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from .writes import about, try_out, write
 
 __all__ = ["Loop"]
 
-#: Seconds of backoff, at first and at most; and between two looks that a conflict asks for.
+#: Seconds of backoff: first and longest; and between two reconciles after conflicts.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
-#: Troubles that ended a look are of the request that failed: a look makes several, and one that
-#: fails at another than the one before has come further.
+#: A reconcile that was interrupted by an error belongs to the failed request: if the next one fails
+#: at another request, it has progressed.
 _LOOK = "look"
-#: Seconds between two looks at Secrets while a pod is set up, which may wait for one of them.
+#: Seconds between checks of Secrets while a pod that may need them is being set up.
 _MOUNT = 10.0
-#: Seconds after which Kubernetes is asked why a pod or a Job does not get on, and between two
-#: times; and of how many at a time.
+#: Seconds until Kubernetes is asked why a pod or Job is stuck, between two such requests, and the
+#: number of them at a time.
 _STUCK, _MOST_ASKED = 60.0, 4
 _log = logging.getLogger("ensemble.operator")
 
@@ -55,10 +54,10 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 @dataclass
 class _Known:
-    """The state of one Ensemble beside what watches tell."""
+    """State of one Ensemble that is not from watches."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
-    #: When they are looked at again.
+    #: Times of the next checks.
     secrets_due: float = 0.0
     files: dict[Reference, str | None] = field(default_factory=dict)
     figures: Mapping[str, Figures] = field(default_factory=dict)
@@ -66,20 +65,22 @@ class _Known:
     ended: dict[str, float] = field(default_factory=dict)
     refused: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     tried: dict[tuple[str, str], str] = field(default_factory=dict)
-    #: The API server's words about what it did not take for now.
+    #: Messages about temporary rejections.
     words: dict[tuple[str, str], str] = field(default_factory=dict)
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
-    #: When Kubernetes is asked for these again, and when pods that wait had our Secrets looked at.
+    #: When to ask Kubernetes again, and when the Secrets of waiting pods were checked.
     warnings_due: float = 0.0
     waited: float = 0.0
-    #: By what a change is about: until when it is left, and how often it failed.
+    #: By target of a change: when to retry, and the number of failures.
     troubles: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     target: Target | None = None
 
 
 class Loop:
-    """The loop of one process. ``ask`` asks a service; ``clock`` is in seconds since the epoch."""
+    """The loop of one process. ``ask`` queries a service; ``clock`` is in seconds since the
+    epoch.
+    """
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class Loop:
     # -- what is to be looked at -------------------------------------------------------------------
 
     def look(self, key: Key) -> None:
-        """Have an Ensemble looked at, soon."""
+        """Reconcile an Ensemble soon."""
         if key in self._queued:
             return
         self._queued.add(key)
@@ -117,7 +118,7 @@ class Loop:
             self._waiting.put_nowait(key)
 
     def look_in(self, key: Key, seconds: float) -> None:
-        """Have an Ensemble looked at in so many seconds, or earlier."""
+        """Reconcile an Ensemble in so many seconds, or earlier."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, seconds)
         if key in self._timers and self._when[key] <= when:
@@ -137,7 +138,7 @@ class Loop:
             timer.cancel()
 
     def config_map(self, namespace: str, name: str) -> None:
-        """A ConfigMap of somebody's has changed: Ensembles that take a file from it look again."""
+        """Reconcile the Ensembles that use a changed ConfigMap."""
         for key, known in self._known.items():
             gone = [each for each in known.files if (key[0], each.name) == (namespace, name)]
             for each in gone:
@@ -146,7 +147,7 @@ class Loop:
                 self.look(key)
 
     async def run(self) -> None:
-        """Look at Ensembles until cancelled."""
+        """Reconcile Ensembles until cancelled."""
         workers = [asyncio.ensure_future(self._work()) for _ in range(self._workers)]
         workers.append(asyncio.ensure_future(self._ask_all()))
         try:
@@ -169,7 +170,7 @@ class Loop:
                 _log.warning("%s/%s: %s", *key, error)
                 self._trouble(key, (_LOOK, error.path), error)
             except Exception:
-                _log.exception("%s/%s could not be looked at", *key)
+                _log.exception("cannot reconcile %s/%s", *key)
                 self._trouble(key, (_LOOK, ""), ApiError(0, ""))
             finally:
                 self._busy.discard(key)
@@ -177,7 +178,7 @@ class Loop:
                     self._waiting.put_nowait(key)
 
     def _looked(self, key: Key) -> None:
-        """A look has come to its end: what kept others from that is over."""
+        """Finish a reconcile: clear the errors that interrupted earlier ones."""
         if key in self._known:
             troubles = self._known[key].troubles
             for what in [each for each in troubles if each[0] == _LOOK]:
@@ -202,7 +203,7 @@ class Loop:
         if found is not None:
             await self._carry_out(key, known, found, ensemble, planned)
             again = planned.again - now if planned.again is not None else self.settings.resync
-            # Never later than that; those that were made at once are soon looked at one by one.
+            # At the latest then; spread out Ensembles that were created together.
             spread = self.settings.resync * (0.5 + 0.5 * self._chance())
             self.look_in(key, min(max(again, 0.1), spread))
 
@@ -248,8 +249,9 @@ class Loop:
         )
 
     async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
-        """Secrets are not watched, for that would be a right to read all of them: they are looked
-        at now and then."""
+        """Read the Secrets from time to time. They are not watched, because that would need
+        permission to read all Secrets.
+        """
         names = secret_names(ensemble)
         now = self._clock()
         waits = now - known.waited >= _MOUNT and any(map(is_set_up, self.cache.pods(key)))
@@ -261,12 +263,13 @@ class Loop:
         for name in dict.fromkeys(names):
             if name not in known.secrets or awaited(ensemble, name, known.secrets[name]):
                 known.secrets[name] = await self._get("Secret", key[0], name)
-                # Those of Ensembles that were made at once are not all looked at at once.
+                # Spread out the checks of Ensembles that were created together.
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
 
     async def _look_at_warnings(self, key: Key, known: _Known) -> None:
-        """Take the newest warning about each pod or Job that does not get on: the kubelet's about a
-        volume that it cannot mount, the controller's about a quota."""
+        """Read the newest warning about each stuck pod or Job: the kubelet's about a volume, the
+        controller's about a quota.
+        """
         now = self._clock()
         pods = [p for p in self.cache.pods(key) if waits_since(p) is not None]
         jobs = {(p["metadata"].get("labels") or {}).get("job-name") for p in self.cache.pods(key)}
@@ -296,8 +299,7 @@ class Loop:
         return {**found, "kind": kind}
 
     async def look_at(self, key: Key, kind: str, name: str) -> None:
-        """Look whether an object of somebody else's is still in the way. Raises
-        :class:`ApiError`."""
+        """Check whether a foreign object still blocks a name. Raises :class:`ApiError`."""
         found = await self._get(kind, key[0], name)
         if found is None:
             self.cache.forget(key, kind, name)
@@ -323,7 +325,7 @@ class Loop:
     async def _write_status(
         self, key: Key, known: _Known, found: Object, planned: Plan
     ) -> Object | None:
-        """The Ensemble with its status as planned; ``None`` where it is gone."""
+        """Write the planned status. Return the Ensemble, or ``None`` if it is gone."""
         before = found.get("status") or {}
         if planned.status == before:
             return found
@@ -333,7 +335,7 @@ class Loop:
         try:
             written: Object = await self.api("PATCH", path, body, content_type=MERGE)
         except ApiError as error:
-            if error.status in (404, 409):  # gone, or another of that name
+            if error.status in (404, 409):  # gone, or another object of that name
                 self.look_in(key, _SOON)
                 return None
             raise
@@ -364,18 +366,18 @@ class Loop:
                 self._failed(key, known, change, error)
                 continue
             self.counts["changes"] += 1
-            if what[0] == "Secret" and what[1]:  # not watched: looked at again
+            if what[0] == "Secret" and what[1]:  # not watched, so read it again
                 known.secrets.pop(what[1], None)
             known.troubles.pop(what, None)
             known.words.pop(what, None)
             if change.note is not None:
                 await self._events.tell(found, (change.note,), self._clock())
         if planned.changes:
-            # Watches tell of it too, but not of what changed nothing.
+            # Watches report it too, but not if nothing changed.
             self.look_in(key, 0.5)
 
     async def _try(self, key: Key, known: _Known, change: Try) -> None:
-        """Have objects tried, and remember which of them would be taken."""
+        """Validate objects with dry runs, and remember the accepted ones."""
         for body in change.bodies:
             what = body["kind"], body["metadata"]["name"]
             digest = body["metadata"]["annotations"][HASH]
@@ -393,7 +395,7 @@ class Loop:
         kind, name = what = about(change)
         if kind == "Secret":
             known.secrets.pop(name, None)
-        # A JSON patch for an object that has changed meanwhile is 422.
+        # A JSON patch for an object that has changed in the meantime fails with 422.
         if error.status == 409 or (error.status == 422 and isinstance(change, Finalizer)):
             self.counts["conflicts"] += 1
             self.look_in(key, _SOON * (1 + self._chance()))
@@ -409,7 +411,7 @@ class Loop:
             self._trouble(key, what, error)
 
     def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
-        """Leave something for a while: longer each time that it fails."""
+        """Postpone something: longer with each failure."""
         self.counts["errors"] += 1
         known = self._known.setdefault(key, _Known())
         _, failed = known.troubles.get(what, (0.0, 0))
@@ -431,14 +433,14 @@ class Loop:
                     patch |= {"data": body["data"]}
                     found = await self.api("PATCH", f"{path}/{name}", patch, content_type=MERGE)
             except ApiError:
-                known.secrets.pop(name, None)  # it is not as it was thought to be
+                known.secrets.pop(name, None)  # the Secrets are not in the expected state
                 raise
             known.secrets[name] = {**found, "kind": "Secret"}
 
     # -- services ----------------------------------------------------------------------------------
 
     async def _ask_all(self) -> None:
-        """Ask every service how its members stand, each every so many seconds."""
+        """Query every service about its members, at an interval."""
         asked: dict[Key, float] = {}
         under_way: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
@@ -472,7 +474,7 @@ class Loop:
 
 
 def _told_at(event: Mapping[str, Any]) -> str:
-    """When an Event was told last."""
+    """Return when an Event last occurred."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next((each for each in times if each), event["metadata"].get("creationTimestamp")))

@@ -1,6 +1,6 @@
-"""``ensemble-operator``: the operator, and what can be known of its resources without a cluster.
+"""The command ``ensemble-operator``: runs the operator, and checks its resources without a cluster.
 
-Errors and exit codes are those of ``ensemble``. What needs kopf is imported by ``run`` alone.
+Errors and exit codes are those of ``ensemble``. Only ``run`` imports kopf.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="Print the version and exit.",
 )
 def main() -> None:
-    """Runs ensembles in Kubernetes from one custom resource."""
+    """Run ensembles in Kubernetes from one custom resource."""
 
 
 @main.command()
@@ -48,7 +48,7 @@ def crd() -> int:
 
 
 def crd_text() -> str:
-    """``crd.yaml``."""
+    """Return the text of ``crd.yaml``."""
     import yaml
 
     from ensemble_operator.schema import definition
@@ -64,10 +64,10 @@ def crd_text() -> str:
 @main.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 def check(files: tuple[str, ...]) -> int:
-    """Check Ensembles and their ensemble files, without a cluster.
+    """Check Ensembles and their ensemble files without a cluster.
 
-    Each is held against the definition's schema and rules, and each ensemble file that is in it is
-    checked as 'ensemble validate' does. Exit code 2 if anything is wrong.
+    Each is checked against the definition's schema and rules, and each ensemble file in it as by
+    'ensemble validate'. Exit code 2 if anything is wrong.
     """
     errors: list[EnsembleError] = []
     for file in files:
@@ -82,7 +82,7 @@ def check(files: tuple[str, ...]) -> int:
 
 
 def _ensembles(file: str) -> list[dict[str, Any]]:
-    """The Ensembles in a file. Raises :class:`UsageError`."""
+    """Return the Ensembles in a file. Raises :class:`UsageError`."""
     import yaml
 
     from ensemble_operator.schema import KIND
@@ -101,7 +101,7 @@ def _ensembles(file: str) -> list[dict[str, Any]]:
     if not found:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
         raise UsageError(
-            f"there is no {KIND} in {file}",
+            f"no {KIND} in {file}",
             cause=f"there is {', '.join(kinds)}" if kinds else "it is empty",
             code="no-ensemble",
         )
@@ -132,9 +132,9 @@ def _errors_of(file: str, found: dict[str, Any]) -> list[EnsembleError]:
 @main.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 def render(files: tuple[str, ...]) -> int:
-    """Print every object that would be made for the Ensembles of these files.
+    """Print every object that the operator would create for the Ensembles in these files.
 
-    Secrets are left out: what is in them is made by chance, and meant for nobody's eyes.
+    Secrets are left out, because their contents are random and confidential.
     """
     import yaml
 
@@ -156,8 +156,9 @@ def render(files: tuple[str, ...]) -> int:
 
 
 def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects made for an Ensemble, in order. A file in a ConfigMap is not known here:
-    empty."""
+    """Return the objects of an Ensemble, in order. Files from ConfigMaps are unknown here, so
+    empty.
+    """
     from ensemble_operator.member_objects import member_objects, run_objects
     from ensemble_operator.names import content
     from ensemble_operator.resource import read
@@ -181,42 +182,40 @@ def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
     "namespaces",
     metavar="NS",
     multiple=True,
-    help="A namespace to work in. May be repeated.  [default: the pod's own]",
+    help="Namespace to watch. Repeatable.  [default: the pod's own]",
 )
-@click.option("--all-namespaces", is_flag=True, help="Work in every namespace.")
+@click.option("--all-namespaces", is_flag=True, help="Watch all namespaces.")
+@click.option("--leader-elect", is_flag=True, help="Work only while holding the operators' Lease.")
 @click.option(
-    "--leader-elect", is_flag=True, help="Work only while holding the Lease of all operators here."
-)
-@click.option(
-    "--lease-namespace", metavar="NS", help="Where that Lease is.  [default: the pod's own]"
+    "--lease-namespace", metavar="NS", help="Namespace of that Lease.  [default: the pod's own]"
 )
 @click.option(
     "--image",
     envvar="ENSEMBLE_IMAGE",
     metavar="IMAGE",
-    help="The image of services and runs, where an Ensemble names none.  [env: ENSEMBLE_IMAGE]",
+    help="Default image of services and runs.  [env: ENSEMBLE_IMAGE]",
 )
 @click.option(
     "--view-image",
     envvar="ENSEMBLE_VIEW_IMAGE",
     metavar="IMAGE",
-    help="The image that has 'ensemble' as a tree to be copied.  [env: ENSEMBLE_VIEW_IMAGE]",
+    help="Image with 'ensemble' as a folder to copy.  [env: ENSEMBLE_VIEW_IMAGE]",
 )
 @click.option(
     "--restrict-members",
     is_flag=True,
-    help="Refuse a MiniCluster that reaches for Secrets, paths of nodes, or privileges.",
+    help="Reject MiniClusters that use Secrets, host paths or privileges.",
 )
 @click.option(
-    "--any-user", is_flag=True, help="Leave the uid of pods to the cluster, as OpenShift wants it."
+    "--any-user", is_flag=True, help="Let the cluster choose the uid of pods (OpenShift)."
 )
-@click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster from outside.")
+@click.option("--kubeconfig", metavar="FILE", help="Kubeconfig file, outside of the cluster.")
 @click.option(
     "--health",
     metavar="URL",
     default="http://0.0.0.0:8081/healthz",
     show_default=True,
-    help="Where liveness is told; empty for nowhere.",
+    help="Address of the liveness endpoint; empty to disable it.",
 )
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics.")
 @click.option(
@@ -236,13 +235,13 @@ def run(
     metrics_port: int | None,
     log_format: str,
 ) -> int:
-    """Work as the operator, until SIGTERM or Ctrl-C."""
+    """Run the operator until SIGTERM or Ctrl-C."""
     import asyncio
     import os
     from dataclasses import replace
 
     if all_namespaces and namespaces:
-        raise click.UsageError("--namespace and --all-namespaces exclude each other")
+        raise click.UsageError("--namespace cannot be combined with --all-namespaces")
     if kubeconfig:
         os.environ["KUBECONFIG"] = kubeconfig
     _log_to_stderr(log_format)
@@ -268,7 +267,7 @@ def run(
 
 
 def _own_namespace() -> str:
-    """The pod's namespace; ``default`` where this is none."""
+    """Return the pod's namespace; ``default`` outside of a pod."""
     file = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
     try:
         return file.read_text(encoding="utf-8").strip() or "default"
@@ -308,7 +307,7 @@ def _serve_metrics(port: int, operator: Any) -> None:
     class Counts:
         def collect(self) -> Iterator[Any]:
             work = CounterMetricFamily(
-                "ensemble_operator_work", "What was done, by what", labels=("what",)
+                "ensemble_operator_work", "Changes made, by kind", labels=("what",)
             )
             for what, count in dict(operator.loop.counts).items():
                 work.add_metric((what,), count)

@@ -1,10 +1,10 @@
-"""Objects of a member: its file, its claim, its autoscaler and its MiniCluster; and of a run that
-is beside no member, a Job.
+"""Objects of a member: its file, claim, autoscaler and MiniCluster; and the Job of a run outside of
+members.
 
-The Flux Operator's habits that these are made for: a ConfigMap's volume is called as the ConfigMap
-is, every ``emptyDir`` is mounted at ``/dev/shm``, and the volume of the view of Flux is mounted,
-writable, in every container. Its script ends a container with exit code 0 whatever Flux ended with.
-It keeps a Service that exists, and its own has no address of a pod that is not ready.
+They depend on behaviour of the Flux Operator: a ConfigMap's volume has the ConfigMap's name; every
+``emptyDir`` is mounted at ``/dev/shm``; the volume of the Flux view is mounted, writable, in every
+container. Its script ends a container with exit code 0 whatever Flux's code is. It keeps an
+existing Service; its own lists no pods that are not ready.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = [
     "token_secret",
 ]
 
-#: What a run beside no member is called among the members.
+#: Name of a run outside of members, among the members.
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
 _RUN = ("ensemble", "run", "--or-resume", "--no-progress")
-#: A stopped pod takes its Flux with it: jobs that were left to that would be lost at the resume,
-#: and those that are cancelled are submitted again. One beside the members whose journal nobody
-#: could go on with cancels them too: else they would be there with those of a run that begins anew.
+#: A stopped pod takes its Flux with it. Jobs left in it would be lost at the resume; cancelled ones
+#: are submitted again. A run outside of members whose journal cannot be resumed also cancels its
+#: jobs, so that they don't run beside those of a new run.
 _CANCELS = ("--set", "on_stop=cancel")
 
-#: An autoscaler evicts no run: that costs what its jobs had done.
+#: An autoscaler must not evict a run: its jobs' work would be lost.
 _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
-#: Started on the lead broker. How a run ended is told to the operator in the pod's termination
-#: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
-#: killed says nothing, and its pod fails; and so does one that could not go on just then.
-#: ``follow`` is for what a signal, and the script below, reach: they leave word as well, so that
-#: nothing is begun after them. A child looks for that itself: a signal just after the fork is lost.
+#: Started on the lead broker. The script reports the run's exit code to the operator in the pod's
+#: termination message and exits with 0, because the pod must not restart if jobs failed. A killed
+#: run reports nothing, so its pod fails; the same if it could not continue at that time. ``follow``
+#: forwards signals to a child. They also leave a stop file, so that nothing starts after them. The
+#: child checks that file itself, because a signal just after the fork would be lost.
 _START = """\
 #!/bin/sh
 trap ': > "$ENSEMBLE_PID.stop"; kill -TERM "$run"' TERM INT
@@ -66,8 +66,8 @@ printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
 exit 0
 """
 
-#: A run may not go on just then: its service or its queue is away, or the pod before it is still
-#: ending and has it. It is tried again after a pause, but for a program that is not there (127).
+#: A run may be temporarily unable to continue: its service or queue is unreachable, or the previous
+#: pod is still ending and holds the lock. Retry after a pause, unless the program is missing (127).
 _RUN_SCRIPT = """\
 for pause in 0 1 2 4 8 16 32; do
   follow sleep "$pause"
@@ -76,12 +76,12 @@ for pause in 0 1 2 4 8 16 32; do
 done
 """
 
-#: And then in another pod, where that has its journal.
+#: And then in another pod, if that has the run's journal.
 _AGAIN = """\
 [ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 125 ] || exit 75
 """
 
-#: Before a pod is deleted: its first process, a shell, passes no signals on.
+#: Runs before a pod is deleted: the pod's first process, a shell, forwards no signals.
 _STOP = """\
 #!/bin/sh
 : > "$ENSEMBLE_PID.stop"
@@ -95,33 +95,33 @@ done
 """
 
 
-#: The last lines of the Flux Operator's script: a first pod whose run left no word of its end has
-#: failed, so that its Job makes another. Workers end with their broker.
+#: Last lines of the Flux Operator's script: if the first pod's run reported no end, fail the pod,
+#: so that its Job creates another. Workers end with their broker.
 _NOT_OVER = '[ "${JOB_COMPLETION_INDEX:-0}" != 0 ] || [ -s /dev/termination-log ] || exit 137'
 
-#: Seconds in which the container of the run has to begin once the program is copied.
+#: Seconds for the run's container to start once the program is copied.
 _BEGINS = 900
 
 
 def token_secret(ensemble: Ensemble, part: str) -> str:
-    """The Secret with a member's token, or that of the run."""
+    """Return the Secret with the token of a member or of the run."""
     return f"{ensemble.name}-{part}-token"
 
 
 def _mount(member: Member) -> str:
-    """Where the view of Flux is."""
+    """Return the mount path of the Flux view."""
     flux = member.minicluster.get("flux") or {}
     path: str = (flux.get("container") or {}).get("mountPath") or "/mnt/flux"
     return path
 
 
 def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
-    """The command on the lead broker."""
+    """Return the command on the lead broker."""
     name = f"{ensemble.namespace}/{member_object(ensemble, member.name)}"
     options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
     where = ["--name", name, "--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     if ensemble.outside:
-        # The agent is the member, and tells how it stands; its executor asks for nodes.
+        # The agent is the member and reports its status; its executor asks for nodes.
         own = [f"--option=name={name}", f"--option=host={address(ensemble)}"]
         own += [f"--option=port={ensemble.sidecar.port}", "--option=report=false"]
         start = ["ensemble", "member", "start", "--executor", "minicluster"]
@@ -140,8 +140,9 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
 
 
 def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
-    """The script that starts a pod's command. ``run``: whether that is an ensemble's run;
-    ``resumed``: whether another pod goes on with it."""
+    """Return the script that starts a pod's command. ``run``: whether that is an ensemble's run;
+    ``resumed``: whether another pod can resume it.
+    """
     body = f"follow {shlex.join(words)}\n"
     if run:
         body = _RUN_SCRIPT.format(command=shlex.join(words)) + (_AGAIN if resumed else "")
@@ -154,8 +155,9 @@ def following(body: str) -> str:
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
-    """The ConfigMap that a member, or the run, is started with: immutable, and named by its
-    content. ``text`` is the run's file, empty where it is none."""
+    """Return the ConfigMap from which a member or the run starts: immutable, named by its content.
+    ``text`` is the run's file, or empty.
+    """
     start = start_script(words, run=bool(text), resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
@@ -168,8 +170,9 @@ def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, diges
 def member_objects(
     ensemble: Ensemble, member: Member, settings: Settings, text: str, digest: str
 ) -> list[Object]:
-    """The objects of a member, the MiniCluster last. ``text`` is its file, empty where the run is
-    outside; ``digest`` names that content."""
+    """Return the objects of a member, the MiniCluster last. ``text`` is its file, empty if the run
+    is outside; ``digest`` identifies the content.
+    """
     tag = run_tag(ensemble, member.name, digest)
     words = _words(ensemble, member, tag)
     files = config_map(ensemble, member.name, words, text, digest)
@@ -185,7 +188,7 @@ def member_objects(
 
 
 def _headless(ensemble: Ensemble, member: Member) -> Object:
-    """The Service by which brokers find each other, also before their pods are ready."""
+    """Return the Service by which brokers find each other, even before their pods are ready."""
     name = member_object(ensemble, member.name)
     spec = {
         "clusterIP": "None",
@@ -206,7 +209,7 @@ def _claim(ensemble: Ensemble, part: str) -> Object:
 
 
 def _claim_name(ensemble: Ensemble, part: str) -> str:
-    """The claim that has the journals of a member; empty where no claim has."""
+    """Return the name of the claim for a member's journals; empty without one."""
     if "claim" in ensemble.state:
         name: str = ensemble.state["claim"]
         return name
@@ -224,7 +227,7 @@ def _autoscaler(ensemble: Ensemble, member: Member) -> Object:
 def _minicluster(
     ensemble: Ensemble, member: Member, settings: Settings, files: str, tag: str, digest: str
 ) -> Object:
-    """The MiniCluster: what the user gave, and what the run needs added to it."""
+    """Return the MiniCluster: the user's, with additions for the run."""
     name = member_object(ensemble, member.name)
     spec: Object = copy.deepcopy(dict(member.minicluster))
     size = member.size
@@ -233,8 +236,8 @@ def _minicluster(
     spec.setdefault("maxSize", size)
     spec.setdefault("backoffLimit", 6 if ensemble.restart_policy == "Resume" else 1)
     spec.setdefault("flux", {}).setdefault("completeWorkers", True)
-    # One of its own: the Flux Operator's default would be shared by all of the namespace, and goes
-    # with the first MiniCluster that had it.
+    # Each has its own: the Flux Operator's default is shared in the namespace and is deleted with
+    # the first MiniCluster that used it.
     spec.setdefault("network", {}).setdefault("headlessName", f"{name}-flux")
     pod = spec.setdefault("pod", {})
     pod.setdefault("restartPolicy", "Never")
@@ -245,8 +248,7 @@ def _minicluster(
     if ensemble.install["method"] == "View":
         spec["containers"].append(_view(member, ensemble, settings))
     found = child(ensemble, "MiniCluster", name, "member", {"spec": spec})
-    # Sizes are its rules' or its autoscaler's from here on, so they are no part of what it was
-    # made of.
+    # Rules or an autoscaler change the size from now on, so it is not part of the content hash.
     made = {key: each for key, each in spec.items() if key not in ("size", "minSize", "maxSize")}
     found["metadata"]["annotations"] |= {FILE: digest, RUN: tag, TEMPLATE: content(made)}
     return found
@@ -282,7 +284,8 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     commands = container.setdefault("commands", {})
     commands["post"] = "\n".join(filter(None, [commands.get("post", "").rstrip(), _NOT_OVER]))
     if ensemble.install["method"] == "View":
-        # Held open for as long as anything of this container runs: the view waits for its end.
+        # Kept open as long as anything in this container runs: the view container waits for its
+        # end.
         alive = f"{mount}/ensemble.alive"
         held = [
             f"mkfifo -m 666 {alive} 2> /dev/null",
@@ -290,7 +293,7 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
             "true",
         ]
         commands["init"] = "\n".join(filter(None, [*held[:2], commands.get("init", ""), held[2]]))
-    # Of a container that is begun again in its pod, what the one before was told is no matter.
+    # For a restarted container, files of the previous one are irrelevant.
     fresh = f"rm -f {mount}/ensemble.pid*"
     stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
     added = [fresh, stop, *_installed(ensemble, mount)]
@@ -298,7 +301,7 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
 
 
 def _installed(ensemble: Ensemble, mount: str) -> list[str]:
-    """Lines of the shell after which ``ensemble`` is on the PATH."""
+    """Return shell lines that put ``ensemble`` on the PATH."""
     method = ensemble.install["method"]
     if method == "View":
         return [
@@ -318,8 +321,9 @@ def _installed(ensemble: Ensemble, mount: str) -> list[str]:
 
 
 def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
-    """A container that copies the program to the volume of the view, and then waits for the end of
-    the one with the run: with a container that has ended a pod is never ready."""
+    """Return a container that copies the program to the view's volume and then waits for the end of
+    the run's container, because a pod with an ended container is never ready.
+    """
     mount = _mount(member)
     alive = f"{mount}/ensemble.alive"
     copied = (
@@ -334,7 +338,7 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
     found = {
         "name": "ensemble-view",
         "image": ensemble.install.get("image") or settings.view,
-        # Before anything else that the Flux Operator has it do.
+        # Before anything else that the Flux Operator adds.
         "commands": {"init": copied},
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }
@@ -344,7 +348,9 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
 
 
 def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) -> list[Object]:
-    """The run that steers all members from outside: its file, its claim and a Job."""
+    """Return the objects of the run that steers all members from outside: its file, claim
+    and Job.
+    """
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     words = [

@@ -1,7 +1,7 @@
-"""State of a member's run, as its MiniCluster (or Job) and its first pod show it.
+"""State of a member's run, from its MiniCluster (or Job) and its first pod.
 
-The Flux Operator does not tell when a MiniCluster has finished; pod 0 does: by the termination
-message of its container, which the script that starts the run writes.
+The Flux Operator does not report the end of a MiniCluster, but pod 0 does: in the termination
+message that the run's start script writes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ __all__ = [
 
 Object = Mapping[str, Any]
 
-#: How an indexed Job's pods say which they are.
+#: Annotation or label with a pod's index in its Job.
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _SAID = re.compile(r"ensemble: exit (\d+)")
-#: Seconds by which a pod's end may be told of late.
+#: Delay of the report of a pod's end, in seconds.
 _LATE = 10.0
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
 @dataclass(frozen=True)
 class PodState:
-    """``waiting`` to run, ``running``, ``over`` with the run's exit code (``None`` where none was
-    told), or ``lost``: killed, evicted, gone with its node."""
+    """State: ``waiting``, ``running``, ``over`` with the run's exit code (``None`` if not
+    reported), or ``lost``: killed, evicted, or its node is gone.
+    """
 
     phase: Literal["absent", "waiting", "running", "over", "lost"]
     exit_code: int | None = None
@@ -54,21 +55,22 @@ class PodState:
 
 
 def job_of(main: Object, job: Object | None) -> Object | None:
-    """The Job of a MiniCluster, or the Job that ``main`` is itself; none that one of its name
-    before it has left behind."""
+    """Return the Job of a MiniCluster, or ``main`` if it is a Job; never one left over from an
+    earlier object of that name.
+    """
     if main["kind"] == "Job":
         return main
     return job if job is not None and _owned(job, main["metadata"].get("uid")) else None
 
 
 def job_failed(job: Object | None) -> bool:
-    """True if Kubernetes has given a Job up."""
+    """Return whether Kubernetes has given up a Job."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
 
 
 def job_ended(job: Object | None) -> bool:
-    """True if a pod of a Job has ended well: its Job makes no other of that index."""
+    """Return whether a pod of a Job has succeeded: the Job creates no other of that index."""
     status = (job or {}).get("status") or {}
     conditions = status.get("conditions") or ()
     done = any(
@@ -89,26 +91,27 @@ def ended_jobs(
 
 
 def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
-    """Return the time until which a Job's own end is no proof, because that of its first pod is not
-    among these yet: Jobs and pods are watched separately. ``ended`` says when each Job's end was
-    first seen. 0 if there is nothing to wait for."""
+    """Return the time until which a Job's own end proves nothing, because its first pod's end has
+    not been seen yet: Jobs and pods are watched separately. ``ended`` says when each Job's end was
+    first seen. 0 if there is nothing to wait for.
+    """
     status = (job or {}).get("status") or {}
     phases = {(pod.get("status") or {}).get("phase") for pod in pods}
     if phases & {"Succeeded", "Failed" if job_failed(job) else "Succeeded"}:
         return 0.0
     indexes = status.get("completedIndexes")
     if indexes and not re.match(r"0\b", indexes) and not job_failed(job):
-        return 0.0  # other pods have ended, of which nothing is read
+        return 0.0  # other pods have ended, which are not used
     first = ended.get((job or {}).get("metadata", {}).get("uid", ""), 0.0)
     return first + _LATE if first else 0.0
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
-    """The pods of index 0 of a MiniCluster or Job, and none of one of its name before it; ``job``
-    is what is known of the Job of that name.
+    """Return the pods of index 0 of a MiniCluster or Job, but none of an earlier object of that
+    name; ``job`` is the known Job of the name.
 
-    An older Flux Operator gives its Job no labels of ours, so that nothing is known of it. Then
-    pods as young as the MiniCluster are taken.
+    An older Flux Operator does not put our labels on its Job, so it is unknown. Then pods as young
+    as the MiniCluster count.
     """
     name = main["metadata"]["name"]
     found = [
@@ -125,8 +128,9 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
 
 
 def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
-    """True if a pod of a Job of this name, which was deleted, has not ended. One that outlives the
-    time that it was given, as on a node that is gone, is not waited for."""
+    """Return whether a pod of a deleted Job of this name is still ending. One that exceeds its
+    grace period, as on a lost node, does not count.
+    """
     for pod in pods:
         if (pod["metadata"].get("labels") or {}).get("job-name") == job:
             over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -136,7 +140,7 @@ def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
 
 
 def gone_at(pod: Object) -> float:
-    """When a pod that is being deleted is taken for gone, in seconds since the epoch."""
+    """Return when a pod being deleted counts as gone, in seconds since the epoch."""
     until = pod["metadata"].get("deletionTimestamp")
     return math.inf if until is None else seconds(until) + _LATE
 
@@ -147,7 +151,7 @@ def _owned(found: Object, uid: object) -> bool:
 
 
 def lost_pod(pods: Iterable[Object], container: str) -> Object | None:
-    """The newest of these pods in which a run was lost: its Job may have made another by now."""
+    """Return the newest of these pods whose run was lost; its Job may have created another."""
     lost = [pod for pod in pods if pod_state(pod, container).phase == "lost"]
     return max(lost, key=_age, default=None)
 
@@ -157,8 +161,9 @@ def _age(pod: Object) -> tuple[str, str]:
 
 
 def newest(pods: Iterable[Object]) -> Object | None:
-    """The newest of these pods; one that is being deleted only if there is no other. Times of
-    creation are in whole seconds, and a Job makes another pod once one has failed."""
+    """Return the newest of these pods; one being deleted only if there is no other. Creation times
+    are whole seconds, and a Job replaces failed pods.
+    """
     return max(
         pods,
         key=lambda pod: (
@@ -171,7 +176,7 @@ def newest(pods: Iterable[Object]) -> Object | None:
 
 
 def pod_state(pod: Object | None, container: str) -> PodState:
-    """The state of the run in one of a pod's containers."""
+    """Return the state of the run in one of a pod's containers."""
     if pod is None:
         return PodState("absent")
     status = pod.get("status") or {}
@@ -198,8 +203,8 @@ def _ended(ended: Object, started: str) -> PodState:
     if said is not None:
         return PodState("over", int(said[1]), started=started)
     if code == 0:
-        # The Flux Operator's script ends well, whatever became of Flux and of the run.
-        why = "the container ended, and the run did not: its log says why"
+        # The Flux Operator's script succeeds whatever happened to Flux and the run.
+        why = "the container ended before the run: see its log"
         return PodState("lost", None, why, started)
     if ended.get("reason") == "OOMKilled":
         return PodState("lost", code, "the container was out of memory", started)
@@ -207,8 +212,9 @@ def _ended(ended: Object, started: str) -> PodState:
 
 
 def is_set_up(pod: Object) -> bool:
-    """True if a pod has a node and none of its containers has begun: its volumes are mounted then,
-    which waits for Secrets that are not there."""
+    """Return whether a pod has a node but no started container: its volumes are being mounted,
+    which waits for missing Secrets.
+    """
     status = pod.get("status") or {}
     if status.get("phase") != "Pending" or "deletionTimestamp" in pod["metadata"]:
         return False
@@ -221,7 +227,9 @@ def is_set_up(pod: Object) -> bool:
 
 
 def waits_since(pod: Object) -> float | None:
-    """When a pod was made that does not run yet, in seconds since the epoch; ``None`` of others."""
+    """Return the creation time of a waiting pod, in seconds since the epoch; ``None`` for
+    others.
+    """
     phase = (pod.get("status") or {}).get("phase", "Pending")
     if phase != "Pending" or "deletionTimestamp" in pod["metadata"]:
         return None
@@ -229,7 +237,9 @@ def waits_since(pod: Object) -> float | None:
 
 
 def trouble_of(pod: Object) -> tuple[str, str]:
-    """Why a pod does not run, as a condition's reason and in words; empty if nothing is wrong."""
+    """Return why a pod does not run, as a condition's reason and message; empty if nothing is
+    wrong.
+    """
     status = pod.get("status") or {}
     for each in (
         *(status.get("initContainerStatuses") or ()),

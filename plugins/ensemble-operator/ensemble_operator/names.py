@@ -1,4 +1,4 @@
-"""Names, labels and content hashes of what the operator makes; the kinds of objects that it is."""
+"""Names, labels, content hashes and kinds of the operator's objects."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = [
 Object = dict[str, Any]
 
 MANAGER = "ensemble-operator"
-#: The label that says to which Ensemble something belongs, and annotations of what is made.
+#: Label with an object's Ensemble, and annotations of objects.
 LABEL = f"{GROUP}/ensemble"
 HASH, FILE, RUN, TEMPLATE = (f"{GROUP}/{word}" for word in ("hash", "file", "run", "template"))
-#: The annotation of a Job that withdraws the run which :data:`RUN` names.
+#: Annotation of a Job that withdraws the run named by :data:`RUN`.
 WITHDRAWS = f"{GROUP}/withdraws"
-#: The finalizer of Ensembles whose children are to stay.
+#: Finalizer of Ensembles whose children should stay.
 ORPHAN = f"{GROUP}/orphan"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Where objects of a kind are in the API; ``watched`` ones are known without being asked."""
+    """Where objects of a kind are in the API; ``watched`` ones are in the cache."""
 
     group: str
     version: str
@@ -59,7 +59,7 @@ class Kind:
 
     @property
     def everywhere(self) -> str:
-        """The path of all objects of all namespaces."""
+        """Return the path of all objects in all namespaces."""
         return f"{self._root}/{self.plural}"
 
     @property
@@ -67,7 +67,7 @@ class Kind:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str, name: str = "") -> str:
-        """The path of an object, or of all of them in a namespace."""
+        """Return the path of an object, or of all in a namespace."""
         one = f"/{name}" if name else ""
         return f"{self._root}/namespaces/{namespace}/{self.plural}{one}"
 
@@ -96,7 +96,7 @@ KINDS: Mapping[str, Kind] = {
 def child(
     ensemble: Ensemble, kind: str, name: str, component: str, body: Mapping[str, Any]
 ) -> Object:
-    """An object of an Ensemble, with its labels, its owner and the hash of its content."""
+    """Return an object of an Ensemble, with labels, owner and content hash."""
     found: Object = {
         "apiVersion": KINDS[kind].api_version,
         "kind": kind,
@@ -122,7 +122,7 @@ def child(
 
 
 def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
-    """Labels of what belongs to an Ensemble."""
+    """Return the labels of an Ensemble's objects."""
     return {
         "app.kubernetes.io/name": f"ensemble-{component}",
         "app.kubernetes.io/instance": ensemble.name,
@@ -134,29 +134,29 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
 
 
 def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
-    """True if an object was made for this Ensemble, and not for one of its name before it."""
+    """Return whether an object was created for this Ensemble, not an earlier one of its name."""
     owners = found["metadata"].get("ownerReferences", ())
     return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
 
 
 def content(value: object) -> str:
-    """A short hash of anything that JSON can say."""
+    """Return a short hash of JSON data."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def member_object(ensemble: Ensemble, member: str) -> str:
-    """The name of a member's MiniCluster; as a member it is that in its namespace."""
+    """Return the name of a member's MiniCluster; as a member it is qualified by the namespace."""
     return f"{ensemble.name}-{member}"
 
 
 def run_tag(ensemble: Ensemble, member: str, digest: str) -> str:
-    """The tag of a run: of this Ensemble and no earlier one of its name, and of this file."""
+    """Return the tag of a run: unique to this Ensemble object and this file."""
     return f"{ensemble.name}-{member}-{content([ensemble.uid, digest])[:10]}"
 
 
 def without_nothing(value: Any) -> Any:
-    """A body as it is created: without fields that are to be absent (``None``)."""
+    """Return a body for creation, without absent fields (``None``)."""
     if isinstance(value, dict):
         return {key: without_nothing(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Reconcile as one pure function: an Ensemble and what was seen, to what is to be changed.
+"""Reconcile as a pure function: from an Ensemble and what was observed to the changes.
 
-``plan`` is level-triggered and idempotent: it looks at how things are, never at how they came to be
-so, and asks for nothing where nothing is to be done. It knows neither a clock nor the API; ``loop``
-calls it with what there is and carries out what it says.
+``plan`` is level-triggered and idempotent: it depends on the current state, not its history, and
+requests no change if none is needed. It knows neither a clock nor the API; ``loop`` calls it and
+carries out its changes.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from .withdrawal import run_is_there
 
 __all__ = ["files_of", "plan"]
 
-#: Seconds between two writes of the status for figures alone.
+#: Seconds between two writes of the status that only change figures.
 _FIGURES = 30.0
-#: Seconds after which Secrets that others have to give, or to take away, are looked at again.
+#: Seconds between checks of Secrets that users must create or remove.
 _OTHERS = 10.0
-#: Seconds after which what keeps a pod waiting is looked at again.
+#: Seconds between checks of a waiting pod.
 _STUCK = 61.0
-#: Kinds of which nothing may change, or nothing that matters here.
+#: Kinds that never change in a way that matters here.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
-#: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
+#: Kinds that are removed when they are no longer needed; claims contain journals and stay.
 _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Service")
 
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
-    """The plan for an Ensemble; ``now`` is in seconds since the epoch."""
+    """Return the plan for an Ensemble; ``now`` is in seconds since the epoch."""
     wrong = problems(found) or (overreaching(found["spec"]) if settings.restricted else [])
     if wrong:
         verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
@@ -63,7 +63,7 @@ def plan(found: Object, observed: Observed, settings: Settings, now: float) -> P
 def _refused(
     ensemble: Ensemble, valid: Verdict, now: float, changes: tuple[Change, ...] = ()
 ) -> Plan:
-    """An Ensemble that cannot be had as it is: what there is of it goes on as it was."""
+    """Return the plan for an invalid Ensemble: its objects stay as they are."""
     verdicts: dict[str, Verdict] = {"Valid": valid, "Ready": valid}
     before = ensemble.status
     status: dict[str, Any] = {
@@ -76,13 +76,13 @@ def _refused(
 
 
 def _blank(found: Object) -> Ensemble:
-    """As much of an Ensemble as there is where its spec cannot be read."""
+    """Return as much of an Ensemble as its unreadable spec allows."""
     empty: dict[str, Any] = {"metadata": found["metadata"], "spec": {"members": []}}
     return read({**empty, "status": found.get("status")})
 
 
 def files_of(ensemble: Ensemble) -> dict[str, str | Reference | None]:
-    """The ensemble files: by member, and that of the run beside them."""
+    """Return the ensemble files by member, and that of the run outside of them."""
     found: dict[str, str | Reference | None] = {m.name: m.file for m in ensemble.members}
     return {RUNNER: ensemble.file} if ensemble.outside else found
 
@@ -122,7 +122,7 @@ class _Planning:
         ready = service_verdict(ensemble, self.observed, needed=not finished)
         authority = value(self.observed.secrets.get(tls_secret(ensemble)), "ca.crt")
         if own_tls and not authority:
-            ready = (False, "NoSecret", f"the Secret {own_tls} is not there, or has no ca.crt")
+            ready = (False, "NoSecret", f"the Secret {own_tls} is missing or has no ca.crt")
         parts = self._parts(ready[0] and not self.conflicts, finished)
         self._prune(parts)
         self.changes = [each for each in self.changes if not self._in_vain(each)]
@@ -130,7 +130,7 @@ class _Planning:
             valid = (False, "InvalidMember", "; ".join(self.refused)[:4096])
         if self.conflicts:
             named = ", ".join(dict.fromkeys(self.conflicts))
-            valid = (False, "Conflict", f"{named}: there already, and somebody else's")
+            valid = (False, "Conflict", f"{named} exists and does not belong to this Ensemble")
         return self._result(valid, [each for _, each in parts], ready)
 
     # -- the Ensemble itself -----------------------------------------------------------------------
@@ -141,8 +141,9 @@ class _Planning:
             self.changes.append(Finalizer(orphan))
 
     def _deleting(self) -> Plan:
-        """The plan of a deletion: objects that are to stay lose their owner; all else is collected
-        by Kubernetes."""
+        """Return the plan of a deletion: objects that should stay lose their owner; Kubernetes
+        deletes the others.
+        """
         ensemble = self.ensemble
         if ORPHAN in ensemble.finalizers:
             kept = [*self.observed.children.values(), *self.observed.secrets.values()]
@@ -151,7 +152,7 @@ class _Planning:
         return Plan(tuple(self.changes), {**ensemble.status, "phase": "Terminating"})
 
     def _finished_before(self) -> bool:
-        """True if it is on record that all of this is over."""
+        """Return whether the recorded status says that everything is over."""
         if not self.ensemble.status.get("finishedAt"):
             return False
         entries = {e["name"]: e for e in self.ensemble.status.get("members") or ()}
@@ -167,14 +168,14 @@ class _Planning:
 
     def _valid(self) -> Verdict:
         if not self.observed.flux:
-            why = "MiniClusters are not known here: install the Flux Operator"
+            why = "the cluster knows no MiniClusters: install the Flux Operator"
             return False, "NoFluxOperator", why
         wrong = []
         for name, file in files_of(self.ensemble).items():
             where = f"member {name}" if name != RUNNER else "the ensemble file"
             text = self._text(file)
             if text is None and isinstance(file, Reference):
-                wrong.append(f"{where}: there is no ConfigMap {file.name} with a key {file.key}")
+                wrong.append(f"{where}: no ConfigMap {file.name} with a key {file.key}")
             errors = self.observed.errors.get(content(text), ()) if text is not None else ()
             wrong += [f"{where}: {each}" for each in errors]
             if name == RUNNER and text is not None:
@@ -186,22 +187,26 @@ class _Planning:
                 return False, "InvalidMember", f"options of member {name}: {'; '.join(faults)}"
         reserved = [m.name for m in self.ensemble.members if m.name == RUNNER]
         if self.ensemble.outside and reserved:
-            return False, "InvalidMember", f"a member cannot be called {RUNNER!r}: the run is"
+            return (
+                False,
+                "InvalidMember",
+                f"the name {RUNNER!r} is reserved for the run",
+            )
         return True, "Sound", ""
 
     def _unknown_members(self, named: Sequence[str]) -> list[str]:
-        """The faults of a file that names members which this Ensemble does not have."""
+        """Return the mistakes of a file that names members which this Ensemble does not have."""
         ensemble = self.ensemble
         there = [member_object(ensemble, each.name) for each in ensemble.members]
         known = {*there, *(f"{ensemble.namespace}/{each}" for each in there)}
         return [
-            f"the ensemble file: there is no member {each!r}; there are {', '.join(there)}"
+            f"the ensemble file: unknown member {each!r}; members are {', '.join(there)}"
             for each in named
             if each not in known
         ]
 
     def _secrets_waited_for(self) -> list[str]:
-        """Secrets that others have to give, or to take away."""
+        """Return the Secrets that users must create or remove."""
         ensemble, secrets = self.ensemble, self.observed.secrets
         names = secret_names(ensemble)
         return [each for each in names if awaited(ensemble, each, secrets.get(each))]
@@ -212,7 +217,7 @@ class _Planning:
     # -- objects -----------------------------------------------------------------------------------
 
     def _in_vain(self, change: Change) -> bool:
-        """True if the API server has refused just this."""
+        """Return whether the API server has rejected exactly this body."""
         if not isinstance(change, (Create, Patch)):
             return False
         return self._refused(change.body)
@@ -227,8 +232,9 @@ class _Planning:
         return True
 
     def _may_begin(self, part: Part) -> bool:
-        """Have everything that a part is made of but what runs; whether that may be made now. All
-        of it is tried first: of a part that cannot be whole nothing is made."""
+        """Prepare everything for a part but what runs it. Return whether that may be created. All
+        of it is validated first: an incomplete part is not created.
+        """
         keys = [(each["kind"], each["metadata"]["name"]) for each in part.objects]
         pairs = list(zip(keys, part.objects, strict=True))
         absent = [body for key, body in pairs if key not in self.observed.children]
@@ -246,7 +252,7 @@ class _Planning:
         return not missing
 
     def _make(self, body: Object) -> bool:
-        """Have an object as it is wanted; whether it is there."""
+        """Request an object. Return whether it exists."""
         kind, name = body["kind"], body["metadata"]["name"]
         found = self.observed.children.get((kind, name))
         if found is None:
@@ -288,7 +294,7 @@ class _Planning:
         for part in self.parts:
             name = part.main["metadata"]["name"]
             there = (part.main["kind"], name) in self.observed.children
-            # The run wants all of its members there when it begins.
+            # The run starts when all of its members exist.
             may_begin = ready and (part.name != RUNNER or all(each.ready for _, each in done))
             each = plan_part(
                 self.ensemble,
@@ -308,17 +314,17 @@ class _Planning:
                     each.changes = [c for c in each.changes if c not in begins]
             elif not each.over and (there or each.changes):
                 for body in part.objects[:-1]:
-                    # Of one that runs with an older file, that file is kept.
+                    # If an older file is still in use, keep it.
                     if not (there and body["kind"] == "ConfigMap" and each.outdated):
                         self._make(body)
-            # What mounts it comes after a file.
+            # Objects that mount a file come after it.
             self.changes += each.changes
             self.notes += each.notes
             done.append((part, each))
         return done
 
     def _prune(self, parts: list[tuple[Part, PartPlan]]) -> None:
-        """Remove what was made for members and files that are not wanted any more."""
+        """Remove objects of members and files that are no longer wanted."""
         named = {(b["kind"], b["metadata"]["name"]) for part, _ in parts for b in part.objects}
         in_use = {
             name
@@ -382,7 +388,7 @@ class _Planning:
         return self._sparing(status, again)
 
     def _ended(self, parts: list[PartPlan]) -> Verdict | None:
-        """How everything ended; ``None`` while something has not."""
+        """Return how everything ended; ``None`` if something has not."""
         if not parts or not all(each.over or not self._runs(each) for each in parts):
             return None
         entries = [each.entry for each in parts if self._runs(each)]
@@ -417,7 +423,7 @@ class _Planning:
         if before.get("observedGeneration") == ensemble.generation:
             return
         if ensemble.sidecar.foreign:
-            why = "it is of upstream's operator, and has no service that members could speak with"
+            why = "it belongs to upstream's operator and has no service for these members"
             self.notes.append(
                 Note("Ignored", f"sidecar.image {ensemble.sidecar.foreign}: {why}", warning=True)
             )
@@ -428,7 +434,7 @@ class _Planning:
             self.notes.append(Note("Ignored", f"branch of {named}: {why}", warning=True))
 
     def _sparing(self, status: dict[str, Any], again: list[float]) -> Plan:
-        """The plan, with the status as it was where nothing that matters has changed."""
+        """Return the plan, keeping the old status if nothing relevant has changed."""
         before = self.ensemble.status
         same, but_figures = not_new(status, before)
         if same or (but_figures and self.now - self.observed.written < _FIGURES):
@@ -453,7 +459,7 @@ def _condition(status: Any, kind: str) -> str:
 
 
 def _config_maps(found: Object) -> list[str]:
-    """ConfigMaps that a MiniCluster or a Job mounts."""
+    """Return the ConfigMaps that a MiniCluster or Job mounts."""
     spec = found.get("spec") or {}
     volumes = [v for c in spec.get("containers") or () for v in (c.get("volumes") or {}).values()]
     pod = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or ()

@@ -1,8 +1,8 @@
-"""Parts of an Ensemble that run in pods, its members and the run beside them: what is to be done
-about each, and what its entry in the status says. Called by ``plan``.
+"""Plans the parts of an Ensemble that run in pods: its members and the run outside of them.
 
-Where a run has ended is written into the status before anything of it is deleted, and what the
-status says is over is never made anew.
+Returns the changes for each part and its entry in the status. Called by ``plan``. The end of a run
+is written into the status before anything is deleted, and a part that is over according to the
+status is never created again.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from .withdrawal import outcome, owed, withdrawal
 
 __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 
-#: Seconds without a beat after which a member is unreachable.
+#: Seconds without a heartbeat after which a member is unreachable.
 BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
-#: Seconds in which the Flux Operator makes a Job.
+#: Seconds for the Flux Operator to create a Job.
 _SOON = 60.0
-#: Seconds between two times that a MiniCluster is made again because its pods have ended, at first
-#: and at most; and after which a run went well.
+#: Seconds between two recreations of a MiniCluster whose pods have ended: first and longest; and
+#: after which a run counts as stable.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """A member or the run: ``objects`` are what it is made of, the last of them what runs.
+    """A member or the run.
 
-    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container, ``given``
-    what the user wrote of what runs."""
+    ``objects`` are its objects; the last one runs. ``runs``: whether the ensemble runs in it.
+    ``container`` is the name of its container, ``given`` what the user wrote of the running object.
+    """
 
     name: str
     objects: tuple[Object, ...]
@@ -66,8 +67,9 @@ class Part:
 
 @dataclass
 class PartPlan:
-    """``waits`` is why it is not ready, as a condition's reason and in words; ``outdated`` how what
-    runs differs from what is wanted."""
+    """Result for a part. ``waits`` is why it is not ready, as a condition's reason and message;
+    ``outdated`` is how the running object differs from the wanted one.
+    """
 
     entry: dict[str, Any]
     changes: list[Change] = field(default_factory=list)
@@ -77,15 +79,16 @@ class PartPlan:
     waits: tuple[str, str] = ("WaitingForPods", "")
     outdated: str = ""
     conflict: str = ""
-    #: When to look again, in seconds since the epoch.
+    #: When to reconcile again, in seconds since the epoch.
     again: float | None = None
-    #: Whether there is something of it in the cluster.
+    #: Whether some of it exists in the cluster.
     there: bool = False
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
-    """True if members are to go that a run beside them uses. One that would begin anew is not
-    stopped for another member's sake."""
+    """Return whether members that an outside run uses should go. A run that would start from the
+    beginning is not stopped for another member's sake.
+    """
     if not ensemble.outside or ensemble.suspend:
         return ensemble.outside
     if ensemble.update_policy != "Recreate" or not ensemble.durable:
@@ -109,9 +112,12 @@ def plan_part(
     needed: bool = False,
     leaves: bool = False,
 ) -> PartPlan:
-    """The changes for a part. ``may_begin`` is true if what it needs is there; ``ended`` if the
-    whole is over, on record; ``needed`` if another part that is being stopped still uses it;
-    ``leaves`` if it is the run beside the members, and some of those are to go."""
+    """Return the changes for a part.
+
+    ``may_begin``: its requirements exist. ``ended``: everything is over, as recorded. ``needed``: a
+    part that is being stopped still uses it. ``leaves``: it is the run outside of the members, and
+    some of those should go.
+    """
     kind, name = part.main["kind"], part.main["metadata"]["name"]
     before = ensemble.entry(part.name)
     found = observed.children.get((kind, name))
@@ -127,7 +133,7 @@ def plan_part(
         plan.over = True
         plan.entry = dict(before)
         if found is not None and before.get("result") == "Lost":
-            # Its Job would begin it again, from the beginning.
+            # Its Job would start it again from the beginning.
             plan.changes.append(
                 _delete(found, Note("Pruned", f"removed {name}, whose run was lost"))
             )
@@ -173,14 +179,14 @@ def _withdraws(
     *,
     leaves: bool,
 ) -> bool:
-    """True if its run is to be withdrawn, or just was, as the plan then says."""
+    """Return whether its run is being withdrawn, or just was, according to the plan."""
     tag = owed(ensemble, observed)
     due = bool(tag) and (leaves or tag != part.tag)
     name = part.main["metadata"]["name"]
     if found is None:
         plan.entry |= _kept(before) if tag else {}
         if due and not any_stopping(observed.pods, name, now):
-            made = Note("Created", f"made Job {name}, which cancels the jobs of run {tag}")
+            made = Note("Created", f"created Job {name}, which cancels the jobs of run {tag}")
             plan.changes.append(Create(withdrawal(ensemble, part.main, tag), made))
         return due
     if WITHDRAWS not in (found["metadata"].get("annotations") or {}):
@@ -191,7 +197,7 @@ def _withdraws(
     if why is None:
         plan.entry |= _kept(before)
     elif why:
-        words = f"jobs of run {tag} may be lost, for they could not all be cancelled: {why}"
+        words = f"jobs of run {tag} may be lost, because not all could be cancelled: {why}"
         plan.notes.append(Note("NotWithdrawn", words, warning=True))
     if why is not None or not due:
         plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: its work is done")))
@@ -223,7 +229,7 @@ def _absent(
         return
     begun = before.get("startedAt") and before.get("run") == part.tag
     if begun and part.runs and ensemble.restart_policy == "Fail":
-        why = f"{name} was deleted while it ran, and nothing of its run is kept that could go on"
+        why = f"{name} was deleted while it ran, and without a journal its run cannot be resumed"
         _finish(part, before, plan, None, "Lost", why, now)
         return
     plan.entry |= _kept(before) if begun else {}
@@ -248,8 +254,8 @@ def _present(
     metadata = found["metadata"]
     noted = metadata.get("annotations") or {}
     ended = before.get("finishedAt") and before.get("run") == noted.get(RUN)
-    if part.runs and ended:  # and another run is wanted, or this would not be asked
-        note = Note("Recreated", f"{metadata['name']} is made anew: its file has changed")
+    if part.runs and ended:  # and another run is wanted, otherwise this would not be called
+        note = Note("Recreated", f"recreating {metadata['name']}: its file has changed")
         plan.changes.append(_delete(found, note))
         return
     plan.entry |= {"file": noted.get(FILE, ""), "run": noted.get(RUN, "")}
@@ -269,7 +275,7 @@ def _present(
                 state.message, now, state.started)  # fmt: skip
         return
     if ensemble.suspend or leaves:
-        why = "the Ensemble is suspended" if ensemble.suspend else "members are made anew"
+        why = "the Ensemble is suspended" if ensemble.suspend else "members are being recreated"
         stopped = Note("Updated", f"removed {name}: {why}")
         plan.changes += [] if needed else [_delete(found, stopped)]
         plan.waits = ("Suspended", _NEEDED if needed else "")
@@ -282,7 +288,7 @@ def _present(
         return
     lost = lost_pod(pods, part.container)
     if part.runs and ensemble.restart_policy == "Fail" and lost is not None:
-        # Another that its Job has made by now begins the run from its beginning.
+        # Another one that its Job created starts the run from the beginning.
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
@@ -293,14 +299,14 @@ def _present(
         state.phase not in ("running", "waiting") or lost is not None or before.get("lostPod")
     ):
         if part.runs and ensemble.restart_policy == "Fail":
-            why = state.message or "pods of it have ended before the run"
+            why = state.message or "some of its pods ended before the run"
             _finish(part, before, plan, state.exit_code, "Lost", why, now)
         else:
             _begin_again(found, before, plan, state, now, needed=needed)
         return
     plan.outdated = _outdated(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
-        note = Note("Recreated", f"{plan.outdated}; it is made anew")
+        note = Note("Recreated", f"{plan.outdated}; recreating it")
         plan.changes += [] if needed else [_delete(found, note)]
         plan.waits = ("WaitingForPods", _NEEDED if needed else "")
         return
@@ -314,7 +320,7 @@ def _present(
         why = _why_it_waits(found, job, observed, now)
         reason, words = plan.waits
         plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
-        if state.phase == "absent":  # nothing tells that a Job or a pod is not made
+        if state.phase == "absent":  # nothing reports a Job or pod that is not created
             plan.again = plan.again or now + _SOON + 1
 
 
@@ -334,7 +340,7 @@ def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: fl
         return f"Job {name}: {observed.warnings[name]}"
     made = seconds(found["metadata"].get("creationTimestamp"))
     if job_of(found, job) is None and made and now - made > _SOON:
-        return f"the Flux Operator has made no Job {name}: its own log says why"
+        return f"the Flux Operator has not created Job {name}: see its log"
     return ""
 
 
@@ -347,13 +353,14 @@ def _begin_again(
     *,
     needed: bool,
 ) -> None:
-    """Have a MiniCluster made again whose run is not over though pods of it have ended well: their
-    Job makes no others. The sooner that happened after the last time, the longer is the pause."""
+    """Recreate a MiniCluster whose run is not over although its pods succeeded, because their Job
+    creates no others. The pause is longer the sooner that happens again.
+    """
     name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
     lasted = now - seconds(state.started or began) if state.started or began else _STEADY
     times = 0 if lasted >= _STEADY else int(before.get("restarts", 0))
     pause = min(_PAUSE * 2.0 ** (times - 1), _LONGEST_PAUSE) if times else 0.0
-    why = state.message or f"pods of {name} have ended before the run"
+    why = state.message or f"some pods of {name} ended before the run"
     plan.waits = ("WaitingForPods", _NEEDED if needed else why)
     plan.entry |= _kept(before) | {"restarts": times}
     if lasted < pause:
@@ -371,7 +378,7 @@ def _lost(
     container: str,
     name: str,
 ) -> None:
-    """Tell of the pod that was lost last, once: its Job may have made another already."""
+    """Report the last lost pod, once; its Job may have created another."""
     known = before.get("lostPod", "")
     lost = pod["metadata"]["name"] if pod is not None else known
     if lost:
@@ -382,14 +389,15 @@ def _lost(
 
 
 def _outdated(part: Part, found: Object) -> str:
-    """How what is there differs from what is wanted, as a condition's reason and in words; empty if
-    it does not."""
+    """Return how the existing object differs from the wanted one, as a condition's reason and
+    message; empty if it does not.
+    """
     noted, name = found["metadata"].get("annotations") or {}, found["metadata"]["name"]
     wanted = part.main["metadata"]["annotations"]
     if noted.get(RUN) != wanted[RUN]:
-        return f"RunningOldFile: {name} runs the file as it was"
+        return f"RunningOldFile: {name} runs an older version of the file"
     if noted.get(TEMPLATE) != wanted[TEMPLATE]:
-        return f"NeedsRecreate: {name} was made of what has changed since"
+        return f"NeedsRecreate: the spec of {name} has changed since its creation"
     return ""
 
 
@@ -403,10 +411,10 @@ def _finish(
     now: float,
     started: str = "",
 ) -> None:
-    """Its run is over: that goes on record."""
+    """Record the end of its run."""
     entry = plan.entry
     entry.setdefault("run", before.get("run", ""))
-    # Else it was a run of a file that has changed since.
+    # Otherwise it was a run of an older file.
     plan.over = entry["run"] == part.tag
     entry.setdefault("file", before.get("file", ""))
     entry |= {key: before[key] for key in ("size", "maxSize", "groups") if key in before}
@@ -432,22 +440,22 @@ def _beats(
     name: str,
     now: float,
 ) -> None:
-    """Sets in the plan whether the part is ready, and the figures of its queue."""
+    """Record in the plan whether the part is ready, and its queue's figures."""
     if part.main["kind"] != "MiniCluster":
         plan.ready = state.phase == "running"
-        plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")
+        plan.waits = ("WaitingForPods", state.message or f"{name} has no running pod")
         return
-    # A beat may be of the pod before, or of the member before.
+    # The heartbeat may be from the previous pod or member.
     heard = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
     size = int(plan.entry.get("size", 1))
     up = int(figures.gauges.get("nodes.up", size))
     plan.ready = heard and up >= size
     if state.phase in ("absent", "waiting", "lost"):
-        plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} does not run")
+        plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} is not running")
     elif not figures.beat:
-        plan.waits = ("WaitingForFlux", f"the run in {name} has not told of itself")
+        plan.waits = ("WaitingForFlux", f"no heartbeat yet from the run in {name}")
     elif not heard:
-        plan.waits = ("Unreachable", f"{name} was last heard of at {said(figures.beat)}")
+        plan.waits = ("Unreachable", f"the last heartbeat of {name} was at {said(figures.beat)}")
     else:
         plan.waits = ("WaitingForNodes", f"{up} of {size} nodes of {name} are up")
     if not figures.beat:

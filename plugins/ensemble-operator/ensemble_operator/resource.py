@@ -1,7 +1,8 @@
-"""Reader of the custom resource: an object of the API, or of a file, becomes an :class:`Ensemble`.
+"""Reader of the custom resource: converts an object from the API or a file into an
+:class:`Ensemble`.
 
-``problems`` says what is wrong with an object, in the words of the API server where that says it
-too; ``read`` takes one that has none.
+``problems`` returns the mistakes of an object, worded as by the API server where possible; ``read``
+takes a valid one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 
 Object = Mapping[str, Any]
 
-#: Images of upstream's: they have no service that this operator's members could speak with.
+#: Upstream's images, which have no service for this operator's members.
 _UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
 
 
@@ -36,7 +37,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault at one place, as ``spec.members[0].name``."""
+    """A mistake at a place such as ``spec.members[0].name``."""
 
     path: str
     message: str
@@ -55,9 +56,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Member:
-    """A member. ``file`` is its ensemble file, its place, or ``None`` where one is shared.
-    ``minicluster`` is the MiniCluster's spec as given, ``container`` the index of the container
-    that runs the ensemble."""
+    """A member.
+
+    ``file`` is its ensemble file or a reference, or ``None`` if it is shared. ``minicluster`` is
+    the MiniCluster's spec as given, ``container`` the index of the container that runs the
+    ensemble.
+    """
 
     name: str
     minicluster: Object
@@ -70,18 +74,18 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Nodes to begin with."""
+        """Return the initial number of nodes."""
         return int(self.minicluster.get("size", 1))
 
     @property
     def most(self) -> int:
-        """Most nodes."""
+        """Return the maximum number of nodes."""
         return int(self.minicluster.get("maxSize", self.size))
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The service. ``image`` empty is the operator's own; ``foreign`` is one that is ignored."""
+    """The service. An empty ``image`` means the operator's; ``foreign`` is one that is ignored."""
 
     image: str = ""
     foreign: str = ""
@@ -98,7 +102,7 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """An Ensemble as it is wanted, with what the API server knows of it."""
+    """The wanted state of an Ensemble, with the API server's metadata."""
 
     name: str
     namespace: str
@@ -120,22 +124,22 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """True if one file is for all members, and its run beside none of them."""
+        """Return whether one file is for all members and its run is outside of them."""
         return self.file is not None
 
     @property
     def durable(self) -> bool:
-        """True if journals outlive a pod."""
+        """Return whether journals outlive a pod."""
         return "claim" in self.state or "size" in self.state
 
     def entry(self, part: str) -> Object:
-        """The status's entry of a member, or of the run beside them; empty if there is none."""
+        """Return the status entry of a member or of the outside run; empty if there is none."""
         entries = self.status.get("members") or ()
         return next((each for each in entries if each.get("name") == part), {})
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """The faults of an object, by the schema and the rules; with ``old``, of its change."""
+    """Return the mistakes of an object, by schema and rules; with ``old``, those of the change."""
     if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
         said = f"{found.get('apiVersion')}, {found.get('kind')}"
         return [Problem("apiVersion, kind", f"{said}: this is not {GROUP}/{VERSION}, {KIND}")]
@@ -151,7 +155,9 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
-    """The faults of a value by the schema; unknown fields too, as ``kubectl apply`` has."""
+    """Return the mistakes of a value by the schema, with unknown fields, as ``kubectl
+    apply`` does.
+    """
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             yield Problem(path, "must be an integer or a string")
@@ -167,21 +173,21 @@ def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
     right: bool = isinstance(value, kinds[kind])
     if not right or (kind == "integer" and isinstance(value, bool)):
         article = "an" if kind[0] in "aeio" else "a"
-        yield Problem(path, f"must be {article} {kind}, and is {_kind_of(value)}")
+        yield Problem(path, f"must be {article} {kind}, not {_kind_of(value)}")
     elif kind == "object":
         yield from _object(value, schema, path)
     elif kind == "array":
         if not schema.get("minItems", 0) <= len(value) <= schema["maxItems"]:
             least, most = schema.get("minItems", 0), schema["maxItems"]
-            yield Problem(path, f"has {len(value)} items, and may have {least} to {most}")
+            yield Problem(path, f"has {len(value)} items; allowed are {least} to {most}")
         for index, each in enumerate(value):
             yield from _shape(each, schema["items"], f"{path}[{index}]")
     elif "enum" in schema and value not in schema["enum"]:
-        yield Problem(path, f"{value!r} is none of {', '.join(schema['enum'])}")
+        yield Problem(path, f"{value!r} is not one of {', '.join(schema['enum'])}")
     elif kind == "string":
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         if len(value) < least or (most is not None and len(value) > most):
-            yield Problem(path, f"has {len(value)} characters, and may have {least} to {most}")
+            yield Problem(path, f"has {len(value)} characters; allowed are {least} to {most}")
         elif "pattern" in schema and not re.search(schema["pattern"], value):
             yield Problem(path, f"{value!r} does not match {schema['pattern']}")
     elif kind == "integer":
@@ -204,7 +210,7 @@ def _object(value: dict[str, Any], schema: Object, path: str) -> Iterator[Proble
             yield from _shape(each, schema["additionalProperties"], place)
         elif not schema.get("x-kubernetes-preserve-unknown-fields"):
             near = f"; there are {', '.join(sorted(known))}" if known else ""
-            yield Problem(place, f"is not known{near}")
+            yield Problem(place, f"is unknown{near}")
 
 
 def _kind_of(value: Any) -> str:
@@ -236,7 +242,7 @@ def _broken(found: Object, old: Object | None) -> Iterator[tuple[str, Rule]]:
 
 
 def _unfit(spec: Object) -> Iterator[Problem]:
-    """The faults that neither the schema nor the rules can say."""
+    """Return the mistakes that neither the schema nor the rules cover."""
     for index, member in enumerate(spec["members"]):
         path = f"spec.members[{index}]"
         containers = member["minicluster"]["spec"]["containers"]
@@ -244,7 +250,7 @@ def _unfit(spec: Object) -> Iterator[Problem]:
         if "container" in member and member["container"] not in names:
             yield Problem(
                 f"{path}.container",
-                f"there is no container {member['container']!r}; there are "
+                f"unknown container {member['container']!r}; containers are "
                 f"{', '.join(filter(None, names)) or 'none with a name'}",
             )
             continue
@@ -253,15 +259,15 @@ def _unfit(spec: Object) -> Iterator[Problem]:
                 if not _LABEL.fullmatch(volume):
                     yield Problem(
                         f"{path}.minicluster.spec.containers[{at}].volumes",
-                        f"{volume!r} cannot be the name of a volume: it has at most 63 lower-case "
-                        "letters, digits and dashes, none of these at its ends",
+                        f"{volume!r} is not a valid volume name: use at most 63 lower-case "
+                        f"letters, digits and dashes, and no dash at either end",
                     )
         chosen = _container(member)
         if containers[chosen].get("command"):
             yield Problem(
                 f"{path}.minicluster.spec.containers[{chosen}].command",
-                "this container runs the ensemble, so its own command never could: say it in a job "
-                "of the ensemble file, or name another container in 'container'",
+                "this container runs the ensemble, so its own command would never run: use a job "
+                "of the ensemble file, or choose another 'container'",
             )
         if not containers[chosen].get("image"):
             yield Problem(
@@ -269,13 +275,17 @@ def _unfit(spec: Object) -> Iterator[Problem]:
                 "the container that runs the ensemble must have an image",
             )
         if (member.get("resize") == "HPA") != ("autoscaling" in member):
-            yield Problem(f"{path}.autoscaling", "goes with 'resize: HPA', which needs it")
+            yield Problem(
+                f"{path}.autoscaling", "is needed for 'resize: HPA', and allowed only with it"
+            )
     install = spec.get("install", {})
     if (install.get("method") == "Pip") != ("requirements" in install):
-        yield Problem("spec.install.requirements", "goes with 'method: Pip', which needs it")
+        yield Problem(
+            "spec.install.requirements", "is needed for 'method: Pip', and allowed only with it"
+        )
 
 
-#: Fields of a MiniCluster by which it has more than its Ensemble gives it, and what for.
+#: MiniCluster fields that grant more than an Ensemble needs, and what they grant.
 _REACHES = {
     "hostPath": "a path of the node",
     "hostPID": "processes of the node",
@@ -289,10 +299,11 @@ _REACHES = {
 
 
 def overreaching(spec: Object) -> list[Problem]:
-    """The places where MiniClusters reach for Secrets, nodes and privileges, for an operator that
-    refuses that."""
+    """Return the places where MiniClusters use Secrets, nodes or privileges, for an operator that
+    rejects that.
+    """
     return [
-        Problem(path, f"asks for {what}, which the operator refuses ('--restrict-members')")
+        Problem(path, f"asks for {what}, which this operator does not allow ('--restrict-members')")
         for index, member in enumerate(spec["members"])
         for path, what in _reaches(
             member["minicluster"]["spec"], f"spec.members[{index}].minicluster.spec"
@@ -315,7 +326,7 @@ def _reaches(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _container(member: Object) -> int:
-    """The container that runs the ensemble."""
+    """Return the container that runs the ensemble."""
     containers = member["minicluster"]["spec"]["containers"]
     chosen: Callable[[Object], bool] = lambda each: bool(each.get("runFlux"))  # noqa: E731
     if "container" in member:
@@ -324,7 +335,7 @@ def _container(member: Object) -> int:
 
 
 def read(found: Object) -> Ensemble:
-    """The Ensemble that an object without :func:`problems` describes."""
+    """Return the Ensemble of a valid object (without :func:`problems`)."""
     metadata, spec = found["metadata"], found["spec"]
     state = {k: v for k, v in spec.get("state", {}).items() if v is not None}
     durable = "claim" in state or "size" in state

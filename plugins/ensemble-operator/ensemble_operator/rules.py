@@ -1,7 +1,7 @@
-"""Rules of the custom resource that a schema cannot say: each in CEL, for the API server, and in
-Python, for ``check`` and for the operator where the API server has an older definition.
+"""Rules of the custom resource beyond its schema: each in CEL, for the API server, and in Python,
+for ``check`` and for an API server with an older definition.
 
-A test evaluates both for the same objects.
+A test evaluates both on the same objects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["MEMBER_LIMIT", "NAME_LIMIT", "RULES", "Rule", "of_place"]
 
-#: Members of an Ensemble, and characters of its name: the names of pods have 63.
+#: Limits: members of an Ensemble, and characters of its name, because pod names have at most 63.
 MEMBER_LIMIT, NAME_LIMIT = 32, 40
 
 Value = Any
@@ -20,8 +20,9 @@ Value = Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule at one place of the schema. ``holds`` takes the value there and, of a rule for changes
-    (``old``), the value before."""
+    """A rule at one place of the schema. ``holds`` takes the value there and, for a rule about
+    changes (``old``), the previous value.
+    """
 
     place: str
     cel: str
@@ -31,7 +32,7 @@ class Rule:
 
 
 def of_place(place: str) -> dict[str, Any]:
-    """The rules of a place as a schema has them."""
+    """Return the rules of a place in the form of a schema."""
     found = [{"rule": r.cel, "message": r.message} for r in RULES if r.place == place]
     return {"x-kubernetes-validations": found} if found else {}
 
@@ -86,7 +87,7 @@ def _ordered(small: str, large: str) -> Rule:
         "minicluster.spec",
         f"!has(self.{small}) || !has(self.{large}) || self.{small} <= self.{large}",
         _in_order(small, large),
-        f"{small} is more than {large}",
+        f"{small} is greater than {large}",
     )
 
 
@@ -110,16 +111,16 @@ RULES: tuple[Rule, ...] = (
             and all(c.isascii() and (c.isalnum() or c == "-") for c in found["metadata"]["name"])
             and found["metadata"]["name"].islower()
         ),
-        f"the name of an Ensemble has at most {NAME_LIMIT} characters, begins with a letter and "
-        "has no dots: Services and pods are called after it",
+        f"the name of an Ensemble must have at most {NAME_LIMIT} characters, start with a letter "
+        f"and have no dots, because Services and pods are named after it",
     ),
     Rule(
         "spec",
         f"{_SHARED} <= 1 && self.members.all(m, (has(m.ensemble) ? 1 : 0) + "
         f"(has(m.ensembleFrom) ? 1 : 0) + {_SHARED} == 1)",
         _one_file,
-        "there is exactly one ensemble file for each member: its 'ensemble' or its 'ensembleFrom', "
-        "or else one of these for all, beside 'members'",
+        "each member needs exactly one ensemble file: its 'ensemble' or 'ensembleFrom', or one of "
+        "these for all, beside 'members'",
     ),
     Rule(
         "spec",
@@ -136,8 +137,8 @@ RULES: tuple[Rule, ...] = (
         "self.members.all(m, !has(m.name) || oldSelf.members.all(o, !has(o.name) || "
         f"o.name != m.name || {_SAME.format(new='m', old='o')}))",
         _sizes_kept,
-        "'size' is where a member begins, and belongs to its rules or its autoscaler from then on: "
-        "kubectl scale the MiniCluster, or set 'resize: None'",
+        "'size' is only the initial size; later, rules or the autoscaler set it: use kubectl "
+        "scale on the MiniCluster, or set 'resize: None'",
         old=True,
     ),
     _ordered("minSize", "size"),
@@ -147,20 +148,20 @@ RULES: tuple[Rule, ...] = (
         "minicluster.spec",
         "!has(self.cleanup) || !self.cleanup",
         lambda spec: not spec.get("cleanup", False),
-        "'cleanup: true' deletes a MiniCluster that has finished, and with it how it ended: "
-        "'ttlSecondsAfterFinished' of the Ensemble is for that",
+        "'cleanup: true' deletes a finished MiniCluster with its result: use "
+        "'ttlSecondsAfterFinished' of the Ensemble instead",
     ),
     Rule(
         "sidecar.port",
         "type(self) == int ? self >= 1 && self <= 65535 : "
         "self.matches('^[0-9]{1,5}$') && int(self) >= 1 && int(self) <= 65535",
         _port,
-        "a port is from 1 to 65535",
+        "a port must be between 1 and 65535",
     ),
     Rule(
         "state",
         "!has(self.claim) || !has(self.size)",
         lambda state: not ("claim" in state and "size" in state),
-        "'claim' names one that there is, 'size' asks for new ones: one of them",
+        "'claim' (an existing claim) cannot be combined with 'size' (new claims)",
     ),
 )

@@ -1,9 +1,9 @@
-"""Schema of the custom resource ``Ensemble``: the one description that ``crd.yaml``, the reader
-(``resource``) and ``ensemble-operator check`` are made from.
+"""Schema of the custom resource ``Ensemble``, from which ``crd.yaml``, the reader (``resource``)
+and ``ensemble-operator check`` are made.
 
-Group, version, kind and the meaning of fields are those of upstream's operator, so that its files
-apply unchanged; of a MiniCluster only what the rules read is declared, and the rest is kept for the
-MiniCluster's own definition to check. ``LISTS`` bounds every list, for the budget of the rules.
+Group, version, kind and meaning of fields are upstream's, so its files apply unchanged. Of a
+MiniCluster, only fields that the rules read are declared; its own definition checks the rest.
+``LISTS`` bounds every list, because of the API server's budget for rules.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ GROUP, VERSION, KIND, PLURAL = "ensemble.flux-framework.org", "v1alpha1", "Ensem
 
 Schema = dict[str, Any]
 
-#: A quantity of bytes, as Kubernetes writes it.
+#: A quantity of bytes, in Kubernetes' notation.
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i|e[0-9]+)?$"
 _KEEP = {"x-kubernetes-preserve-unknown-fields": True}
-#: Characters of an ensemble file: those that a ConfigMap holds.
+#: Longest ensemble file: what fits into a ConfigMap.
 _FILE = 1 << 20
-#: A label of RFC 1123 that is not mistaken for an index, and leaves room for the names of pods.
+#: An RFC 1123 label that cannot be confused with an index, and is short enough for pod names.
 _MEMBER_NAME = "^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$"
 
 
@@ -59,10 +59,10 @@ def _whole(about: str, least: int = 1, **more: Any) -> Schema:
 
 
 _FROM = _object(
-    "Where the ensemble file is, if not here.",
+    "Source of the ensemble file, if it is not inline.",
     {
         "configMapKeyRef": _object(
-            "A key of a ConfigMap of the same namespace.",
+            "Key of a ConfigMap in the same namespace.",
             {"name": _text("The ConfigMap."), "key": _text("Its key.", default="ensemble.yaml")},
             required=["name"],
         )
@@ -72,7 +72,7 @@ _FROM = _object(
 _ENSEMBLE = {"type": "string", "minLength": 1, "maxLength": _FILE}
 
 _CONTAINER = _object(
-    "A container of the MiniCluster; fields that are not here are the Flux Operator's.",
+    "Container of the MiniCluster; see the Flux Operator for other fields.",
     {
         "name": {"type": "string", "maxLength": 253},
         "image": {"type": "string", "maxLength": 1024},
@@ -82,14 +82,14 @@ _CONTAINER = _object(
     **_KEEP,
 )
 _MINICLUSTER = _object(
-    "The MiniCluster; of it only 'spec' is used, which the Flux Operator's definition describes.",
+    "The MiniCluster; only 'spec' is used. The Flux Operator's definition describes it.",
     {
         "spec": _object(
             "The MiniCluster's spec.",
             {
-                "size": _whole("Nodes to begin with; 1 where it is not given."),
-                "minSize": _whole("Fewest nodes; 1 where it is not given."),
-                "maxSize": _whole("Most nodes; 'size' where it is not given."),
+                "size": _whole("Initial number of nodes. Default: 1."),
+                "minSize": _whole("Fewest nodes. Default: 1."),
+                "maxSize": _whole("Most nodes. Default: 'size'."),
                 "cleanup": {"type": "boolean"},
                 "containers": _list("Containers of each pod.", _CONTAINER, 16, minItems=1),
             },
@@ -105,35 +105,35 @@ _MEMBER = _object(
     "A MiniCluster with its part of the ensemble.",
     {
         "name": _text(
-            "Its name; its index where it has none. Objects are called ENSEMBLE-NAME.",
+            "Name of the member. Default: its index. Objects are named ENSEMBLE-NAME.",
             pattern=_MEMBER_NAME,
             maxLength=15,
         ),
-        "ensemble": {**_ENSEMBLE, "description": "The text of its ensemble file."},
+        "ensemble": {**_ENSEMBLE, "description": "Text of its ensemble file."},
         "ensembleFrom": _FROM,
         "minicluster": _MINICLUSTER,
         "container": _text(
-            "The container that runs the ensemble; default: the first with 'runFlux', else the "
+            "Container that runs the ensemble. Default: the first with 'runFlux', otherwise the "
             "first."
         ),
         "options": _texts("Options of the executor 'minicluster' (-o KEY=VALUE)."),
         "resize": _choice(
-            "Who sets its size: rules of the ensemble, an autoscaler that is made from "
-            "'autoscaling', somebody else (KEDA, kubectl), or nobody.",
+            "What sets its size: the ensemble's rules, an autoscaler created from 'autoscaling', "
+            "something else (KEDA, kubectl), or nothing.",
             *("Rules", "HPA", "External", "None"),
             default="Rules",
         ),
-        "autoscaling": _kept("The spec of a HorizontalPodAutoscaler (autoscaling/v2), for HPA."),
+        "autoscaling": _kept("Spec of a HorizontalPodAutoscaler (autoscaling/v2), for HPA."),
         "branch": _text("Accepted and ignored: nothing is installed from git."),
     },
     required=["minicluster"],
 )
 _SIDECAR = _object(
-    "The ensemble service: a Deployment of its own.",
+    "The ensemble service, a separate Deployment.",
     {
-        "image": _text("Its image; default: the operator's release.", maxLength=1024),
+        "image": _text("Image. Default: that of the operator's release.", maxLength=1024),
         "imagePullPolicy": _choice(
-            "When it is pulled.", "Always", "IfNotPresent", "Never", default="IfNotPresent"
+            "When to pull the image.", "Always", "IfNotPresent", "Never", default="IfNotPresent"
         ),
         "pullAlways": {"type": "boolean", "description": "The same as imagePullPolicy: Always."},
         "port": {
@@ -142,27 +142,27 @@ _SIDECAR = _object(
             "default": 50051,
             **of_place("sidecar.port"),
         },
-        "metricsPort": _whole("The port of /metrics and /healthz.", maximum=65535, default=9464),
+        "metricsPort": _whole("Port of /metrics and /healthz.", maximum=65535, default=9464),
         "workers": {
             "type": "integer",
             "format": "int32",
             "description": "Accepted and ignored: there are no worker threads to count.",
         },
         "resources": _kept("Resources of its container."),
-        "nodeSelector": _texts("Labels of the nodes that it may be on."),
+        "nodeSelector": _texts("Labels of the nodes that it may run on."),
         "tolerations": _list("Taints that it tolerates.", _kept("A toleration."), 32),
         "imagePullSecrets": _list(
             "Secrets to pull its image with.", _object("", {"name": _text("")}), 16
         ),
         "storage": _object(
-            "A claim for what it remembers; without one that lives as long as its pod.",
+            "Claim for its state. Without one, the state is lost with its pod.",
             {
                 "size": _text("How large.", default="1Gi", pattern=_QUANTITY),
                 "storageClassName": _text("Of which."),
             },
         ),
         "tls": _object(
-            "Its certificates; default: made and renewed by the operator.",
+            "Its certificates. Default: created and renewed by the operator.",
             {"secretName": _text("A Secret with ca.crt, server.crt and server.key.")},
             required=["secretName"],
         ),
@@ -172,46 +172,48 @@ _SIDECAR = _object(
 
 #: The schema of ``spec``.
 SPEC: Schema = _object(
-    "What is to run.",
+    "What to run.",
     {
         "members": _list("Members of the ensemble.", _MEMBER, MEMBER_LIMIT, minItems=1),
         "sidecar": _SIDECAR,
         "ensemble": {
             **_ENSEMBLE,
-            "description": "One ensemble file for all members, steered from outside of them.",
+            "description": "One ensemble file for all members; its run is outside of them.",
         },
         "ensembleFrom": _FROM,
         "suspend": {
             "type": "boolean",
             "default": False,
-            "description": "No members, while this is true; the service stays.",
+            "description": "If true, there are no members; the service stays.",
         },
         "updatePolicy": _choice(
-            "What becomes of a changed file or MiniCluster of a member that runs.",
+            "What to do if the file or MiniCluster of a running member changes.",
             *("OnFinish", "Recreate"),
             default="OnFinish",
         ),
         "restartPolicy": _choice(
-            "What becomes of a run whose first pod is lost; default: Resume where 'state' is kept "
-            "in a claim, else Fail.",
+            "What to do if the first pod of a run is lost. Default: Resume if 'state' is in a "
+            "claim, otherwise Fail.",
             *("Resume", "Fail"),
         ),
-        "ttlSecondsAfterFinished": _whole("Seconds after its end to delete the Ensemble in.", 0),
+        "ttlSecondsAfterFinished": _whole(
+            "Seconds after its end until the Ensemble is deleted.", 0
+        ),
         "onDelete": _choice(
-            "What becomes of what was made when the Ensemble is deleted.",
+            "What to do with created objects when the Ensemble is deleted.",
             *("Cancel", "Orphan"),
             default="Cancel",
         ),
         "install": _object(
-            "How the program 'ensemble' gets into the container that runs it.",
+            "How to get the program 'ensemble' into the container that runs it.",
             {
                 "method": _choice(
-                    "View: a further container copies it there. Image: it is there. Pip: exact "
-                    "versions with hashes are installed when the pod starts.",
+                    "View: another container copies it. Image: the image has it. Pip: install "
+                    "exact versions with hashes when the pod starts.",
                     *("View", "Image", "Pip"),
                     default="View",
                 ),
-                "image": _text("The image that has it, for View.", maxLength=1024),
+                "image": _text("Image that contains it, for View.", maxLength=1024),
                 "requirements": {
                     "type": "string",
                     "maxLength": 65536,
@@ -221,12 +223,12 @@ SPEC: Schema = _object(
             default={},
         ),
         "state": _object(
-            "Where the journals of runs are kept.",
+            "Storage of the runs' journals.",
             {
-                "emptyDir": _kept("As long as the pod lives."),
+                "emptyDir": _kept("In the pod, lost with it."),
                 "claim": _text("In this PersistentVolumeClaim, a folder for each member."),
-                "size": _text("In a claim for each member, that large.", pattern=_QUANTITY),
-                "storageClassName": _text("The class of these claims."),
+                "size": _text("In a claim of this size for each member.", pattern=_QUANTITY),
+                "storageClassName": _text("Storage class of these claims."),
             },
             **of_place("state"),
             default={},
@@ -248,24 +250,24 @@ _CONDITION = _object(
     },
     required=["type", "status"],
 )
-_COUNTS = _kept("Counts by name.")
+_COUNTS = _kept("Counts, by name.")
 _STATUS: Schema = _object(
-    "How it stands; written by the operator.",
+    "Status, written by the operator.",
     {
         "observedGeneration": {"type": "integer", "format": "int64"},
-        "phase": _text("For people; derived from the conditions."),
+        "phase": _text("Summary of the conditions, for people."),
         "conditions": _list(
             "",
             _CONDITION,
             16,
             **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
-        "membersReady": _text("Members that are ready, of how many."),
+        "membersReady": _text("Ready members, of all members."),
         "service": _object("", {"address": _text(""), "ready": {"type": "boolean"}}),
         "nodes": _COUNTS,
         "cores": _COUNTS,
         "queue": _COUNTS,
-        "exit": _text("Exit codes of the members' runs, as far as they are over."),
+        "exit": _text("Exit codes of the members' finished runs."),
         "waiting": {"type": "integer", "format": "int64"},
         "running": {"type": "integer", "format": "int64"},
         "finishedAt": {"type": "string", "format": "date-time"},
@@ -287,7 +289,9 @@ _STATUS: Schema = _object(
                     "exitCode": {"type": "integer"},
                     "lostPod": {"type": "string"},
                     "restarts": {"type": "integer"},
-                    "denied": _text("Why another size was denied, if it was.", maxLength=1000),
+                    "denied": _text(
+                        "Why the last resize request was denied, if it was.", maxLength=1000
+                    ),
                     "result": _choice("Once it is over.", "Succeeded", "Failed", "Lost"),
                     "startedAt": {"type": "string", "format": "date-time"},
                     "finishedAt": {"type": "string", "format": "date-time"},
@@ -322,7 +326,7 @@ _COLUMNS = [
 
 
 def definition() -> Schema:
-    """The CustomResourceDefinition."""
+    """Return the CustomResourceDefinition."""
     whole = _object(
         "An ensemble of jobs, steered by rules, over Flux MiniClusters.",
         {

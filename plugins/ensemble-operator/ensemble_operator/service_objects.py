@@ -21,7 +21,7 @@ RESTRICTED = {
 
 
 def pod_security(settings: Settings) -> Object:
-    """The security context of a pod of ours, which Pod Security ``restricted`` takes."""
+    """Return the security context of our pods, which passes Pod Security ``restricted``."""
     ids = ("runAsUser", "runAsGroup", "fsGroup")
     return {
         "runAsNonRoot": True,
@@ -31,22 +31,24 @@ def pod_security(settings: Settings) -> Object:
 
 
 def address(ensemble: Ensemble) -> str:
-    """The name by which pods and the operator reach the service."""
+    """Return the name by which pods and the operator reach the service."""
     return f"{ensemble.name}-grpc.{ensemble.namespace}.svc"
 
 
 def tls_secret(ensemble: Ensemble) -> str:
-    """The Secret with the certificates."""
+    """Return the Secret with the certificates."""
     return ensemble.sidecar.tls_secret or f"{ensemble.name}-tls"
 
 
 def tokens_secret(ensemble: Ensemble) -> str:
-    """The Secret with the hashes of all tokens, and the operator's own."""
+    """Return the Secret with the hashes of all tokens, and the operator's token."""
     return f"{ensemble.name}-tokens"
 
 
 def service_objects(ensemble: Ensemble, settings: Settings, *, replicas: int) -> list[Object]:
-    """All of them, in the order in which they are made; ``replicas`` 0 once nobody needs it."""
+    """Return all objects in the order of creation; ``replicas`` is 0 when the service is no longer
+    needed.
+    """
     name = ensemble.name
     found = [
         child(ensemble, "ServiceAccount", name, "service", {"automountServiceAccountToken": False})
@@ -68,12 +70,12 @@ def _selector(ensemble: Ensemble) -> dict[str, str]:
 
 
 def _rights(ensemble: Ensemble) -> list[Object]:
-    """The service's rights: to resize its own members, and nothing else."""
+    """Return the service's permissions: to resize its own members, and nothing else."""
     names = [member_object(ensemble, each.name) for each in ensemble.members]
     rules = [
         (["flux-framework.org"], ["miniclusters"], ["get"]),
         (["flux-framework.org"], ["miniclusters/scale"], ["patch"]),
-        # Where the Flux Operator's word on a size is lost, its Job has it.
+        # If the Flux Operator's report of a size was lost, its Job has it.
         (["batch"], ["jobs"], ["get"]),
     ]
     written = [
@@ -146,7 +148,7 @@ def _deployment(ensemble: Ensemble, settings: Settings, replicas: int) -> Object
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    # The Flux Operator gives every pod without this label one that says its own index.
+    # Otherwise the Flux Operator labels every pod with its own index.
     labels = {**mine(ensemble, "service"), "job-index": "none"}
     spec = {
         "replicas": replicas,
@@ -178,7 +180,7 @@ def _container(ensemble: Ensemble, settings: Settings) -> Object:
         "--log-format=json",
     ]
     own: dict[str, Any] = {
-        # A service with one member has used 109 MiB at most.
+        # A service with one member used at most 109 MiB.
         "requests": {"cpu": "100m", "memory": "192Mi", "ephemeral-storage": "64Mi"},
         "limits": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1200Mi"},
     }
@@ -200,7 +202,8 @@ def _container(ensemble: Ensemble, settings: Settings) -> Object:
         ],
         "startupProbe": _probe(2, 30, 2),
         "readinessProbe": _probe(5, 2, 2),
-        # While it stops, it answers 503: slower than its grace, so that nobody cuts that short.
+        # It answers 503 while stopping. The probe is slower than its grace period, so that it is
+        # not killed early.
         "livenessProbe": _probe(10, 3, 5),
         "resources": dict(sidecar.resources or own),
         "securityContext": RESTRICTED,
@@ -223,8 +226,9 @@ def _probe(period: int, failures: int, timeout: int) -> Object:
 
 
 def _policy(ensemble: Ensemble) -> Object:
-    """The network policy of the service: its members, its run and the operator may speak with it,
-    and Prometheus with its metrics; it speaks with the name service and with Kubernetes."""
+    """Return the service's network policy: members, the run and the operator may connect, and
+    Prometheus to the metrics; the service may connect to DNS and to Kubernetes.
+    """
     own = {"app.kubernetes.io/instance": ensemble.name, "app.kubernetes.io/part-of": "ensemble"}
     members = {"podSelector": {"matchLabels": own}}
     everywhere: Object = {"namespaceSelector": {}}
@@ -248,7 +252,7 @@ def _policy(ensemble: Ensemble) -> Object:
         ],
         "egress": [
             {"to": [{"namespaceSelector": names}], "ports": [port(53, "UDP"), port(53)]},
-            # The API server is no pod, and its address differs from cluster to cluster.
+            # The API server is not a pod, and its address depends on the cluster.
             {"ports": [port(443), port(6443)]},
         ],
     }

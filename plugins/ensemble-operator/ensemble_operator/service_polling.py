@@ -1,4 +1,4 @@
-"""Asking of services how their members stand, on threads: the service's client waits."""
+"""Polls services for the status of their members, in threads, because the client blocks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Asking", "Target"]
 
-#: Services asked at a time, and seconds that one may take to answer.
+#: Services polled at a time, and timeout of one in seconds.
 _AT_ONCE, _TIMEOUT = 8, 5.0
 _log = logging.getLogger("ensemble.operator")
 
 
 @dataclass(frozen=True)
 class Target:
-    """How to reach a service: its host and port, the operator's token, and the authority's
-    certificate as text."""
+    """A service's host, port and authority's certificate (as text), and the operator's token."""
 
     host: str
     port: int
@@ -37,7 +36,7 @@ class Target:
 
 
 class Asking:
-    """Clients of services, kept while they are asked."""
+    """Clients of services, kept while they are polled."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "ensemble-asking")
@@ -45,7 +44,7 @@ class Asking:
         self._folder = tempfile.TemporaryDirectory(prefix="ensemble-operator-")
 
     async def __call__(self, key: tuple[str, str], target: Target) -> Mapping[str, Figures] | None:
-        """The service's figures of its members; ``None`` where it does not answer."""
+        """Return the service's figures of its members; ``None`` if it does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, key, target)
 
@@ -73,13 +72,13 @@ class Asking:
         return client
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Leave a service alone from now on."""
+        """Stop polling a service."""
         known = self._clients.pop(key, None)
         if known is not None:
             known[1].close()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all clients."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for key in list(self._clients):
             self.forget(key)

@@ -1,4 +1,4 @@
-"""Settings of the operator, given when it is started."""
+"""Settings of the operator, from its command line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """``image`` has the service, ``view`` a relocatable tree of ``ensemble`` for other images.
+    """Settings of the operator.
 
-    ``restricted``: MiniClusters may not reach for Secrets, paths of nodes or privileges. ``user``
-    is the uid and gid of the operator's own pods, ``None`` where the cluster gives one.
-    ``resync`` is how often an Ensemble is looked at though nothing is known to have changed,
-    ``secrets`` how often its Secrets are, ``ask`` how often its service is asked; in seconds.
+    ``image`` contains the service, ``view`` a relocatable folder of ``ensemble`` for other images.
+    ``restricted``: MiniClusters may not use Secrets, host paths or privileges. ``user`` is the uid
+    and gid of the operator's own pods, ``None`` if the cluster chooses. In seconds: ``resync`` is
+    the interval of reconciles without changes, ``secrets`` that of checks of Secrets, ``ask`` that
+    of polling services.
     """
 
     image: str = "ensemble:1.0.0"

@@ -1,4 +1,4 @@
-"""Status of an Ensemble: conditions, phase and sums, from what was found. Called by ``plan``."""
+"""Status of an Ensemble: conditions, phase and sums. Called by ``plan``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .times import said
 __all__ = ["Verdict", "conditions", "not_new", "service_verdict", "sums", "transitions", "whole"]
 
 Object = Mapping[str, Any]
-#: A condition as it is now: its status, its reason and its message.
+#: A condition now: its status, reason and message.
 Verdict = tuple[bool, str, str]
 
-#: Fields of the status that change with the queue, and are not worth a write of their own.
+#: Status fields that change with the queue; they alone don't cause a write.
 _FIGURES = ("nodes", "cores", "queue", "running", "waiting")
 _MEMBER_FIGURES = ("nodes", "cores", "queue", "groups", "lastHeartbeat")
 _TOLD = {
@@ -29,12 +29,12 @@ _TOLD = {
 
 
 def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
-    """The state of the service: ready, or what keeps it from being so."""
+    """Return the state of the service: ready, or why not."""
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
     status, generation = deployment.get("status") or {}, deployment["metadata"].get("generation", 0)
-    # Of a Deployment that was changed just now, what is told is of the one before.
+    # After a change of the Deployment, its status is still that of the old one.
     current = status.get("observedGeneration", generation) >= generation
     if is_mine(ensemble, deployment) and current and status.get("availableReplicas"):
         return True, "Available", ""
@@ -50,8 +50,9 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
 def conditions(
     ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float
 ) -> list[dict[str, Any]]:
-    """All conditions: these, each since when it holds, and others as they were, which their
-    ``observedGeneration`` tells: ``kubectl wait`` takes none for one of the spec as it is."""
+    """Return all conditions, each with its time of transition. Conditions without a verdict stay,
+    with their old ``observedGeneration``, so that ``kubectl wait`` ignores them.
+    """
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
     for kind, (holds, reason, message) in verdicts.items():
@@ -72,7 +73,7 @@ def conditions(
 
 
 def transitions(ensemble: Ensemble, verdicts: Mapping[str, Verdict]) -> list[Note]:
-    """Events of conditions that have changed."""
+    """Return Events for changed conditions."""
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     notes = []
     for kind, (holds, reason, message) in verdicts.items():
@@ -86,7 +87,7 @@ def transitions(ensemble: Ensemble, verdicts: Mapping[str, Verdict]) -> list[Not
 
 
 def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
-    """Figures of all members that are not over."""
+    """Return the sums over all unfinished members."""
     found: dict[str, Any] = {}
     for key in ("nodes", "cores", "queue"):
         total: dict[str, int] = {}
@@ -103,7 +104,7 @@ def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
 
 
 def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
-    """The phase, for people."""
+    """Return the phase."""
     if ensemble.deleting:
         return "Terminating"
     if verdicts.get("Finished", (False,))[0]:
@@ -116,8 +117,7 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """The likeness of a status to the one before: whether it is the same, and whether it is but for
-    its figures."""
+    """Return whether a status equals the previous one, and whether it does apart from figures."""
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:
         found = {key: each for key, each in value.items() if key not in own}

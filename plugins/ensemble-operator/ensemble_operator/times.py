@@ -1,4 +1,4 @@
-"""Times as the API writes them, from and to seconds since the epoch."""
+"""Conversion between the API's times and seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["said", "seconds"]
 
 
 def said(when: float) -> str:
-    """A time as the API writes it."""
+    """Return a time in the API's format."""
     return datetime.fromtimestamp(int(when), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(text: str | None) -> float:
-    """The seconds since the epoch of a time that the API wrote; 0 where it is none."""
+    """Return the seconds since the epoch of an API time; 0 if it is invalid."""
     try:
         return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
     except ValueError:

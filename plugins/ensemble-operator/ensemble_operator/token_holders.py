@@ -1,7 +1,6 @@
-"""Holders of tokens: who speaks with an Ensemble's service, and in which Secret each has its token.
+"""Holders of tokens: the clients of an Ensemble's service, and the Secret with each one's token.
 
-``wanted`` says, without making anything, whether a Secret is missing or is not as it has to be;
-``credentials`` makes what is.
+``wanted`` says whether a Secret is missing or wrong; ``credentials`` creates it.
 """
 
 from __future__ import annotations
@@ -40,22 +39,23 @@ __all__ = [
 
 Secrets = Mapping[str, "Object | None"]
 
-#: When a certificate is to be renewed, in seconds since the epoch.
+#: Time of a certificate's renewal, in seconds since the epoch.
 RENEW = f"{GROUP}/renew"
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
-#: What a Secret has beside a token: the one that is to take its place, once the service knows it
-#: for certain, and the id of the one whose place it took, which counts to its end.
+#: Other data of a Secret with a token: the next token, until the service certainly knows it, and
+#: the id of the previous one, which stays valid until it expires.
 NEXT, LAST = ".next", ".last"
-#: Seconds in which a Secret that was written is in all pods that have it as files.
+#: Seconds until a changed Secret is visible in all pods that mount it.
 _SPREAD = 600.0
-#: Whose the operator's own token is.
+#: Owner of the operator's token.
 VIEWER = "viewer"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a token: its role and name with the service, and the Secret and key that has
-    it."""
+    """Holder of a token: its role and name at the service, and the Secret and key with the
+    token.
+    """
 
     role: Literal["member", "controller", "viewer"]
     name: str
@@ -64,7 +64,7 @@ class Holder:
 
 
 def holders(ensemble: Ensemble) -> list[Holder]:
-    """Everybody who has a token, the operator first."""
+    """Return all holders, the operator first."""
     space = ensemble.namespace
     found = [Holder("viewer", space, tokens_secret(ensemble), VIEWER)]
     for member in ensemble.members:
@@ -76,21 +76,22 @@ def holders(ensemble: Ensemble) -> list[Holder]:
 
 
 def secret_names(ensemble: Ensemble) -> list[str]:
-    """The Secrets of an Ensemble, as many as it needs."""
+    """Return the names of an Ensemble's Secrets."""
     names = [tls_secret(ensemble), *(each.secret for each in holders(ensemble))]
     return list(dict.fromkeys(names))
 
 
 def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
-    """True if only others can mend a Secret: it is in the way, or it is the user's and is
-    missing."""
+    """Return whether only the user can fix a Secret: it is foreign, or it is the user's and
+    missing.
+    """
     if name == ensemble.sidecar.tls_secret:
         return secret is None
     return secret is not None and not is_mine(ensemble, secret)
 
 
 def value(secret: Object | None, key: str) -> str:
-    """A value of a Secret; empty where there is none."""
+    """Return a value of a Secret; empty if missing."""
     try:
         return base64.b64decode(((secret or {}).get("data") or {}).get(key) or "").decode()
     except ValueError:
@@ -98,7 +99,7 @@ def value(secret: Object | None, key: str) -> str:
 
 
 def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
-    """The tokens that the service knows."""
+    """Return the tokens that the service knows."""
     try:
         found = json.loads(value(secrets.get(tokens_secret(ensemble)), "tokens.json"))["tokens"]
         return [dict(each) for each in found]
@@ -107,7 +108,7 @@ def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
 
 
 def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
-    """True if a token is on record, as its holder's."""
+    """Return whether a token is recorded as its holder's."""
     return _line(lines, holder, text) is not None
 
 
@@ -122,7 +123,7 @@ def _is(line: dict[str, Any], holder: Holder) -> bool:
 
 
 def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
-    """True if a line is that of a token that its holder has, is to have or had last."""
+    """Return whether a line belongs to the holder's current, next or previous token."""
     secret, key = secrets.get(holder.secret), holder.key
     ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
     return _is(line, holder) and str(line.get("id")) in ids
@@ -131,8 +132,9 @@ def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
 def renewal(
     lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
 ) -> Literal["", "make", "use"]:
-    """The step by which a token is renewed now: another is made, and made known to the service, at
-    two thirds of its time; it is used once the service has it."""
+    """Return the step of a token's renewal that is due: at two thirds of its lifetime, another is
+    created and its hash given to the service; it is used once the service has it.
+    """
     secret = secrets.get(holder.secret)
     coming = _line(lines, holder, value(secret, holder.key + NEXT))
     if coming is not None:
@@ -143,7 +145,7 @@ def renewal(
 
 
 def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
-    """True if a Secret is missing, is not as it has to be, or is to be renewed."""
+    """Return whether a Secret is missing, wrong, or due for renewal."""
     tls = secrets.get(tls_secret(ensemble))
     if not ensemble.sidecar.tls_secret and (
         not all(value(tls, key) for key in FILES) or now >= renew_at(tls)
@@ -163,7 +165,7 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
 
 
 def renew_at(secret: Object | None) -> float:
-    """When its certificate is to be renewed; 0 where that is not known."""
+    """Return when its certificate must be renewed; 0 if unknown."""
     noted = ((secret or {}).get("metadata") or {}).get("annotations") or {}
     try:
         return float(noted.get(RENEW, 0))

@@ -1,7 +1,7 @@
-"""Watching with kopf: what watches tell goes into the cache, and Ensembles are looked at.
+"""Watches with kopf: updates the cache and triggers reconciles.
 
-Only ``on.event`` and indices are used: neither leaves annotations or finalizers on anything. An
-index does nothing but hold handlers back until everything there is has been listed once.
+It only uses ``on.event`` and indices, which leave no annotations or finalizers. Indices only delay
+handlers until all existing objects have been listed once.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ from .settings import Settings
 
 __all__ = ["Operator"]
 
-#: Seconds between comparisons of what watches told with what there is, and before one that failed
-#: is tried again; and without any, after which the process is to be begun anew.
+#: Seconds between comparisons of the cache with the cluster, before a failed one is retried, and
+#: without a success until the process should restart.
 _CHECK, _AGAIN, _UNKNOWN = 300.0, 10.0, 900.0
-#: Seconds that kopf is given to end, and between that and its next beginning.
+#: Seconds for kopf to end, and until it is restarted.
 _ENDING, _PAUSE = 10.0, 1.0
 _FLUX = "/apis/flux-framework.org/v1alpha2"
 _log = logging.getLogger("ensemble.operator")
 
 
 def kopf_identity() -> Any:
-    """Return the name of this process for kopf. Kopf's own default looks up the user's name and
-    fails for a uid without one, such as those that OpenShift assigns."""
+    """Return kopf's name for this process. Kopf's default looks up the user's name, which fails for
+    a uid without one, as on OpenShift.
+    """
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
 
 
 class Operator:
-    """The operator of one process. ``namespaces`` empty is all of them; ``lease`` is the namespace
-    of its Lease, empty for none."""
+    """The operator of one process. Empty ``namespaces`` means all; ``lease`` is the namespace of
+    its Lease, empty for none.
+    """
 
     def __init__(
         self,
@@ -68,10 +70,9 @@ class Operator:
         self._health = health
         self._asking = asking or Asking()
         self._flux = True
-        #: Whether watches have missed something, twice in a row; and once.
+        #: Whether watches missed something twice in a row, and once.
         self._stale = self._doubt = False
-        #: When what they told was last compared, or this began, and when it is to be compared
-        #: next; by the monotonic clock.
+        #: Time of the last comparison (or of the start) and of the next one, monotonic.
         self._compared = time.monotonic()
         self._due = self._compared + _CHECK
         self.api = Api(login, self._count)
@@ -81,8 +82,9 @@ class Operator:
         self.counts[method] = self.counts.get(method, 0) + 1
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Work until told to stop, in the main thread by SIGTERM and SIGINT too, or until the Lease
-        is lost."""
+        """Run until ``stop``, SIGTERM or SIGINT (in the main thread), or until the Lease is
+        lost.
+        """
         lease = None
         stop = stop or asyncio.Event()
         tasks: list[asyncio.Future[Any]] = []
@@ -95,7 +97,7 @@ class Operator:
                 tasks.append(asyncio.ensure_future(lease.hold()))
             self._flux = await self._flux_is_there()
             if not self._flux:
-                _log.warning("MiniClusters are not known here: install the Flux Operator")
+                _log.warning("the cluster knows no MiniClusters: install the Flux Operator")
             tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
             tasks.append(asyncio.ensure_future(stop.wait()))
             watching = asyncio.ensure_future(self._kopf(ending, stop))
@@ -115,7 +117,7 @@ class Operator:
     # -- kopf --------------------------------------------------------------------------------------
 
     async def _kopf(self, ending: asyncio.Event, stop: asyncio.Event) -> None:
-        """Watch until told to end; what ends by itself begins anew."""
+        """Watch until told to end; restart watches that end on their own."""
         while True:
             tasks = await kopf.spawn_tasks(
                 registry=self._registry(),
@@ -126,7 +128,7 @@ class Operator:
                 namespaces=self._namespaces,
                 liveness_endpoint=self._health,
             )
-            _heed_signals(stop)  # kopf takes them for itself, and would only end its watches
+            _heed_signals(stop)  # kopf would handle them itself, and only end its watches
             told = asyncio.ensure_future(ending.wait())
             done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
@@ -135,9 +137,9 @@ class Operator:
             if ending.is_set():
                 return
             why = next((str(each) for each in errors if each is not None), "kopf has ended")
-            _log.warning("watching ended (%s); it begins anew", why)
+            _log.warning("watching ended (%s); restarting", why)
             self.loop.counts["watch restarts"] += 1
-            self._due = 0.0  # what happened meanwhile is told by nothing else
+            self._due = 0.0  # nothing else reports what happened in between
             await asyncio.sleep(_PAUSE)
             with contextlib.suppress(ApiError):
                 await self._compare()
@@ -153,7 +155,7 @@ class Operator:
         def watches(**_: Any) -> str:
             silent = time.monotonic() - self._compared > _UNKNOWN
             if self._stale or silent:
-                why = "whether watches tell everything has not been known for a while"
+                why = "watches have not been verified for a while"
                 raise kopf.PermanentError(why)
             return "alive"
 
@@ -192,20 +194,21 @@ class Operator:
         return True
 
     async def _check(self) -> None:
-        """Compare what watches told with what there is: a relist tells of no deletion. And whether
-        the Flux Operator has been installed, for which the process is begun anew."""
+        """Compare the cache with the cluster, because a relist reports no deletions. If the Flux
+        Operator has been installed, restart the process.
+        """
         while True:
             await asyncio.sleep(_AGAIN)
             with contextlib.suppress(ApiError):
                 if not self._flux and await self._flux_is_there():
-                    _log.warning("MiniClusters are known now: starting again")
+                    _log.warning("MiniClusters are known now: restarting")
                     return
                 if time.monotonic() >= self._due:
                     missed = await self._compare()
                     self._stale, self._doubt = missed and self._doubt, missed
 
     async def _compare(self) -> bool:
-        """Put right what watches have missed; whether there was something."""
+        """Correct what watches missed. Return whether there was something."""
         missed = False
         for kind, about in KINDS.items():
             if not about.watched or (kind == "MiniCluster" and not self._flux):
@@ -232,8 +235,9 @@ def _heed_signals(stop: asyncio.Event) -> None:
 
 
 async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel tasks until each has ended: before Python 3.12 ``wait_for`` passes over a cancellation
-    that comes with the result that it waits for."""
+    """Cancel tasks until each has ended: before Python 3.12, ``wait_for`` loses a cancellation that
+    arrives together with its result.
+    """
     left = set(tasks)
     while left:
         for each in left:
@@ -243,8 +247,9 @@ async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def _end_kopf() -> None:
-    """End kopf's tasks. Its own way of ending waits for streams that it fails to close, and a
-    stream that is cancelled while it connects passes over that: so each is told until it ends."""
+    """End kopf's tasks. Its own shutdown waits for streams that it fails to close, and a stream
+    cancelled while connecting loses the cancellation; so repeat until it ends.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + _ENDING
     while loop.time() < end:

@@ -1,13 +1,10 @@
-"""Withdrawal of a run beside its members, before they go or another run takes its place: its jobs
-are cancelled, each end of one is heard, and those that were cancelled are submitted again when it
-goes on.
+"""Withdrawal of an outside run before its members go or another run replaces it: cancels its jobs
+and waits for their ends. A resume submits the cancelled jobs again.
 
-In place of the run's Job comes one of the same name, so that there is never one beside the other,
-whose pod has the run's journal and says ``ensemble stop --cancel-jobs``. So it does not matter
-whether the run's pod could do anything when it was deleted, or was there at all. A run without a
-claim has no journal that another pod could read: its own cancels its jobs when it is stopped.
-
-That a run is not withdrawn is what its entry in the status says by its tag, ``run``. Called by
+A Job of the same name replaces the run's Job, so that both never coexist. Its pod has the run's
+journal and runs ``ensemble stop --cancel-jobs``. So it does not matter what happened to the run's
+pod. A run without a claim has no journal for another pod: it cancels its own jobs when it is
+stopped. The tag ``run`` in its status entry shows that a run has not been withdrawn. Called by
 ``plan`` and ``pod_plan``.
 """
 
@@ -23,11 +20,11 @@ from .resource import Ensemble
 
 __all__ = ["outcome", "owed", "run_is_there", "withdrawal"]
 
-#: Seconds after which its jobs are given up: Kubernetes ends the Job then. A member that is away
-#: is waited for in half of that.
+#: Seconds until Kubernetes ends the Job and the jobs are given up. An unreachable member gets half
+#: of that.
 _LONGEST = 600
 
-#: Asked again while the queue may have jobs (75). A run that never began has none.
+#: Repeat while the queue may have jobs (75). A run that never started has none.
 _SCRIPT = """\
 code=0
 if [ -e "$ENSEMBLE_STATE/runs/{tag}" ]; then
@@ -41,7 +38,7 @@ fi
 
 
 def owed(ensemble: Ensemble, observed: Observed) -> str:
-    """The tag of the run that may have jobs at members that are there; empty if there is none."""
+    """Return the tag of the run that may have jobs at existing members; may be empty."""
     entry, there = ensemble.entry(RUNNER), observed.children.items()
     members = any(kind == "MiniCluster" and is_mine(ensemble, each) for (kind, _), each in there)
     if not ensemble.durable or entry.get("finishedAt") or not members:
@@ -50,7 +47,7 @@ def owed(ensemble: Ensemble, observed: Observed) -> str:
 
 
 def run_is_there(ensemble: Ensemble, observed: Observed, now: float) -> bool:
-    """True if the run, which is being stopped, may yet have its jobs cancelled at the members."""
+    """Return whether the run, which is being stopped, may still cancel its jobs."""
     name = member_object(ensemble, RUNNER)
     job = observed.children.get(("Job", name))
     mine = job is not None and is_mine(ensemble, job)
@@ -58,7 +55,7 @@ def run_is_there(ensemble: Ensemble, observed: Observed, now: float) -> bool:
 
 
 def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
-    """The Job that withdraws a run, made of the run's own."""
+    """Return the Job that withdraws a run, derived from the run's Job."""
     spec = copy.deepcopy(job["spec"])
     spec |= {"activeDeadlineSeconds": _LONGEST, "backoffLimit": 6}
     (container,) = spec["template"]["spec"]["containers"]
@@ -70,8 +67,9 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
 
 
 def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
-    """The outcome of a withdrawal: empty if all jobs are cancelled, else why that is not known;
-    ``None`` while it is under way, or until when its end may come to be seen."""
+    """Return the outcome of a withdrawal: empty if all jobs are cancelled, otherwise why that is
+    unknown; ``None`` while it runs, or until its end can be seen.
+    """
     pods = first_pods(observed.pods, found, None)
     state = pod_state(newest(pods), container)
     if state.phase == "over":
@@ -80,4 +78,4 @@ def outcome(found: Object, observed: Observed, container: str, now: float) -> st
     if not job_failed(found):
         return None
     late = late_until(found, pods, observed.ended)
-    return late if now < late else state.message or f"they could not be in {_LONGEST} s"
+    return late if now < late else state.message or f"not within {_LONGEST} s"

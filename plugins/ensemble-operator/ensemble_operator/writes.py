@@ -1,4 +1,4 @@
-"""Writes: how each change of a plan is carried out with the API. Called by ``loop``."""
+"""Writes: carry out each change of a plan through the API. Called by ``loop``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .schema import KIND
 
 __all__ = ["about", "merge_patch", "try_out", "write"]
 
-#: Maps that belong to whoever writes them as a whole: what is not in the new one goes.
+#: Maps that are replaced as a whole.
 _WHOLE = ("nodeSelector", "limits", "requests")
 
 
 def about(change: Change) -> tuple[str, str]:
-    """The kind and name of what a change is about."""
+    """Return the kind and name of a change's object."""
     if isinstance(change, (Create, Patch)):
         return change.body["kind"], change.body["metadata"]["name"]
     if isinstance(change, Delete):
@@ -33,11 +33,12 @@ def about(change: Change) -> tuple[str, str]:
 
 
 def merge_patch(found: Object, body: Object) -> Object:
-    """The patch that makes an object as ``body`` says: its fields, and ``None`` for those that are
-    to go."""
+    """Return the patch that makes an object equal to ``body``: its fields, and ``None`` for removed
+    ones.
+    """
     patch: Object = copy.deepcopy(body)
     metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
-    # On the condition that nobody changed it since.
+    # On condition that the object has not changed.
     metadata["resourceVersion"] = found["metadata"].get("resourceVersion")
     patch["metadata"] = metadata
     _remove(found, patch)
@@ -89,8 +90,11 @@ _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 
 
 async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) -> None:
-    """Have the API server check an object. Raises :class:`ApiError`, also for fields that it does
-    not know and that the user wrote: others are of a Flux Operator that is newer."""
+    """Let the API server validate an object with a dry run.
+
+    Raises :class:`ApiError`, also for unknown fields that the user wrote; other unknown fields
+    belong to a newer Flux Operator.
+    """
     path = KINDS[body["kind"]].path(key[0])
     bare = without_nothing(body)
     try:
@@ -105,7 +109,7 @@ async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) ->
 
 
 def _has(given: Any, place: str) -> bool:
-    """True if there is something at a place such as ``spec.containers[0].name``."""
+    """Return whether a place such as ``spec.containers[0].name`` exists."""
     for word in re.findall(r"[^.\[\]]+", place):
         if isinstance(given, (list, tuple)):
             given = dict(enumerate(given))
@@ -123,7 +127,7 @@ async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> 
     except ApiError as error:
         if error.status != 409:
             raise
-        # There already: ours, of which watches have not told yet, or somebody else's.
+        # It exists: ours, but not yet in the watches, or foreign.
         found = await api("GET", KINDS[kind].path(key[0], name))
     cache.wrote(key, kind, found)
 
@@ -144,7 +148,7 @@ async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
 
 
 async def _set_finalizer(api: Api, cache: Cache, key: Key, wanted: bool) -> None:
-    """As a JSON patch that holds only for the finalizers that were seen: others have theirs too."""
+    """Use a JSON patch on condition of the observed finalizers, because others have theirs too."""
     metadata = cache.ensembles[key]["metadata"]
     there = list(metadata.get("finalizers") or ())
     others = [each for each in there if each != ORPHAN]

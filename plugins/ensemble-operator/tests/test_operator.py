@@ -334,7 +334,7 @@ def test_a_file_for_a_member_that_there_is_not_is_told(stand: Stand) -> None:
     stand.start()
     stand.apply(found)
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
-    assert "there is no member 'default/study-b'; there are study-a" in message_of(stand, "Valid")
+    assert "unknown member 'default/study-b'; members are study-a" in message_of(stand, "Valid")
     assert stand.names("MiniCluster") == []
 
 

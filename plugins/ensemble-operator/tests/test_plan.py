@@ -964,7 +964,7 @@ def test_uids_are_left_to_the_cluster_where_that_is_asked_for() -> None:
                     member(spec={"containers": [{"image": "a", "volumes": {"My_data": {}}}]})
                 ]
             },
-            "'My_data' cannot be the name of a volume",
+            "'My_data' is not a valid volume name",
         ),
     ],
     ids=["a claim", "a claim of the service", "a volume"],

@@ -80,11 +80,11 @@ BAD: dict[str, tuple[Object, str]] = {
     "33 members": (ensemble(*[member()] * 33), "spec.members: has 33"),
     "no minicluster": (ensemble(without(member(), "minicluster")), "minicluster: is required"),
     "no container": (ensemble(member(spec={"containers": []})), "containers: has 0 items"),
-    "size over maxSize": (ensemble(member(4, spec={"maxSize": 2})), "size is more than maxSize"),
-    "minSize over size": (ensemble(member(1, spec={"minSize": 2})), "minSize is more than size"),
+    "size over maxSize": (ensemble(member(4, spec={"maxSize": 2})), "size is greater than maxSize"),
+    "minSize over size": (ensemble(member(1, spec={"minSize": 2})), "minSize is greater than size"),
     "minSize over maxSize": (
         ensemble(member(spec={"minSize": 3, "maxSize": 2})),
-        "minSize is more than maxSize",
+        "minSize is greater than maxSize",
     ),
     "size 0": (ensemble(member(0)), "0 must be at least 1"),
     "cleanup": (ensemble(member(spec={"cleanup": True})), "cleanup"),
@@ -100,24 +100,27 @@ BAD: dict[str, tuple[Object, str]] = {
     "a name with capitals": (ensemble(member(name="Aa")), "does not match"),
     "a long name of the whole": (ensemble(name="a" * 41), "at most 40"),
     "a dot in the name": (ensemble(name="a.b"), "no dots"),
-    "a digit first": (ensemble(name="1a"), "begins with a letter"),
-    "port 0": (ensemble(sidecar={"port": 0}), "a port is from"),
-    "port as words": (ensemble(sidecar={"port": "grpc"}), "a port is from"),
-    "port too large": (ensemble(sidecar={"port": "65536"}), "a port is from"),
+    "a digit first": (ensemble(name="1a"), "start with a letter"),
+    "port 0": (ensemble(sidecar={"port": 0}), "a port must be between"),
+    "port as words": (ensemble(sidecar={"port": "grpc"}), "a port must be between"),
+    "port too large": (ensemble(sidecar={"port": "65536"}), "a port must be between"),
     "a port that is none": (ensemble(sidecar={"port": 1.5}), "integer or a string"),
-    "two places for state": (ensemble(state={"claim": "a", "size": "1Gi"}), "one of them"),
-    "an unknown field": (ensemble(sidecar={"prot": 1}), "is not known"),
-    "an unknown field of a member": (ensemble(member(algorithm="x")), "is not known"),
+    "two places for state": (ensemble(state={"claim": "a", "size": "1Gi"}), "cannot be combined"),
+    "an unknown field": (ensemble(sidecar={"prot": 1}), "is unknown"),
+    "an unknown field of a member": (ensemble(member(algorithm="x")), "is unknown"),
     "another word for suspend": (ensemble(suspend="yes"), "must be a boolean"),
-    "a policy that is none": (ensemble(updatePolicy="Now"), "is none of"),
+    "a policy that is none": (ensemble(updatePolicy="Now"), "is not one of"),
     "a command that never could run": (
         ensemble(member(spec={"containers": [{"image": "a", "command": "lmp"}]})),
-        "never could",
+        "would never run",
     ),
-    "a container that is not there": (ensemble(member(container="x")), "no container 'x'"),
+    "a container that is not there": (ensemble(member(container="x")), "unknown container 'x'"),
     "no image": (ensemble(member(spec={"containers": [{}]})), "must have an image"),
-    "an autoscaler without its metrics": (ensemble(member(resize="HPA")), "which needs it"),
-    "pip without versions": (ensemble(install={"method": "Pip"}), "which needs it"),
+    "an autoscaler without its metrics": (
+        ensemble(member(resize="HPA")),
+        "and allowed only with it",
+    ),
+    "pip without versions": (ensemble(install={"method": "Pip"}), "and allowed only with it"),
 }
 
 
@@ -160,7 +163,7 @@ def test_a_file_without_an_ensemble_is_refused(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text("kind: Pod\n")
     done = CliRunner().invoke(main, ["check", str(tmp_path / "e.yaml")])
     assert done.exit_code == 2
-    assert "there is no Ensemble" in done.output
+    assert "no Ensemble in" in done.output
 
 
 # -- what is read ------------------------------------------------------------------------------------

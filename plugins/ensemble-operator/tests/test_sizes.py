@@ -115,7 +115,7 @@ def test_an_autoscaler_sets_one_members_size_and_rules_that_of_another(
         scaler.wanted = 3
         stand.until(lambda: entry(stand, "auto").get("size") == 3)
         stand.until(lambda: "Resized" in stand.events())
-        # Rules of that member ask, and it is none of theirs.
+        # Rules of that member ask, and it is not one of theirs.
         for name in ("auto", "fixed"):
             answer = resizer.resize(f"default/study-{name}", 1)
             assert (answer.outcome, answer.code) == ("denied", "not-ours"), answer

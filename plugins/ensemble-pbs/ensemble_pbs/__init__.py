@@ -1,4 +1,4 @@
-"""OpenPBS and PBS Pro for Ensemble: the executor ``pbs``, and its options."""
+"""The executor plugin ``pbs`` (OpenPBS and PBS Pro) and its options."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
-#: As Slurm's: above this machine's own processes, below a Flux instance that one is inside of.
+#: As Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
 
-_QUEUE = {"type": "string", "description": "Queue that jobs go to."}
-_PROJECT = {"type": "string", "description": "Project that jobs belong to (qsub -P)."}
-_ACCOUNT = {"type": "string", "description": "Account that jobs are charged to (qsub -A)."}
+_QUEUE = {"type": "string", "description": "Queue for the jobs."}
+_PROJECT = {"type": "string", "description": "Project of the jobs (qsub -P)."}
+_ACCOUNT = {"type": "string", "description": "Account to charge (qsub -A)."}
 _RESOURCES = {
     "type": "object",
-    "description": "Further resources of a job's chunk, as in qsub -l select=1:NAME=VALUE.",
+    "description": "Other resources of a job's chunk, as in qsub -l select=1:NAME=VALUE.",
     "additionalProperties": {"type": ["string", "number"]},
 }
 OPTIONS: Mapping[str, Any] = {
@@ -30,14 +30,14 @@ OPTIONS: Mapping[str, Any] = {
         "gpu": {
             "type": "string",
             "default": "ngpus",
-            "description": "Resource that stands for a GPU.",
+            "description": "Resource name of a GPU.",
         },
         "poll": {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Longest time in seconds until the end of a job that could not "
-            "report it is known; values below 6 act as 6.",
+            "description": "Longest delay in seconds until the end of a job that could not report "
+            "it is noticed; values below 6 act as 6.",
         },
     },
 }
@@ -74,15 +74,15 @@ def _available() -> tuple[bool, str]:
     import shutil
 
     if shutil.which("qsub") is None or shutil.which("pbsnodes") is None:
-        return False, "qsub and pbsnodes are not on the PATH: no PBS here"
+        return False, "qsub and pbsnodes are not on the PATH: no PBS"
     if os.environ.get("SGE_ROOT"):
         return False, "SGE_ROOT is set: qsub is Grid Engine's"
-    return True, "there are qsub and pbsnodes"
+    return True, "qsub and pbsnodes are on the PATH"
 
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``pbs``."""
+    """Return the executor ``pbs``."""
     return [
         ExecutorPlugin(
             name="pbs",

@@ -1,5 +1,7 @@
-"""The executor ``pbs``: what PBS's commands are told, and what they say. The rest is
-:class:`BatchExecutor`'s. See the README."""
+"""The executor ``pbs``: PBS's commands and their output.
+
+:class:`BatchExecutor` does the rest. See the README.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ensemble_pbs.parse import blocks, count, queue_job, whole
 
 __all__ = ["PBSExecutor"]
 
-#: Messages while the server is away, busy or starting.
+#: Messages while the server is unreachable, busy or starting.
 _AWAY = (
     "cannot connect to", "could not connect", "couldn't connect", "connection refused",
     "no free connections", "connection table full", "server shutting down", "pbs_iff",
@@ -24,17 +26,17 @@ _AWAY = (
 )  # fmt: skip
 #: Messages of ``qsub`` when a limit on the number of jobs is reached.
 _FULL = re.compile(r"maximum number of jobs|would exceed (?!limit on resource)")
-#: Messages about a job that is over or was never there.
+#: Messages about a job that is over or unknown.
 _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
-#: Ids that one command is given.
+#: Ids in one command.
 _AT_ONCE = 500
-#: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
+#: Lowers ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 _UNUSABLE_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
 
 
 class PBSExecutor(BatchExecutor):
-    """Runs jobs on an OpenPBS or PBS Pro complex; see the README for what it promises."""
+    """Runs jobs on an OpenPBS or PBS Pro complex. The README lists its guarantees."""
 
     name: ClassVar[str] = "pbs"
     most_jobs: int = 1000
@@ -56,12 +58,14 @@ class PBSExecutor(BatchExecutor):
         self._site = {"queue": queue, "project": project, "account": account}
         self._gpu = gpu
         self._history: list[str] = []
-        #: Jobs that were deleted and whose processes may still be there, and until when.
+        #: Deleted jobs whose processes may still run, with the time until which to expect that.
         self._ending: dict[str, float] = {}
         self.poll = poll
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """Return the output of a command. ``fine``: messages that make a failure no error."""
+        """Return the output of a command. A failure with one of the messages in ``fine`` is no
+        error.
+        """
         code, out, err = self.command(words)
         lower = err.lower()
         if code == 0 or (fine and re.search(fine, lower) and not _is_away(lower)):
@@ -69,7 +73,7 @@ class PBSExecutor(BatchExecutor):
         text = " ".join(line.strip() for line in err.splitlines())[:600]
         what = text or f"{words[0]} ended with exit code {code}"
         if _is_away(lower):
-            hint = "is the PBS server up? 'qstat -B' tells"
+            hint = "check the PBS server with 'qstat -B'"
             raise CannotTake(what, hint=hint)
         raise CannotTake(what, arrived=False) if _FULL.search(lower) else InvalidJob(what)
 
@@ -80,8 +84,8 @@ class PBSExecutor(BatchExecutor):
                 raise ExecutorError(f"{command} is not on the PATH", hint=hint, code="no-pbs")
         servers = blocks(self._run_command(["qstat", "-B", "-f"]))
         if not servers:
-            hint = "is this PBS's qstat? 'qstat --version' tells"
-            raise ExecutorError("qstat -B names no server", hint=hint, code="no-answer")
+            hint = "check with 'qstat --version' that this is PBS's qstat"
+            raise ExecutorError("'qstat -B' lists no server", hint=hint, code="no-answer")
         server = next(iter(servers.values()))
         self._history = ["-x"] if server.get("job_history_enable") == "True" else []
         limits = [server]
@@ -93,21 +97,21 @@ class PBSExecutor(BatchExecutor):
     def wrong(self, job: Job) -> str | None:
         if job.nodes > 1:
             return (
-                f"it asks for {job.nodes} nodes, and jobs of several nodes are not started here: "
-                "say nodes: 1 and 'tasks'"
+                f"it asks for {job.nodes} nodes, but jobs of several nodes are not supported: use "
+                f"nodes: 1 and 'tasks'"
             )
         return None
 
     def words(self, batch: Batch) -> list[str]:
-        """Return the command line that hands a batch in."""
+        """Return the command line that submits a batch."""
         job = batch.job
         options = job.options.get(self.name, {})
-        # Without -f a qsub stays in the background and keeps its output open.
+        # Without -f, qsub stays in the background and keeps its output open.
         words = ["qsub", "-f", "-N", batch.name, "-m", "n", "-o", "/dev/null", "-e", "/dev/null"]
         if len(batch.jobs) > 1:
             words += ["-J", f"1-{len(batch.jobs)}"]
         else:
-            words += ["-r", "n"]  # which PBS refuses for arrays
+            words += ["-r", "n"]  # PBS rejects it for arrays
         if job.urgency == 0:
             words.append("-h")
         elif job.urgency < 16:
@@ -122,7 +126,7 @@ class PBSExecutor(BatchExecutor):
             value = options.get(name, self._site[name])
             if value is not None:
                 words += [flag, value]
-        # A program and not a script: no login shell comes between PBS and the wrapper.
+        # A program instead of a script: PBS starts no login shell before the wrapper.
         return [*words, "--", "/bin/bash", batch.script]
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
@@ -139,14 +143,14 @@ class PBSExecutor(BatchExecutor):
             said = f"{err}\n{out[:200]}".lower()
             gone = re.search(_UNKNOWN, said) is not None
             if _is_away(said) or not (gone or (code == 0 and out)):
-                what = err.strip()[:600] or f"qstat ended with exit code {code} and no answer"
+                what = err.strip()[:600] or f"qstat ended with exit code {code} and printed nothing"
                 raise CannotTake(what)
             jobs = blocks(out)
             if (jobs or not gone) and not out.endswith("\n\n"):
-                what = f"qstat printed what cannot be read, or only a part: {out[-100:]!r}"
+                what = f"the output of qstat is invalid or incomplete: {out[-100:]!r}"
                 raise CannotTake(what)
             yield from (queue_job(id_, fields) for id_, fields in jobs.items())
-        # PBS reports a deleted job as over although its wrapper is still ending processes.
+        # PBS reports a deleted job as over while its wrapper still ends processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}
         yield from (QueueJob(id_, "running") for id_ in self._ending)
@@ -163,7 +167,7 @@ class PBSExecutor(BatchExecutor):
         self._ending.update(dict.fromkeys(ids, until))
 
     def nodes(self) -> Mapping[str, float]:
-        """Return the nodes, the cores and the GPUs that are up, and those that are free."""
+        """Return the nodes, cores and GPUs that are up, and those that are free."""
         gauges: dict[str, float] = {}
         for fields in blocks(self._run_command(["pbsnodes", "-a"])).values():
             if _UNUSABLE_STATES.search(fields.get("state", "down")):

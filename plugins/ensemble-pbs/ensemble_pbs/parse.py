@@ -1,7 +1,7 @@
-"""Parser of the output of PBS's commands.
+"""Parser of the output of PBS's commands. Pure.
 
-The text of ``-f`` is read and not JSON: ``qstat -F json`` names only the first of several jobs in
-some releases, and escapes environments wrongly in others. Pure.
+It reads the text of ``-f`` because ``qstat -F json`` is unreliable: some releases list only the
+first of several jobs, others escape environments wrongly.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _STATES: Mapping[str, Literal["waiting", "running", "over"]] = {
     **dict.fromkeys("RBESUM", "running"),
     **dict.fromkeys("FX", "over"),
 }
-#: PBS's own reasons for an end, which it gives as negative exit codes.
+#: Reasons that PBS reports as negative exit codes.
 _REASONS: Mapping[int, tuple[str, str]] = {
-    -11: ("node-failure", "PBS stopped it to run it again"),
-    -20: ("node-failure", "its node could not be reached"),
+    -11: ("node-failure", "PBS requeued it"),
+    -20: ("node-failure", "its node was unreachable"),
     -24: ("exec", "it used more cores than it asked for"),
     -25: ("exec", "it used more cores than it asked for"),
     -26: ("out-of-memory", "it used more virtual memory than it asked for"),
     -27: ("out-of-memory", "it used more memory than it asked for"),
     -28: ("timeout", "it used more CPU time than it asked for"),
-    -29: ("timeout", "PBS ended it at its walltime"),
+    -29: ("timeout", "it exceeded its walltime"),
 }
-#: The substate of a job that somebody deleted.
+#: The substate of a deleted job.
 _DELETED = "91"
 
 
 def blocks(text: str) -> dict[str, dict[str, str]]:
-    """Return the attributes of each job, node or server in a full listing, by its name."""
+    """Return the attributes of each job, node or server of a full listing, by name."""
     found: dict[str, dict[str, str]] = {}
     for part in re.split(r"\n{2,}", text.replace("\n\t", "")):
         first, *lines = part.strip("\n").split("\n")
@@ -47,7 +47,7 @@ def blocks(text: str) -> dict[str, dict[str, str]]:
 
 
 def count(fields: Mapping[str, str], name: str) -> int:
-    """Return a number among attributes; 0 if it is missing."""
+    """Return a numeric attribute; 0 if it is missing."""
     value = fields.get(name, "")
     return int(value) if value.isdigit() else 0
 
@@ -62,14 +62,14 @@ def whole(id_: str) -> str:
 
 
 def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
-    """Return what a listing says of a job."""
+    """Return a job's state from its attributes."""
     state = _STATES.get(fields.get("job_state", ""), "waiting")
     comment = fields.get("comment", "")
     if state == "waiting" and re.search("can never run|too many failed", comment, re.IGNORECASE):
         return QueueJob(id_, "stuck", note=f"{comment} ('qstat -f {id_}'; 'qdel' or 'qalter' it)")
     if state != "over":
         return QueueJob(id_, state)
-    if fields.get("substate") == _DELETED:  # with the exit status 0 if it never ran
+    if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0
         return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")
     code = fields.get("Exit_status", "")
     if not re.fullmatch(r"-?\d+", code):

@@ -1,7 +1,6 @@
-"""A real PBS for the tests that need one: the complex that this machine submits to.
+"""A real PBS for tests: the complex that this machine submits to.
 
-It is used where ``qstat --version`` says that it is PBS's and where this user may make a queue (a
-manager may); elsewhere those tests skip.
+The tests skip unless ``qstat --version`` is PBS's and this user may create a queue (as a manager).
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ import pytest
 
 
 def lacking() -> str | None:
-    """What is missing for a complex; ``None`` if nothing is."""
+    """Return what is missing for a complex, or ``None``."""
     if shutil.which("qstat") is None:
         return "no PBS: qstat is not on the PATH"
     done = subprocess.run(["qstat", "--version"], capture_output=True, text=True, check=False)
     if "pbs_version" not in done.stdout + done.stderr:
-        return "no PBS: the qstat on the PATH is another queue's"
+        return "no PBS: the qstat on the PATH belongs to another queue"
     if subprocess.run(["qstat", "-B"], capture_output=True, check=False).returncode:
         return "no PBS: 'qstat -B' reaches no server"
     return None
 
 
 class Complex:
-    """The PBS complex of this machine, and a queue of the tests in it."""
+    """The PBS complex of this machine, with a queue for the tests."""
 
     def __init__(self) -> None:
         self.queue = f"ens{os.getpid()}"
@@ -37,25 +36,25 @@ class Complex:
         self.run("qmgr", "-c", f"set queue {self.queue} enabled=true,started=true")
 
     def run(self, *words: str) -> str:
-        """Return what a command of PBS says."""
+        """Run a command of PBS and return its output."""
         done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
         if done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr} {done.stdout}")
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """The ids of the tests' jobs that are not over."""
+        """Return the ids of the tests' unfinished jobs."""
         return self.run("qselect", "-q", self.queue).split()
 
     def wait_idle(self) -> None:
         end = time.monotonic() + 100
         while jobs := self.jobs():
-            assert time.monotonic() < end, f"these jobs do not end: {jobs}"
+            assert time.monotonic() < end, f"these jobs did not end: {jobs}"
             time.sleep(0.2)
 
     @contextmanager
     def limited(self, name: str, value: str) -> Iterator[None]:
-        """An attribute of the queue, for a while."""
+        """Change an attribute of the queue for a while."""
         self.run("qmgr", "-c", f"set queue {self.queue} {name} = {value}")
         try:
             yield
@@ -63,7 +62,7 @@ class Complex:
             self.run("qmgr", "-c", f"unset queue {self.queue} {name}")
 
     def rerun(self, array: str) -> None:
-        """Have PBS run the tasks of an array again, as after the death of their node."""
+        """Make PBS rerun the tasks of an array, as after the death of their node."""
         self.run("qrerun", "-W", "force", f"{array}[]")
 
     def delete_jobs(self) -> None:
@@ -85,13 +84,13 @@ def _pbs() -> Iterator[Complex]:
     try:
         found = Complex()
     except AssertionError as error:
-        pytest.skip(f"no PBS in which this user may make a queue: {error}")
+        pytest.skip(f"no PBS in which this user may create a queue: {error}")
     yield found
     found.close()
 
 
 @pytest.fixture
 def pbs(_pbs: Complex) -> Iterator[Complex]:
-    """The complex; what a test leaves in its queue goes."""
+    """The complex; jobs that a test leaves behind are deleted."""
     yield _pbs
     _pbs.delete_jobs()

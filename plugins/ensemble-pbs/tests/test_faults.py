@@ -1,4 +1,4 @@
-"""A PBS that is away, slow, garbled or forgetful: a real one behind commands that are not."""
+"""A real PBS whose commands fail, hang, print garbage or forget jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestPBS(FaultSuite):
         monkeypatch.setattr(pace, "FULL", 1.0)
         self.pbs.wait_idle()
         with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
-            # Of other time limits, so that each is a job of its own.
+            # Different time limits, so that each is a batch.
             gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
             jobs = [
                 session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)
@@ -57,8 +57,8 @@ class TestPBS(FaultSuite):
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
 
     def test_a_job_that_pbs_runs_again_fails_and_runs_once(self, session: Session) -> None:
-        """As after the death of a node: an array, which PBS may always run again."""
-        # Its wrapper can say nothing any more.
+        """As after the death of a node, where PBS may always rerun an array."""
+        # Its wrapper can no longer report.
         begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
         jobs = [session.job("sh", "-c", begin) for _ in range(2)]
         session.submit(*jobs)

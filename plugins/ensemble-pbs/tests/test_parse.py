@@ -1,4 +1,4 @@
-"""What is read of PBS's listings: output of real commands (OpenPBS 23.06.06), in ``recorded``."""
+"""Listings of PBS, parsed from the recorded output of OpenPBS 23.06.06 (``recorded``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def listed() -> dict[str, QueueJob]:
-    """The recorded jobs by the letter in their names, and their places in an array."""
+    """Return the recorded jobs by the letter in their names, with their array indices."""
     jobs = blocks((RECORDED / "qstat.txt").read_text())
     return {
         fields["Job_Name"][4] + re.sub(r"^\d+\W*(\d*).*", r"\1", id_): queue_job(id_, fields)
@@ -39,7 +39,7 @@ def test_a_job_over_its_walltime_is_a_timeout() -> None:
 
 
 def test_a_deleted_job_is_cancelled_and_no_success() -> None:
-    """PBS gives the exit status 0 to a job that it deletes."""
+    """PBS gives exit status 0 to a job that it deletes."""
     assert listed()["g"].exception == "cancel"
     assert listed()["x"].exception == "cancel"
 

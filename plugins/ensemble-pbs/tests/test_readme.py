@@ -1,4 +1,4 @@
-"""The plugin's README: its ensemble files are valid, and it names every option there is."""
+"""The plugin's README: its ensemble files are valid, and it lists every option."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def readme() -> str:
     file = Path(__file__).parents[1] / "README.md"
     if file.is_file():
         return file.read_text("utf-8")
-    return str(metadata("ensemble-pbs").json["description"])  # as it was built into a wheel
+    return str(metadata("ensemble-pbs").json["description"])  # from the wheel
 
 
 def test_the_ensemble_file_in_the_readme_is_valid_and_shows_every_option() -> None:

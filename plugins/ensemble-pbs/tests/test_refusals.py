@@ -1,4 +1,4 @@
-"""Refusals of PBS and their meaning: try again, wait for room, or never."""
+"""Rejected submissions of PBS: retry, wait for room, or fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_core import ExecutorError, Job
 
 
 def error_of(said: str) -> ExecutorError:
-    """The error of a submit that PBS answers so."""
+    """Return the error of a submission to which PBS answers this."""
     executor = PBSExecutor()
     executor.command = lambda words, given=b"": (1, "", said)  # type: ignore[method-assign]
     job = Job(id="t.0", group="t", index=0, command=("true",))

@@ -1,4 +1,4 @@
-"""What PBS would be handed for a job: its command line."""
+"""The command line that submits a job to PBS."""
 
 from __future__ import annotations
 

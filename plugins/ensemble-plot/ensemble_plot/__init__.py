@@ -1,2 +1,3 @@
-"""Plots of runs: a journal becomes plain data (``run_history``, ``curves``, ``rule_variables``,
-``picture``), and that a file (``drawing``)."""
+"""The plugin for plots of runs: ``run_history``, ``curves``, ``rule_variables`` and ``picture``
+turn a journal into plain data, ``drawing`` turns these into a file.
+"""

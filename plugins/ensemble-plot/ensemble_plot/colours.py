@@ -14,7 +14,7 @@ from ensemble_plot.run_history import Track
 
 __all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
 
-#: Up to so many jobs each has its own colour and a place in the legend.
+#: Up to this number, each job has its own colour and an entry in the legend.
 DIRECT = 12
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -23,7 +23,7 @@ _LONGEST = 36
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """One job's line."""
+    """The style of one job's line."""
 
     colour: str
     dashes: str
@@ -31,8 +31,9 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The colouring of many jobs: each job's value (none: it is grey), and the name of that
-    value."""
+    """The colouring of many jobs: each job's value (grey without one), and the name of that
+    value.
+    """
 
     name: str
     values: Mapping[str, float]
@@ -41,7 +42,7 @@ class Scale:
 
 
 def style_of(place: int) -> Style:
-    """The style of the job at this place among at most ``DIRECT``."""
+    """Return the style of the job at this place among at most ``DIRECT``."""
     return Style(_COLOURS[place % len(_COLOURS)], ("-", "--")[place // len(_COLOURS) % 2])
 
 
@@ -67,7 +68,7 @@ def scale_of(jobs: Sequence[Track]) -> Scale:
 
 
 def _number(value: object) -> float | None:
-    """The number that a parameter is, if it is one that a scale can have."""
+    """Return a parameter's number, if it is suitable for a scale."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -85,7 +86,9 @@ def _number(value: object) -> float | None:
 
 
 def label_of(track: Track, jobs: Sequence[Track]) -> str:
-    """A job in the legend: its id, and those of its parameters in which the group's jobs differ."""
+    """Return a job's entry in the legend: its id, and the parameters in which the group's jobs
+    differ.
+    """
     kin = [each for each in jobs if each.group == track.group]
     parts = [
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = ["plot"]
 
-#: Variables that are shown where nobody said which: of the rules, and where those speak of none.
+#: Default number of variables: of the rules, or if they use none.
 _OF_RULES, _FIRST = 6, 4
-#: What jobs say no more often, in fewer than one of so many rows, is shown with others beside it.
+#: Variables in fewer than one of this many rows are shown only together with others.
 _DOTS, _RARE = 2, 10
-#: Panels that one picture may have.
+#: Most panels of one picture.
 _PANELS = 24
-#: Rows that are looked at to complete a name.
+#: Rows to read when completing a name.
 _LOOKED_AT = 4000
 
 #: A comma between names, not one within brackets as in ``f_ave[1,2]``.
@@ -58,7 +58,7 @@ _COMMA = re.compile(r",(?![^\[\]()]*[\])])")
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """The variables, groups or jobs of the run that stands on the command line."""
+    """Complete variables, groups or jobs of the run on the command line."""
     from click.shell_completion import CompletionItem
 
     names: dict[str, None] = {}
@@ -250,7 +250,7 @@ def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timel
 
 
 class _Selection:
-    """The history of a run as far as the command line asks for it, and what of it is shown."""
+    """Return the history of a run for the command line's options, and the variables to show."""
 
     def __init__(
         self, kept: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
@@ -273,7 +273,7 @@ class _Selection:
         else:
             self.shown = self._choose(wanted, _OF_RULES)
             if not self.shown:
-                if wanted:  # of none of these was there any value
+                if wanted:  # none of these had a value
                     self.history = self._read(None)
                 self.shown = self._choose(self.history.variables(), _FIRST)
             elif self._hardly_ever():
@@ -290,7 +290,7 @@ class _Selection:
         return read(self._kept.journal, variables=variables, groups=self._groups, jobs=self._jobs)
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-        """The names that each rule speaks of, in all versions of the file."""
+        """Return the names that each rule uses, in all versions of the file."""
         from ensemble_plot.rule_variables import spoken_of
 
         found: dict[str, tuple[str, ...]] = {}
@@ -302,15 +302,16 @@ class _Selection:
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
-        """The names among these that rows had, the rows' own clock last of all."""
+        """Return those of these names that rows have, the rows' clock last."""
         kept = set(self.history.variables())
         found = [name for name in dict.fromkeys(names) if name in kept]
         moving = [name for name in found if name != self.history.clock]
         return (moving or found)[:most]
 
     def _hardly_ever(self) -> bool:
-        """True if the values stand in a few of very many rows, as marks of an event do; by itself
-        that is a picture of dots."""
+        """Return whether the values occur in a few of very many rows, like marks of an event;
+        alone, they would be a picture of dots.
+        """
         rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
         return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)
 
@@ -391,7 +392,7 @@ class _Selection:
         return picture
 
     def _standing(self) -> str:
-        """How the run stands, where it is not over."""
+        """Return the state of the run, if it is not over."""
 
         history = self.history
         words = {"running": "under way", "limited": "held by its limits"}.get(
@@ -404,13 +405,13 @@ class _Selection:
 
     @property
     def others(self) -> list[str]:
-        """Variables that are not shown, but for the one that is the clock."""
+        """Return the variables that are not shown, except the clock."""
         hidden = {*self.shown, self.history.clock}
         return [name for name in self.history.seen if name not in hidden]
 
 
 def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
-    """The summary of what was drawn and what was left out."""
+    """Return the summary of what was drawn and what was left out."""
 
     jobs = len(picture.jobs)
     shown = ", ".join(panel.variable for panel in picture.panels)
@@ -431,6 +432,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _names(given: Iterable[str]) -> list[str]:
-    """The names in options that may be given several times and hold several."""
+    """Return the names in options that may be repeated and contain several."""
     found = [name.strip() for text in given for name in _COMMA.split(text)]
     return list(dict.fromkeys(name for name in found if name))

@@ -21,8 +21,11 @@ _finite = math.isfinite
 
 
 class Point(NamedTuple):
-    """One value. ``row`` counts the curve's rows from 0, ``clock`` is the row's own clock (nan
-    where it has none), ``time`` is in seconds since the epoch, ``value`` is nan for a gap."""
+    """One value.
+
+    ``row`` counts the curve's rows from 0, ``clock`` is the row's own clock (nan without one),
+    ``time`` is in seconds since the epoch, ``value`` is nan for a gap.
+    """
 
     row: float
     clock: float
@@ -30,7 +33,7 @@ class Point(NamedTuple):
     value: float
 
 
-#: A point while it is read: a named tuple takes twice as long to make.
+#: A point while it is read; a named tuple takes twice as long to create.
 _Numbers = tuple[float, float, float, float]
 
 
@@ -60,7 +63,7 @@ class Curve:
     def __init__(self, limit: int) -> None:
         self.limit = max(2, limit)
         self.rows = self.gaps = self.clocked = 0
-        #: The newest point that is finite, and the newest of all, as :class:`Point` has them.
+        #: The newest finite point, and the newest of all, as :class:`Point`.
         self.last: _Numbers | None = None
         self.newest: _Numbers | None = None
         self._span = 1
@@ -110,20 +113,20 @@ class Curve:
             self._close()
 
     def here(self) -> Point | None:
-        """The newest row, with the newest value that was finite (nan where none was)."""
+        """Return the newest row, with the newest finite value (nan without one)."""
         if self.newest is None:
             return None
         row, clock, time, _ = self.newest
         return Point(row, clock, time, _NAN if self.last is None else self.last[3])
 
     def shrink(self, limit: int) -> None:
-        """Keep at most so many buckets from now on."""
+        """Keep at most this many buckets from now on."""
         self.limit = max(2, limit)
         while len(self._breaks) > self.limit:
             self._join()
 
     def _close(self) -> None:
-        """The bucket at hand is complete."""
+        """Complete the current bucket."""
         if not self._now:
             return
         for point in self._now:
@@ -134,7 +137,7 @@ class Curve:
             self._join()
 
     def _join(self) -> None:
-        """Join neighbours; over a break only where there are breaks nearly everywhere."""
+        """Merge neighbours; over a break only if nearly all have breaks."""
         numbers, breaks = self._numbers, self._breaks
         freely = sum(breaks) > self.limit // 4
         joined, kept = array("d"), bytearray()
@@ -151,7 +154,7 @@ class Curve:
         self._span *= 2
 
     def points(self) -> Iterator[tuple[Point, bool]]:
-        """The points that are kept, in order, each with whether it was begun anew before it."""
+        """Return the kept points in order, each with whether the output restarted before it."""
         numbers = self._numbers
         for bucket, begun in enumerate(self._breaks):
             at = bucket * _WIDTH

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DPI", "FORMATS", "draw", "figure_bytes", "new_figure"]
 
-#: Dots per inch of a PNG, and what a size in pixels is taken by.
+#: Dots per inch of a PNG, which also convert a size in pixels.
 DPI = 160
-#: Files that can be written, with what keeps the time and place of their making out of them.
+#: Supported file formats, with options that omit the time and place of their creation.
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -76,28 +76,28 @@ _SETTINGS: dict[str, Any] = {
     "path.simplify": True,
     "agg.path.chunksize": 20000,
 }
-#: Marks of rules, in their order; twice as many with another fill.
+#: Marks of rules, in order; twice as many with another fill.
 _SHAPES = ("o", "s", "^", "D", "v", "P", "<", "h", ">", "*")
 _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
-#: Rules in the legend; beyond so many points curves are pixels in a PDF or SVG too.
+#: Rules in the legend; and number of points above which curves are pixels in a PDF or SVG.
 _LISTED, _VECTORS = 14, 150_000
-#: Names of rules in one panel, and marks that they keep clear of.
+#: Names of rules in one panel, and marks that they avoid.
 _LABELLED, _CLEAR = 12, 200
-#: How often a curve may cross its own height before its panel's are drawn thin.
+#: Number of crossings of its own height above which a panel's curves are thin.
 _DENSE = 30.0
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """The picture as a file of this format; ``size`` is its width and height in inches."""
+    """Return the picture as a file of this format; ``size`` is its width and height in inches."""
     return figure_bytes(lambda: _Drawing(picture, size).figure, form)
 
 
 def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
-    """A figure as a file of this format; ``settings`` are matplotlib's beside ours."""
+    """Return a figure as a file of this format; ``settings`` are additional matplotlib settings."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that the font lacks, of room that is scarce
+        warnings.simplefilter("ignore")  # about missing letters of the font, or little space
         mpl.rcdefaults()
         mpl.rcParams.update({**_SETTINGS, **settings})
         figure = draw()
@@ -107,14 +107,14 @@ def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, A
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """A figure of this width and height in inches, with nothing in it."""
+    """Return an empty figure of this width and height in inches."""
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 class _Drawing:
-    """One picture being drawn."""
+    """Draws one picture."""
 
     def __init__(self, picture: Picture, size: tuple[float, float] | None) -> None:
         self._picture = picture
@@ -122,7 +122,7 @@ class _Drawing:
         self._rows = -(-len(picture.panels) // self._columns)
         self._few = len(picture.jobs) <= DIRECT
         self._scale: Scale | None = None if self._few else scale_of(picture.jobs)
-        #: Jobs that have a place on the scale: the others stand behind them.
+        #: Jobs with a place on the scale; the others are drawn behind them.
         self._coloured = frozenset(self._scale.values) if self._scale is not None else frozenset()
         self._styles = (
             {track.id: style_of(place) for place, track in enumerate(picture.jobs)}
@@ -135,7 +135,7 @@ class _Drawing:
                 rule for rule in picture.rules if any(_spots(picture.panels, rule))
             )
         }
-        #: Rules whose names stand in the picture: once each, where it is first.
+        #: Rules with a name in the picture, where they first fire.
         self._said: set[str] = set()
         self.figure = new_figure(size or self._size())
         pads = self.figure.get_layout_engine()
@@ -144,7 +144,7 @@ class _Drawing:
         self._draw()
 
     def _size(self) -> tuple[float, float]:
-        """Inches that suit the number of panels and the length of the legend."""
+        """Return a size in inches for the number of panels and the length of the legend."""
         width = 10.0 if self._columns == 1 else 13.5
         each = {1: 4.6, 2: 3.0}.get(self._rows, 2.5)
         lines = (len(self._picture.jobs) + 1 if self._few else 12) + len(self._shapes) + 4
@@ -281,7 +281,7 @@ class _Drawing:
                         markeredgewidth=1.0,
                         zorder=5,
                         clip_on=known,
-                        # What had no value yet stands at the foot.
+                        # Marks without a value yet are at the bottom.
                         transform=ax.transData if known else ax.get_xaxis_transform(),
                     )
         faint = len(panel.moments) > 15
@@ -349,7 +349,7 @@ class _Drawing:
         if not handles:
             return
         size = 9.0
-        if self._scale is not None:  # the right is the colour bar's
+        if self._scale is not None:  # the colour bar is on the right
             columns = max(1, min(len(handles), int(self.figure.get_figwidth() / 2.4)))
             legend = self.figure.legend(
                 handles=handles, loc="outside lower left", ncols=columns, fontsize=size
@@ -385,7 +385,9 @@ def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
 
 
 def _rule(name: str) -> str:
-    """A rule's name in the legend: ``rule-2``, the name of one without an id, says what it is."""
+    """Return a rule's name in the legend: ``rule-2``, the name of a rule without an id, is
+    descriptive.
+    """
     return shorten(name, 30) if name.startswith("rule-") else f"rule {shorten(name, 30)}"
 
 
@@ -403,7 +405,7 @@ def _handle(shape: str, fill: str, label: str) -> Line2D:
 
 
 def _plain(text: Any) -> None:
-    """A name is what it says: no formulas in it."""
+    """Escape a name, so that it contains no formulas."""
     text.set_parse_math(False)
 
 
@@ -413,6 +415,6 @@ def _norm(scale: Scale) -> Normalize:
 
 
 def _colourmap() -> Colormap:
-    """Viridis without its lightest end, which paper swallows."""
+    """Return viridis without its lightest end, which is invisible on paper."""
     whole = mpl.colormaps["viridis"]
     return ListedColormap([whole(at / 255 * 0.9) for at in range(256)], "viridis-ink")

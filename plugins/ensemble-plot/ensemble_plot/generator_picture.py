@@ -16,8 +16,9 @@ __all__ = ["generator_picture"]
 
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
-    """The picture of a generator's points, of which ``standing`` is what became. Raises
-    :class:`UsageError` where none is done."""
+    """Return the picture of a generator's points, of which ``standing`` is the state. Raises
+    :class:`UsageError` if none is done.
+    """
     done = [point for point in standing.points if point.state == "done"]
     if not done:
         raise UsageError(
@@ -36,7 +37,7 @@ def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) ->
 
 
 def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
-    """An objective over the points' numbers, and the best of those up to each."""
+    """Draw an objective over the points' numbers, and the best value so far."""
     good = [point for point in done if vocs.feasible(point.values)]
     best: list[Any] = []
     for point in good:
@@ -49,8 +50,7 @@ def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
 
 
 def _front(vocs: Any, standing: Any, done: Sequence[Any]) -> list[Curve]:
-    """The second of two objectives over the first, and the steps of the Pareto front: up to where
-    each of its points is the best that there is."""
+    """Draw the second of two objectives over the first, and the steps of the Pareto front."""
     x, y = vocs.objectives
     numbers = {*standing.front}
     front = sorted(
@@ -63,7 +63,9 @@ def _front(vocs: Any, standing: Any, done: Sequence[Any]) -> list[Curve]:
 
 
 def _dots(vocs: Any, done: Sequence[Any], x: str | None, y: str) -> list[Curve]:
-    """Points over ``x`` (``None``: their numbers), those apart that miss a constraint."""
+    """Draw points over ``x`` (``None``: their numbers); those that violate a constraint look
+    different.
+    """
     curves = []
     for feasible, label in ((True, "points"), (False, "miss a constraint")):
         found = [point for point in done if vocs.feasible(point.values) == feasible]

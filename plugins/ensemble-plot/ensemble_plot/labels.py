@@ -1,4 +1,6 @@
-"""Words beside marks, put where they cover no curve and no other word. Called by ``drawing``."""
+"""Labels beside marks, placed where they cover no curve and no other label. Called by
+``drawing``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Labels"]
 
-#: Where a label may stand, in points from its mark, the best first.
+#: Positions of a label, in points from its mark, best first.
 _PLACES = [
     (side * dx, rise)
     for rise in (16, -16, 30, -30, 2, 46, -46, 64, -64)
@@ -22,12 +24,12 @@ _PLACES = [
     for side in (1, -1)
 ]
 _SIZE = 8.5
-#: Points along all curves that are looked at.
+#: Number of points along all curves to check.
 _LOOKED_AT = 20_000
 
 
 class Labels:
-    """The labels of one panel; its layout is settled. ``lines`` are what they should not cover."""
+    """The labels of one panel, whose layout is final. They should not cover ``lines``."""
 
     def __init__(self, ax: Axes, lines: Sequence[Line2D]) -> None:
         self._ax = ax
@@ -38,7 +40,7 @@ class Labels:
         self._curves = self._places(lines)
 
     def _places(self, lines: Sequence[Line2D]) -> Any:
-        """Points along the curves in pixels, about one for each few pixels."""
+        """Return points along the curves in pixels, about one for every few pixels."""
         each = max(4, _LOOKED_AT // max(1, len(lines)))
         found = []
         for line in lines:
@@ -46,7 +48,7 @@ class Labels:
             points = points[np.isfinite(points).all(axis=1)]
             if len(points) < 2:
                 continue
-            if len(points) < each:  # a long straight piece is in the way along all of it
+            if len(points) < each:  # a long straight piece is an obstacle along all of it
                 at = np.linspace(0, len(points) - 1, each)
                 places = np.arange(len(points))
                 points = np.column_stack(
@@ -58,13 +60,13 @@ class Labels:
         return np.concatenate(found) if found else np.empty((0, 2))
 
     def keep_clear(self, marks: Iterable[tuple[float, float]]) -> None:
-        """No label is to cover the marks at these places (data)."""
+        """Keep labels off the marks at these places (data)."""
         for mark in marks:
             x, y = self._ax.transData.transform(mark)
             self._taken.append(_box(x, y, 10 * self._dots, 10 * self._dots))
 
     def near(self, x: float, y: float, text: str) -> None:
-        """A label for the mark at this place (data), with a thin line to it."""
+        """Add a label for the mark at this place (data), with a thin line to it."""
         at = self._ax.transData.transform((x, y))
         panel = self._ax.get_window_extent()
         width, height = self._extent(text)
@@ -102,8 +104,8 @@ class Labels:
         note.set_in_layout(False)
 
     def beside(self, x: float, text: str) -> None:
-        """A label along the vertical line at ``x`` (data), as near to the top as there is room."""
-        across, along = self._extent(text)  # turned by a quarter
+        """Add a label along the vertical line at ``x`` (data), as near to the top as possible."""
+        across, along = self._extent(text)  # rotated by 90 degrees
         panel = self._ax.get_window_extent()
         at = self._ax.transData.transform((x, 0.0))[0]
         left = at + along + 4 * self._dots > panel.x1
@@ -138,11 +140,11 @@ class Labels:
         note.set_in_layout(False)
 
     def _extent(self, text: str) -> tuple[float, float]:
-        """How wide and high a text is, in pixels, nearly."""
+        """Return the approximate width and height of a text in pixels."""
         return (len(text) * 0.6 + 0.8) * _SIZE * self._dots, 1.5 * _SIZE * self._dots
 
     def _cost(self, box: Bbox, panel: Bbox) -> float:
-        """How much would be hidden here."""
+        """Return how much a label would cover here."""
         cost = 0.0
         if box.x0 < panel.x0 or box.x1 > panel.x1 or box.y0 < panel.y0 or box.y1 > panel.y1:
             cost += 1e5

@@ -1,4 +1,4 @@
-"""Measures of numbers and names, taken before they are drawn, without matplotlib."""
+"""Measures of numbers and names before they are drawn, without matplotlib."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 __all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation", "unit_of"]
 
-#: No axis goes beyond: its length would not be a number any more.
+#: Limit of every axis; beyond, its length would not be a number.
 _HUGE = 1e300
 
 
 def shorten(text: str, width: int) -> str:
-    """A name in so many characters, without control characters."""
+    """Return a name of at most this length, without control characters."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def clamp(number: float) -> float:
-    """A number that an axis can have; nan stays."""
+    """Return a number that an axis can have; nan stays."""
     return max(-_HUGE, min(_HUGE, number)) if number == number else number
 
 
 def isolated_points(ys: Sequence[float]) -> list[int]:
-    """The points between gaps, of which a line shows nothing."""
+    """Return the points between gaps, which a line does not show."""
     last = len(ys) - 1
     return [
         at
@@ -38,7 +38,7 @@ def isolated_points(ys: Sequence[float]) -> list[int]:
 
 
 def total_variation(ys: Sequence[float]) -> float:
-    """How far a curve goes up and down, in its own heights."""
+    """Return how far a curve goes up and down, in multiples of its height."""
     finite = [clamp(y) for y in ys if y == y]
     height = max(finite, default=0.0) / 2 - min(finite, default=0.0) / 2
     if not height > 0:
@@ -47,7 +47,7 @@ def total_variation(ys: Sequence[float]) -> float:
 
 
 def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
-    """The unit in which a run's length is said, and its seconds."""
+    """Return the unit for a run's length, and its seconds."""
     longest = max(
         (
             abs(x)
@@ -63,7 +63,7 @@ def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
 
 
 def unit_of(longest: float) -> tuple[str, float]:
-    """The unit in which so many seconds are said, and its seconds."""
+    """Return the unit for this many seconds, and its seconds."""
     for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
         if longest >= least * seconds:
             return name, seconds

@@ -13,13 +13,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 __all__ = ["set_outlier_axis"]
 
-#: How far apart the ticks of decades are; the usual range is 2 high.
+#: Distance between the ticks of decades; the usual range is 2 high.
 _ROOM = 0.3
 
 
 class _Scale:
-    """Of ``low`` to ``high``, -1 to 1; beyond, so much for each factor of ten that the far values
-    take as much room as the others."""
+    """Map ``low`` to ``high`` to -1 to 1; beyond, each factor of ten has a fixed length, so that
+    outliers take as much space as the others.
+    """
 
     def __init__(self, low: float, high: float, least: float, most: float) -> None:
         self.middle, self.half = low / 2 + high / 2, high / 2 - low / 2
@@ -43,8 +44,9 @@ class _Scale:
 
 
 def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
-    """Make the panel's upright axis linear within ``usual`` and logarithmic up to ``most`` and down
-    to ``least``, with dotted lines where it changes."""
+    """Make the panel's vertical axis linear within ``usual`` and logarithmic up to ``most`` and
+    down to ``least``, with dotted lines at the change.
+    """
     low, high = usual
     scale = _Scale(low, high, least, most)
     ax.set_yscale("function", functions=(scale.forward, scale.inverse))
@@ -58,7 +60,7 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
 
 
 def _far(scale: _Scale, far: float, sign: int) -> list[float]:
-    """Powers of ten on one side of the usual range, as far as they have room."""
+    """Return powers of ten on one side of the usual range, as far as there is space."""
     if far <= 0:
         return []
     last = math.floor(math.log10(far))

@@ -1,4 +1,4 @@
-"""Where a picture goes and how large it is: what ``ensemble plot`` checks first and does last."""
+"""Output file and size of a picture: what ``ensemble plot`` checks first and does last."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
 
 _FORMATS = ("png", "svg", "pdf")
-#: Pixels of a picture given as such, to the inch; inches that it may measure.
+#: Pixels per inch for a size in pixels, and limits in inches.
 _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
 
 
 def format_of(path: str) -> str:
-    """The format that a file's name asks for. Raises :class:`UsageError`."""
+    """Return the format for a file's name. Raises :class:`UsageError`."""
 
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:
@@ -38,7 +38,7 @@ def format_of(path: str) -> str:
 
 
 def inches(size: str) -> tuple[float, float]:
-    """``WxH`` in inches. Raises :class:`UsageError`."""
+    """Return the size ``WxH`` in inches. Raises :class:`UsageError`."""
 
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(px|in|cm|mm)?\s*", size)
     if match is None:
@@ -60,7 +60,7 @@ def inches(size: str) -> tuple[float, float]:
 
 
 def need_matplotlib() -> None:
-    """Raise :class:`UsageError` at once where pictures cannot be drawn."""
+    """Raise :class:`UsageError` immediately if pictures cannot be drawn."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -72,7 +72,7 @@ def drawn(
     form: str,
     size: tuple[float, float] | None,
 ) -> bytes:
-    """The picture as a file. Raises :class:`UsageError` where matplotlib cannot be used."""
+    """Return the picture as a file. Raises :class:`UsageError` if matplotlib is unusable."""
     try:
         from ensemble_plot.drawing import draw
     except ImportError as error:
@@ -101,8 +101,7 @@ def _no_matplotlib(cause: str) -> EnsembleError:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place where no file can be, before anything is read for it. Raises
-    :class:`UsageError`."""
+    """Reject an impossible output path before anything is read. Raises :class:`UsageError`."""
     if path.is_dir():
         raise _unwritable(path, "it is a folder")
     if not path.parent.is_dir():
@@ -110,7 +109,7 @@ def check_place(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file in place, whole, whatever is there. Raises :class:`UsageError`."""
+    """Replace a file atomically. Raises :class:`UsageError`."""
     name = None
     try:
         with tempfile.NamedTemporaryFile(

@@ -17,18 +17,19 @@ from ensemble_plot.table_picture import ABOVE, PAPER, plain
 
 __all__ = ["Axis", "Line", "ParallelPicture", "draw_parallel", "parallel_picture"]
 
-#: Inches of an axis' share of the width, and the figure's height.
+#: Inches of width for an axis, and the figure's height.
 _SHARE, _HEIGHT = 3.2 / 2.54, 6.6 / 2.54
 _BEST = "#D55E00"
 _FAINT = "#9a9a9a"
-#: An axis of so many values has a mark for each.
+#: An axis with at most this many values has a mark for each.
 _MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An upright axis: from ``low`` to ``high`` (in ``steps``, where it has them), or ``values``
-    one above the other."""
+    """A vertical axis: from ``low`` to ``high`` (in ``steps``, if given), or a list of
+    ``values``.
+    """
 
     name: str
     low: float = 0.0
@@ -39,7 +40,7 @@ class Axis:
     steps: Sequence[Any] = ()
 
     def height(self, value: Any) -> float:
-        """The place of a value, 0 at the foot and 1 at the top."""
+        """Return the place of a value, from 0 at the bottom to 1 at the top."""
         if self.values:
             return self.values.index(value) / max(1, len(self.values) - 1)
         if self.low == self.high:
@@ -49,7 +50,7 @@ class Axis:
         return float((value - self.low) / (self.high - self.low))
 
     def marks(self) -> list[tuple[float, str]]:
-        """The heights that have a number beside them."""
+        """Return the heights with a number beside them."""
         if self.values:
             every = -(-len(self.values) // _MOST)
             return [(self.height(each), f"{each}") for each in self.values[::every]]
@@ -64,8 +65,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A point: its values in the order of the axes; ``shade`` is its place among those that are
-    drawn like it by the first objective, 1 for the best and 0 for the worst."""
+    """A point: its values in the order of the axes. ``shade`` is its rank by the first objective
+    among points of its kind, 1 for the best and 0 for the worst.
+    """
 
     point: int
     values: tuple[Any, ...]
@@ -83,7 +85,7 @@ class ParallelPicture:
     title: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The picture as plain data."""
+        """Return the picture as plain data."""
         names = [axis.name for axis in self.axes]
         lines = [
             {"point": each.point, "kind": each.kind, **dict(zip(names, each.values, strict=True))}
@@ -93,7 +95,7 @@ class ParallelPicture:
 
 
 def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> ParallelPicture:
-    """The picture of a generator's points. Raises :class:`UsageError` where none is done."""
+    """Return the picture of a generator's points. Raises :class:`UsageError` if none is done."""
     done = [point for point in standing.points if point.state == "done"]
     if not done:
         raise UsageError(
@@ -123,7 +125,7 @@ def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> 
 def _kinds(
     vocs: Any, standing: Any, done: list[Any]
 ) -> Iterator[tuple[Literal["best", "done", "misses"], list[Any]]]:
-    """The points in the order in which they are drawn: the worse ones of each kind first."""
+    """Return the points in drawing order: the worse ones of each kind first."""
     objective, goal = next(iter(vocs.objectives.items()))
     done.sort(key=lambda point: (point.values[objective], point.number), reverse=True)
     if goal == "maximize":
@@ -138,7 +140,7 @@ def _kinds(
 def draw_parallel(
     picture: ParallelPicture, form: str, size: tuple[float, float] | None = None
 ) -> bytes:
-    """The figure as a file of this format; ``size`` is its width and height in inches."""
+    """Return the figure as a file of this format; ``size`` is its width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     def draw() -> Any:
@@ -172,7 +174,7 @@ def _draw_line(ax: Any, picture: ParallelPicture, line: Line) -> None:
     from matplotlib import colormaps
 
     heights = [axis.height(value) for axis, value in zip(picture.axes, line.values, strict=True)]
-    # Worse points are pale; the palest would not be seen on white.
+    # Worse points are paler; the palest would be invisible on white.
     looks: dict[str, Any] = {"color": colormaps["Blues"](0.3 + 0.7 * line.shade), "zorder": 2}
     if line.kind == "best":
         looks = {"color": _BEST, "linewidth": 2.0, "zorder": 2.5}

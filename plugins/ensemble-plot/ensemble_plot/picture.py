@@ -16,10 +16,10 @@ from ensemble_plot.run_history import Mark, RunHistory, Track
 
 __all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
 
-#: What a panel's horizontal axis is: the rows' own clock, or seconds since the run's first event.
+#: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]
 
-#: How many times as far off as nine tenths of the values are apart a value must be to be far off.
+#: Distance of an outlier, in multiples of the range of nine tenths of the values.
 _FAR = 20.0
 
 
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A rule fired at this place of a job's curve; ``y`` is nan where there was no value yet."""
+    """A rule fired at this place of a job's curve; ``y`` is nan if there was no value yet."""
 
     rule: str
     job: str
@@ -65,7 +65,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A rule fired at this time, on no row."""
+    """A rule fired at this time, not at a row."""
 
     rule: str
     seq: int
@@ -74,8 +74,11 @@ class Moment:
 
 @dataclass(slots=True)
 class Panel:
-    """All curves of one variable. ``usual`` is set where a few values are so far off that the
-    others would be a flat line: the axis is then linear in this range, and logarithmic beyond."""
+    """All curves of one variable.
+
+    ``usual`` is set if a few outliers would make the other curves flat: then the axis is linear in
+    this range and logarithmic beyond.
+    """
 
     variable: str
     axis: Axis
@@ -87,8 +90,11 @@ class Panel:
 
 @dataclass(slots=True)
 class Picture:
-    """A picture of a run. ``rules`` are those that have a mark, with the words they are known by;
-    ``unplaced`` counts the firings of each rule that have no place on it."""
+    """A picture of a run.
+
+    ``rules`` are those with a mark, with their labels; ``unplaced`` counts the firings of each rule
+    that have no place on it.
+    """
 
     title: str
     subtitle: str
@@ -99,7 +105,9 @@ class Picture:
     unplaced: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """The picture as plain data; ``x`` is a step, or seconds since the run's first event."""
+        """Return the picture as plain data; ``x`` is a step, or seconds since the run's first
+        event.
+        """
         return {
             "title": self.title,
             "jobs": [
@@ -233,14 +241,14 @@ def _line(history: RunHistory, job: str, observer: str, curve: Curve, axis: Axis
 
 
 def _x(point: Point, axis: Axis, began: float) -> float | None:
-    """Where a point is; ``None`` where a row without a clock has no place."""
+    """Return where a point is; ``None`` for a row without a clock, which has no place."""
     if axis == "time":
         return point.time - began
     return point.clock if math.isfinite(point.clock) else None
 
 
 def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: float) -> bool:
-    """Put a firing where it belongs; whether there is such a place."""
+    """Place a firing. Return whether it has a place."""
     placed = False
     if mark.job is not None:
         for panel in own:
@@ -258,7 +266,7 @@ def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: flo
 
 
 def _usual(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Where most values are, if a few others are so far off that they would leave these no room."""
+    """Return the range of most values, if a few outliers would leave them no space."""
     values = sorted(y for line in lines for y in line.ys if y == y)
     if len(values) < 10:
         return None

@@ -29,7 +29,7 @@ def spoken_of(
     for name, spec in (added or {}).items():
         try:
             rules.append(ensemble.binder.rule(spec, name))
-        except EnsembleError:  # it was bound when it joined; other plugins may be installed now
+        except EnsembleError:  # it was bound when it was added; other plugins may be installed now
             continue
     return {rule.id: _names(rule, ensemble) for rule in rules}
 

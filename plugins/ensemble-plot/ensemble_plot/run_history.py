@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
 
-#: Buckets of all curves together, and of one at most and at least.
+#: Most buckets of all curves together, of one curve, and fewest of one.
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
-#: Variables of which curves are kept while nobody has said which are wanted.
+#: Number of variables with curves if none were chosen.
 _CANDIDATES = 12
-#: Sets of names that rows had which are remembered: a job may have another in each row.
+#: Remembered sets of names in rows: each row of a job may have another.
 _SHAPES = 100_000
-#: Firings of one rule that are remembered; of more, every second, every fourth …
+#: Remembered firings of one rule; beyond that, every second, every fourth …
 _REMEMBERED = 512
 
-#: How a job ended; ``None`` while it has not.
+#: How a job ended; ``None`` if it has not.
 End = Literal["success", "failed", "cancelled"]
 
 
@@ -58,8 +58,11 @@ class Track:
 
 
 class Mark(NamedTuple):
-    """One firing of a rule. ``at`` is where it was then on each of its job's curves, by variable:
-    the row's clock and time, and the newest value that was finite (nan where there was none)."""
+    """One firing of a rule.
+
+    ``at`` has its place on each of its job's curves, by variable: the row's clock and time, and the
+    newest finite value (nan without one).
+    """
 
     rule: str
     label: str
@@ -71,7 +74,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Firings:
-    """The firings of one rule; of very many, every second, every fourth … is in ``marks``."""
+    """The firings of one rule; of very many, ``marks`` has every second, every fourth …"""
 
     count: int = 0
     stride: int = 1
@@ -111,17 +114,17 @@ class RunHistory:
         self._groups: dict[str, int] = {}
 
     def variables(self) -> list[str]:
-        """The variables that have a curve, in the order in which they were first seen."""
+        """Return the variables with a curve, in the order of their first values."""
         kept = {key.variable for key in self.curves}
         return [name for name in self.seen if name in kept]
 
     def marks(self) -> Iterator[Mark]:
-        """The firings that are remembered, by rule, in order."""
+        """Return the remembered firings by rule, in order."""
         for firings in self.firings.values():
             yield from firings.marks
 
     def jobs(self, variable: str | None = None) -> list[Track]:
-        """The jobs that have a curve (of this variable), by group and index."""
+        """Return the jobs with a curve (of this variable), by group and index."""
         found = {key.job for key in self.curves if variable is None or key.variable == variable}
         return sorted((self.tracks[job] for job in found), key=self._place)
 
@@ -129,11 +132,11 @@ class RunHistory:
         return self._groups.get(track.group, 0), track.index, track.id
 
     def track(self, job: str) -> Track:
-        """The history of this job; begun if there is none."""
+        """Return the history of this job; create it if needed."""
         found = self.tracks.get(job)
         if found is None:
             group, _, rest = job.rpartition(".")
-            index = rest.partition("-")[0]  # of any attempt
+            index = rest.partition("-")[0]  # all attempts
             number = int(index) if index.isdecimal() else 0
             found = self.tracks[job] = Track(job, group or job, number)
             self._groups.setdefault(found.group, len(self._groups))
@@ -160,7 +163,7 @@ def read(
 
 
 class _Reading:
-    """One journal being read."""
+    """Reads one journal."""
 
     def __init__(
         self,
@@ -174,11 +177,11 @@ class _Reading:
         self._variables = None if variables is None else frozenset(variables)
         self._some = bool(groups or jobs)
         self._wanted_groups, self._wanted_jobs = frozenset(groups), frozenset(jobs)
-        #: Jobs, observers and the names that a row had, with the curves of those that are kept.
+        #: Jobs, observers and a row's names, with the kept curves.
         self._shapes: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, Curve]]] = {}
         #: Each job's curves by variable.
         self._of: dict[str, dict[str, Curve]] = {}
-        #: Which variables told each row's own clock, so far.
+        #: Variables that equalled each row's own clock so far.
         self._clocks: dict[str, bool] = {}
         self._limit = _MOST
         try:
@@ -229,7 +232,7 @@ class _Reading:
         for name, curve in curves:
             try:
                 curve.add(clock, time, values[name], anew=anew)
-            except (TypeError, OverflowError):  # a plugin's own idea of a number
+            except (TypeError, OverflowError):  # a plugin's own number type
                 curve.add(None, time, math.nan, anew=anew)
 
     def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
@@ -244,7 +247,7 @@ class _Reading:
     def _choose(
         self, group: str, job: str, observer: str, names: tuple[str, ...]
     ) -> list[tuple[str, Curve]]:
-        """The curves of those values of a row that are kept."""
+        """Return the curves of a row's kept values."""
         seen = self.history.seen
         for name in names:
             seen.setdefault(name, {})[group] = None

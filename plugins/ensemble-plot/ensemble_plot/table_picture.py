@@ -27,14 +27,14 @@ __all__ = [
     "table_picture",
 ]
 
-#: Inches of a figure: the width of a column, and the height of one panel.
+#: Inches: the width of a column, and the height of one panel.
 _WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
-#: Curves that a legend can name.
+#: Most curves in a legend.
 _MOST = 24
-#: How the points of a curve are drawn: with a line between them, alone, or as steps without marks.
+#: Styles of a curve: with a line, points only, or steps without marks.
 Drawn = Literal["line", "dots", "steps-post", "steps-pre"]
 _SHAPES = ("o", "s", "^", "D", "v", "P")
-#: Matplotlib's settings for figures of papers.
+#: Matplotlib settings for papers.
 PAPER = {
     "font.size": 8.0,
     "axes.grid": False,
@@ -53,7 +53,7 @@ PAPER = {
     "pdf.fonttype": 42,
 }
 
-#: A legend above the axes, narrow enough for three entries over a column.
+#: A legend above the axes, narrow enough for three entries in a column.
 ABOVE = {
     "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "borderaxespad": 0.2,
     "columnspacing": 0.9, "handletextpad": 0.3, "handlelength": 1.5,
@@ -62,7 +62,7 @@ ABOVE = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points of one curve, by x; ``errors`` are as many, or none."""
+    """Points of one curve, by x; ``errors`` has as many values, or none."""
 
     y: str
     label: str
@@ -83,7 +83,7 @@ class TablePicture:
     title: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The picture as plain data."""
+        """Return the picture as plain data."""
         return {
             "table": self.table,
             "x": self.x,
@@ -146,7 +146,7 @@ def table_picture(
 
 
 def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
-    """The columns that are drawn for ``y``, each with the pivot and its value, if it has one."""
+    """Return the columns drawn for ``y``, each with the pivot and its value, if any."""
     if y not in table.per_value:
         return [(y, [])]
     names = table.expanded((y,), values)
@@ -165,7 +165,7 @@ def _curve(
     label: str,
     rows: Sequence[Mapping[str, Any]],
 ) -> Curve:
-    """The curve of a column, of the rows that have a value of it."""
+    """Return the curve of a column, from the rows with a value."""
     points = [row for row in rows if row.get(x) is not None and _is_number(row.get(column))]
     if all(_is_number(row[x]) for row in points):
         points.sort(key=lambda row: float(row[x]))
@@ -185,7 +185,7 @@ def _is_number(value: object) -> bool:
 
 
 def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """The figure as a file of this format; ``size`` is its width and height in inches."""
+    """Return the figure as a file of this format; ``size`` is its width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     drawn = [y for y in picture.ys if any(curve.y == y for curve in picture.curves)]
@@ -225,7 +225,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
     _ticks(ax.yaxis, [y for curve in curves for y in (*curve.ys, *curve.errors)])
     plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
-        # Among dots an entry of the legend would be taken for one of them.
+        # Among dots, a legend entry would look like one of them.
         above = any(curve.drawn == "dots" for curve in curves)
         place_of: dict[str, Any] = ABOVE if above else {}
         for text in ax.legend(**place_of).get_texts():
@@ -233,11 +233,11 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
 
 
 def _ticks(axis: Any, values: Sequence[Any]) -> None:
-    """Of whole numbers, as those of points are, ticks are whole: there is no point 2.5."""
+    """Use whole ticks for whole numbers: there is no point 2.5."""
     if all(_is_number(value) and value == int(value) for value in values):
         axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def plain(text: Any) -> None:
-    """A name is what it says: no formulas in it."""
+    """Escape a name, so that it contains no formulas."""
     text.set_parse_math(False)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
 
 _WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
-#: Rules that are named, and firings of one that are marked.
+#: Most named rules, and marked firings of one.
 _RULES, _MARKS = 12, 2000
-#: Nodes that are named.
+#: Most named nodes.
 _NODES = 40
 _FILLS = ("#F0E442", "#ffffff")
 _FAILED, _CANCELLED = "#222222", "#999999"
@@ -36,8 +36,9 @@ _SHAPES = ("v", "D", "o", "s", "^", "P", "*", "X", "<", ">", "h", "p")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A job on its line. Times are seconds since the run began; ``start`` ``None``: it never
-    ran."""
+    """A job on its line. Times are seconds since the run's start; ``start`` is ``None`` if it never
+    ran.
+    """
 
     job: str
     group: str
@@ -51,17 +52,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The bars, how many lines they have, and when each rule fired."""
+    """The bars, the number of lines, and when each rule fired."""
 
     bars: list[Bar]
     lines: int
     firings: dict[str, list[float]]
     title: str | None = None
-    #: Each node with the first of its lines and how many it has, where nodes are known.
+    #: Each node with its first line and its number of lines, if nodes are known.
     nodes: tuple[tuple[int, int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The timeline as plain data."""
+        """Return the timeline as plain data."""
         names = Bar.__slots__
         return {
             "bars": [{name: getattr(bar, name) for name in names} for bar in self.bars],
@@ -77,8 +78,9 @@ def timeline_of(
     groups: Sequence[str],
     title: str | None,
 ) -> Timeline:
-    """The timeline of these rows of jobs, those of ``groups`` if there are any. Raises
-    :class:`UsageError` where there is nothing to draw."""
+    """Return the timeline of these jobs, of ``groups`` if given. Raises :class:`UsageError` if
+    there is nothing to draw.
+    """
     began: float | None = None
     last = 0.0
     firings: dict[str, list[float]] = {}
@@ -112,7 +114,7 @@ def timeline_of(
         if start is None:
             end = submitted
         name = f"{job['group']}.{job['index']}"
-        # Jobs of which no node is known share what would be one large node.
+        # Jobs without a known node share what would be one large node.
         for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
             line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)
             bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"], node))
@@ -128,7 +130,7 @@ def timeline_of(
 
 
 class _Lanes:
-    """Lines of one node: as many as jobs were on it at once."""
+    """Return the lines of one node: as many as jobs ran on it concurrently."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -136,7 +138,7 @@ class _Lanes:
         self._busy: list[tuple[float, int]] = []
 
     def take(self, start: float, end: float) -> int:
-        """A line that is free from one time to the other; jobs come as they start."""
+        """Return a line that is free in this period; jobs come in order of their starts."""
         while self._busy and self._busy[0][0] <= start:
             heapq.heappush(self._free, heapq.heappop(self._busy)[1])
         if not self._free:
@@ -148,7 +150,7 @@ class _Lanes:
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """The picture as a file of this format; ``size`` is its width and height in inches."""
+    """Return the picture as a file of this format; ``size`` is its width and height in inches."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

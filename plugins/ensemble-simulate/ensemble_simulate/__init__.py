@@ -1,8 +1,7 @@
-"""Simulation of ensemble files: the engine that steers real jobs, on a virtual clock.
+"""Simulation of ensemble files: the real engine on a virtual clock, without real jobs.
 
-``distributions`` and ``models`` say how long a job takes, how it fails and what it prints;
-``nodes`` and ``virtual_queue`` are a cluster with a scheduler; ``executor`` plays jobs on them.
-``forecast`` runs a file many times on ``virtual_runtime``, ``recorded_model`` makes a model of a
-kept run, ``command`` is
-``ensemble simulate`` (``simulated_run`` shows one run and keeps it).
+``distributions`` and ``models`` define how long a job takes, how it fails and what it prints.
+``nodes`` and ``virtual_queue`` are a cluster with a scheduler, and ``executor`` plays jobs on it.
+``forecast`` runs a file many times on ``virtual_runtime``. ``recorded_model`` learns a model from a
+kept run. ``command`` is ``ensemble simulate``, whose single run ``simulated_run`` shows and keeps.
 """

@@ -1,4 +1,4 @@
-"""Play an ensemble file on a virtual cluster, once or many times, without running a job."""
+"""The command ``ensemble simulate``: plays an ensemble file on a virtual cluster."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from ensemble_simulate.simulated_run import run_simulated
 
 __all__ = ["simulate"]
 
-#: Options that need memory, or processes, for each of so many.
+#: Largest values of options that need memory or processes.
 _MOST_NODES, _MOST_CORES, _MOST_RUNS, _MOST_WORKERS = 1_000_000, 100_000, 100_000, 1_024
-#: Times that one heartbeat or interval may come round in a run, and seconds of the shortest: times
-#: of today are no more exact.
+#: Most ticks of a heartbeat or interval in a run, and its shortest period in seconds, because
+#: current times have limited precision.
 _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 
 
@@ -61,67 +61,70 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 )  # fmt: skip
 @click.option("--gpus-per-node", default=0, metavar="N", show_default=True, help="Its GPUs.")
 @click.option(
-    "--max-nodes", type=int, metavar="N", help="How far rules may grow it.  [default: --nodes]"
+    "--max-nodes",
+    type=int,
+    metavar="N",
+    help="Limit up to which rules may grow the cluster.  [default: --nodes]",
 )
 @click.option(
     "--backfill",
     type=click.Choice(["easy", "none"]),
     default="easy",
     show_default=True,
-    help="Whether jobs may start before one that waits for nodes, where that does not delay it.",
+    help="Whether jobs may overtake one that waits for nodes, if that does not delay it.",
 )
 @click.option(
     "--wait",
     metavar="DRAW",
-    help="How long the jobs of others hold each job up: 5m, lognormal(5m, 1.0) …",
+    help="Delay of each job by other users' jobs: 5m, lognormal(5m, 1.0) …",
 )
 @click.option(
     "--model",
     "model_file",
     metavar="MODEL",
     type=click.Path(),
-    help="A file that says what jobs do.  [default: the section 'simulate:' of FILE]",
+    help="File with the model of jobs.  [default: the section 'simulate:' of FILE]",
 )
-@click.option("--model-from", metavar="RUN", help="Learn what jobs do from a kept run.")
+@click.option("--model-from", metavar="RUN", help="Learn the model of jobs from a kept run.")
 @click.option(
     "--functions",
     type=click.Choice(["called", "recorded"]),
     default="called",
     show_default=True,
-    help="Call the file's functions, or have them return what they did in the run of --model-from.",
+    help="Call the file's functions, or use their recorded results from the run of --model-from.",
 )
 @click.option(
     "--run-code",
     is_flag=True,
-    help="Run the code that FILE names: functions and generator classes. Without this option, a "
-    "file that needs its code is refused.",
+    help="Run the code that FILE names: functions and generator classes. Otherwise, a file that "
+    "needs its code is rejected.",
 )
-@click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
-@click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
+@click.option("--seed", default=0, metavar="N", show_default=True, help="First seed.")
+@click.option("--runs", default=1, metavar="N", show_default=True, help="Number of simulated runs.")
 @click.option("--workers", type=int, metavar="N", help="Processes for --runs.  [default: cores]")
 @click.option(
     "--cost",
     metavar="EXPR",
-    help="What a run costs, for its quantiles: '0.03 * core_hours + 2 * gpu_hours'.",
+    help="Formula of a run's cost, for its quantiles: '0.03 * core_hours + 2 * gpu_hours'.",
 )
-@click.option("--vs", metavar="OTHER", type=click.Path(), help="Compare with this file.")
+@click.option("--vs", metavar="OTHER", type=click.Path(), help="Compare with another file.")
 @click.option(
     "--for",
     "length",
     default="30d",
     metavar="TIME",
     show_default=True,
-    help="Give up a run that has not ended then.",
+    help="Give up a run after this (virtual) time.",
 )
 @click.option(
     "--reuse",
     metavar="RUN",
     multiple=True,
-    help="Jobs that RUN did already take no time: they stand for themselves.",
+    help="Reuse jobs of RUN: they take no time.",
 )
-@click.option("--no-custom", is_flag=True, help="Refuse a file that has functions of its own.")
-@click.option("--tag", metavar="TAG", help="The name of the run that is kept.")
-@click.option("--no-journal", is_flag=True, help="Keep no record of the run.")
+@click.option("--no-custom", is_flag=True, help="Reject a file with functions.")
+@click.option("--tag", metavar="TAG", help="Name of the kept run.")
+@click.option("--no-journal", is_flag=True, help="Write no journal.")
 @set_option
 @plugin_option
 @state_option
@@ -153,12 +156,12 @@ def simulate(
     state: str | None,
     display: Display,
 ) -> int:
-    """Play an ensemble file on a virtual clock: the rules are real, the jobs are not.
+    """Simulate an ensemble file: real rules on a virtual clock, without running jobs.
 
-    What jobs do is drawn from a model: the section 'simulate:' of the file, --model, or a kept run.
-    Once, it is shown and kept as a run is; with --runs it is played many times, and what came out
-    is told with quantiles. The exit code of one run is what the real one would have; with --runs it
-    is 1 where a run had not ended in time.
+    The behaviour of jobs comes from a model: the section 'simulate:' of the file, --model, or a
+    kept run. A single run is shown and kept like a real one, and the exit code is the one that it
+    would have. With --runs, many runs are summarised with quantiles, and the exit code is 1 if a
+    run did not end in time.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least, most in (
@@ -171,7 +174,7 @@ def simulate(
     ):
         if not least <= number <= most:
             bound = f"{least} at least" if number < least else f"{most} at most"
-            raise UsageError(f"{name} is {number}, it must be {bound}", code="bad-option")
+            raise UsageError(f"{name} is {number}, expected {bound}", code="bad-option")
     held = None
     if wait is not None:
         try:
@@ -191,7 +194,7 @@ def simulate(
     if reuse:
         raise UsageError(
             "--reuse cannot be combined with --runs, --vs or --cost",
-            hint="leave it out: a model says what jobs do",
+            hint="remove it: a model defines what jobs do",
             code="bad-option",
         )
     studies = [first]
@@ -208,7 +211,7 @@ def _costs(text: str) -> Expression:
 
 
 class _Files:
-    """Ensemble files, with the model of their jobs."""
+    """Ensemble files, each with the model of its jobs."""
 
     def __init__(
         self,
@@ -222,11 +225,11 @@ class _Files:
         purpose: Purpose,
     ) -> None:
         if model_file is not None and model_from is not None:
-            raise UsageError("--model and --model-from exclude each other", code="bad-option")
+            raise UsageError("--model cannot be combined with --model-from", code="bad-option")
         if recorded and model_from is None:
             raise UsageError(
-                "--functions recorded needs a run that recorded what they returned",
-                hint="name one with --model-from RUN",
+                "--functions recorded needs a run with recorded results",
+                hint="choose one with --model-from RUN",
                 code="bad-option",
             )
         self.registry = registry
@@ -240,7 +243,7 @@ class _Files:
         self._purpose: Purpose = purpose
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
-        """The ensemble with its model. Raises :class:`EnsembleError` for all that is wrong."""
+        """Return the ensemble with its model. Raises :class:`EnsembleError` with all mistakes."""
         text = read_file(file)
         ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
         self.text = self.text or text
@@ -249,29 +252,29 @@ class _Files:
             called = ", ".join(sorted(ensemble.functions))
             if self._no_custom:
                 raise UsageError(
-                    f"{file} has functions of its own ({called}), and --no-custom refuses them",
+                    f"{file} has functions ({called}), which --no-custom rejects",
                     code="has-functions",
                 )
         require_code(ensemble, self._purpose, recorded=self._recorded)
         if ensemble.custom:
-            how = "return what they did in the run" if self._recorded else "are called as they are"
+            how = "return their recorded results" if self._recorded else "are called"
             print_warning(f"{file}: its functions {how}: {called}")
         model = self._model(file, text, ensemble, until)
         missing = without_model(ensemble, model)
         if missing:
             raise UsageError(
-                f"nothing says what jobs of {', '.join(map(repr, missing))} do",
+                f"no model for the jobs of {', '.join(map(repr, missing))}",
                 cause=self._where(file),
                 hint=f"write 'simulate: {{jobs: {{{missing[0]}: {{duration: 10m}}}}}}', "
-                "or learn it with --model-from RUN",
+                "or learn a model with --model-from RUN",
                 code="no-model",
             )
         return Study(ensemble, self.registry, model, machine, until, purpose=self._purpose)
 
     def _where(self, file: str) -> str:
         if self._model_from is not None:
-            return f"run {self._model_from} has no job of theirs that ran"
-        return f"looked for under 'simulate: jobs:' of {self._model_file or file}"
+            return f"none of their jobs ran in {self._model_from}"
+        return f"searched in 'simulate: jobs:' of {self._model_file or file}"
 
     def _model(self, file: str, text: str, ensemble: Ensemble, until: float) -> Model:
         if self._model_from is not None:
@@ -287,8 +290,9 @@ class _Files:
 
 
 def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None:
-    """Raise :class:`UsageError` if a heartbeat or an interval comes round too often in the time
-    that a run is given."""
+    """Raise :class:`UsageError` if a heartbeat or interval ticks too often within the time limit of
+    a run.
+    """
     length = min(until, ensemble.limits.wall or until)
     periods = [
         (rule.trigger.every, rule.repetitions, f"rule {rule.id!r}", rule.location)
@@ -301,24 +305,25 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
     for period, repetitions, what, where in periods:
         if period < _SHORTEST or min(length / period, repetitions) > _MOST_TICKS:
             raise UsageError(
-                f"{what} would come round {length / period:.3g} times",
-                cause=f"it does every {period:g} s, and a run may take {length:g} s; at most "
-                f"{_MOST_TICKS} times, and not more often than every {_SHORTEST:g} s",
+                f"{what} would tick {length / period:.3g} times",
+                cause=f"its period is {period:g} s, and a run may take {length:g} s; allowed are "
+                f"{_MOST_TICKS} ticks and a period of at least {_SHORTEST:g} s",
                 where=where,
-                hint="give runs less time (--for 1d), or have it come round less often",
+                hint="shorten the runs (--for 1d), or increase the period",
                 code="out-of-range",
             )
 
 
 def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
-    """Raise :class:`UsageError` where the run is of another study, and warn where a group's command
-    was another."""
+    """Raise :class:`UsageError` if the run is of another study. Warn if a group's command
+    differed.
+    """
     groups = kept.loading(kept.journal.texts()[-1]).groups
     if not set(groups) & set(ensemble.groups):
         raise UsageError(
             f"run {kept.tag} is of another study: its job groups are {', '.join(groups)}",
             cause=f"those of {file} are {', '.join(ensemble.groups)}",
-            hint="name a run of this file; 'ensemble runs' lists them",
+            hint="choose a run of this file; 'ensemble runs' lists them",
             code="no-model",
         )
     changed = [
@@ -328,8 +333,8 @@ def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
     ]
     if changed:
         print_warning(
-            f"run {kept.tag} had another command for {', '.join(changed)}: what its jobs did may "
-            "not be what these will do"
+            f"run {kept.tag} had another command for {', '.join(changed)}: its jobs may have "
+            f"behaved differently"
         )
 
 

@@ -1,9 +1,9 @@
 """Random numbers of a model: a constant, arithmetic, a distribution, or recorded values.
 
-``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma is of the logarithm),
-``uniform(low, high)`` and ``exponential(mean)``, their arguments durations (``5m``) or arithmetic
-over a job's names (``60 * L ** 2 / cores``); a list is drawn from. Used by ``models`` and for the
-waiting time of a queue.
+``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the logarithm), ``uniform(low,
+high)`` and ``exponential(mean)`` take durations (``5m``) or arithmetic over a job's names (``60 * L
+** 2 / cores``). From a list, values are drawn. Used by ``models`` and for the waiting time of a
+queue.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _uniform(random: Randomness, low: float, high: float) -> float:
     return low + (high - low) * random.random()
 
 
-#: By name, with the number of arguments.
+#: Distributions by name, with their number of arguments.
 _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
     "normal": (_normal, 2),
     "lognormal": (_lognormal, 2),
@@ -50,10 +50,10 @@ _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A number for each job. ``text`` is what the file says of it.
+    """A number for each job. ``text`` is its text in the file.
 
-    Exactly one of ``constant``, ``values`` (one of these) and ``distribution`` with ``arguments``
-    is given, or ``arguments`` alone is one expression.
+    Either ``constant``, or ``values`` (one is drawn), or ``distribution`` with ``arguments``, or
+    only ``arguments`` with a single expression.
     """
 
     text: str
@@ -61,7 +61,7 @@ class Draw:
     values: tuple[float, ...] = ()
     distribution: Callable[..., float] | None = None
     arguments: tuple[float | Expression, ...] = ()
-    #: Whether it speaks of the job's names.
+    #: Whether it uses the job's names.
     speaks: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Draw:
         object.__setattr__(self, "speaks", speaks)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
-        """The number for a job of these names; nan where it has none."""
+        """Return the number for a job with these names; nan if it has no value."""
         if self.constant is not None:
             return self.constant
         if self.values:
@@ -90,26 +90,26 @@ def _value(each: Expression, names: Mapping[str, Any]) -> float:
     return float(found) if isinstance(found, (bool, int, float)) else math.nan
 
 
-def formula(text: str, names: Collection[str], whose: str = "jobs of this group do") -> Expression:
-    """Arithmetic over these names; conditions are allowed, and are 1 or 0."""
+def formula(text: str, names: Collection[str], whose: str = "jobs of this group") -> Expression:
+    """Return arithmetic over these names. Conditions are allowed, with the values 1 and 0."""
     try:
         found = expression(text, texts=True)
     except EnsembleError:
         try:
             found = expression(f"1 if ({text}) else 0")
         except EnsembleError:
-            found = expression(text)  # what is wrong with it as the user wrote it
+            found = expression(text)  # report mistakes in the user's own text
     unknown = sorted(found.names - set(names))
     if unknown:
         listed = f"known are {', '.join(sorted(names))}"
         raise EnsembleError(
-            f"{text!r} speaks of {unknown[0]!r}, which {whose} not have",
+            f"{text!r} uses {unknown[0]!r}, which {whose} do not have",
             hint=did_you_mean(unknown[0], names, listed, cutoff=0.5),
             code="no-such-name",
         )
     if found.metrics:
         raise EnsembleError(
-            f"{text!r} speaks of a metric, which a model cannot know",
+            f"{text!r} uses a metric, which is not available in a model",
             hint="write arithmetic over the job's parameters",
             code="bad-model",
         )
@@ -117,10 +117,10 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group 
 
 
 def parse(value: Any, names: Collection[str]) -> Draw:
-    """A number as a file describes it, over these names. Raises :class:`EnsembleError`."""
+    """Return a number as described in a file, over these names. Raises :class:`EnsembleError`."""
     if isinstance(value, bool) or value is None or isinstance(value, Mapping):
         raise EnsembleError(
-            f"{value!r} is no number",
+            f"{value!r} is not a number",
             hint='write a number, a duration such as "5m", arithmetic, '
             "normal(…), lognormal(…), uniform(…), exponential(…), or a list of numbers",
             code="wrong-type",
@@ -139,7 +139,7 @@ def parse(value: Any, names: Collection[str]) -> Draw:
         if name not in _DISTRIBUTIONS:
             known = ", ".join(_DISTRIBUTIONS)
             raise EnsembleError(
-                f"there is no distribution {name!r}",
+                f"unknown distribution {name!r}",
                 hint=did_you_mean(name, _DISTRIBUTIONS, f"known are {known}", cutoff=0.5),
                 code="no-such-distribution",
             )
@@ -147,7 +147,7 @@ def parse(value: Any, names: Collection[str]) -> Draw:
         parts = _split(inner)
         if len(parts) != count:
             raise EnsembleError(
-                f"{name!r} has {len(parts)} argument{'s' * (len(parts) != 1)}, it needs {count}",
+                f"{name!r} has {len(parts)} argument{'s' * (len(parts) != 1)}, expected {count}",
                 hint=f"write {_USAGE[name]}",
                 code="bad-model",
             )
@@ -162,7 +162,7 @@ _USAGE = {
     "uniform": "uniform(LOW, HIGH)",
     "exponential": "exponential(MEAN)",
 }
-#: Functions that arithmetic has: a text that is a call of one is no distribution.
+#: Functions of arithmetic; a text that calls one is not a distribution.
 _EXPRESSIONS = frozenset(
     [
         "abs",
@@ -186,7 +186,8 @@ def _recorded(values: Collection[Any]) -> Draw:
     numbers = [each for each in found if each is not None]
     if not numbers or len(numbers) != len(found):
         raise EnsembleError(
-            "a list of recorded values needs one number or duration at least, and nothing else",
+            "a list of recorded values must contain at least one number or duration, and nothing "
+            "else",
             code="wrong-type",
         )
     return Draw(str(list(values)), values=tuple(numbers))
@@ -205,7 +206,7 @@ def _duration(text: str) -> float | None:
 
 
 def _whole(inner: str) -> bool:
-    """True if the bracket that this text began with is the one that ended it."""
+    """Return whether the bracket that starts this text also ends it."""
     depth = 0
     for char in inner:
         depth += (char == "(") - (char == ")")
@@ -215,7 +216,7 @@ def _whole(inner: str) -> bool:
 
 
 def _split(inner: str) -> list[str]:
-    """The arguments of a call: parts between commas that are in no brackets."""
+    """Return the arguments of a call: the parts between commas outside of brackets."""
     parts, depth = [""], 0
     for char in inner:
         depth += (char in "([") - (char in ")]")

@@ -1,6 +1,6 @@
-"""The executor of simulations: a virtual cluster whose jobs live as a model says.
+"""The executor of simulations: a virtual cluster whose jobs follow a model.
 
-It has one agenda of what is to happen in the queue, in order of time; nothing happens but in
+It has one agenda of future events of the queue, in order of time; everything happens in
 ``advance``. Events are those of the local executor, in the same order.
 """
 
@@ -38,14 +38,15 @@ from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
 __all__ = ["Machine", "Simulator"]
 
-#: What happens to a job: the queue has it, it may wait for nodes, it starts, prints, is over.
+#: What happens to a job: it arrives, may wait for nodes, starts, prints, ends.
 _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A cluster. ``wait`` is how long a job is held up before it may start at all, by the jobs of
-    others; ``most`` is how many nodes it may grow to."""
+    """A cluster. ``wait`` delays a job before it may start, because of other users' jobs; ``most``
+    is the number of nodes up to which it may grow.
+    """
 
     nodes: int = 1
     cores: int = 1
@@ -60,7 +61,7 @@ _NO_LIFE = Life(0.0)
 
 @dataclass(slots=True, eq=False)
 class _Running(Entry):
-    """One job of the queue, with what it will do."""
+    """A job of the queue, with its planned life."""
 
     life: Life = _NO_LIFE
     began: float = 0.0
@@ -68,7 +69,7 @@ class _Running(Entry):
     coming: bool = False
     dying: bool = False
     over: bool = False
-    #: The events of its end, where they are heard of later.
+    #: The events of its end, if they are reported later.
     ending: tuple[Event, ...] = ()
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
@@ -77,8 +78,8 @@ class _Running(Entry):
 class Simulator(VirtualExecutor):
     """Jobs of one run on a virtual cluster.
 
-    ``used`` and ``offered`` are core-seconds that jobs took and that the cluster had, up to the
-    last thing that happened; ``timeline`` keeps when which job was on which nodes, where asked.
+    ``used`` and ``offered`` are core-seconds of the jobs and of the cluster, up to the last event.
+    ``timeline`` records each job's nodes over time, if requested.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
@@ -98,7 +99,7 @@ class Simulator(VirtualExecutor):
         self._count = 0
         self._look = False
         nodes = self._queue.nodes
-        #: What was told last: nodes that are up and idle, free cores and GPUs.
+        #: Last reported gauges: nodes that are up and idle, free cores and GPUs.
         self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
         self._answers: dict[str, ResizeOutcome] = {}
         self._since = 0.0
@@ -134,7 +135,7 @@ class Simulator(VirtualExecutor):
                 events += arrived(now, name, priority)
                 events += refused(now, job, self._queue.nodes)
                 continue
-            if not job.urgency:  # held, until somebody cancels it
+            if not job.urgency:  # held until it is cancelled
                 events += arrived(now, name, priority)
                 self._jobs[name] = _Running(job, demand, 0.0)
                 continue
@@ -154,12 +155,12 @@ class Simulator(VirtualExecutor):
         self._emit(events)
 
     def _held_up(self, name: str) -> float:
-        """Seconds for which the jobs of others hold a job up."""
+        """Return how many seconds other users' jobs delay a job."""
         wait = self._machine.wait
         return 0.0 if wait is None else wait.number({}, self._model.chance(name, "wait"))
 
     def _may_grow(self, nodes: int) -> bool:
-        """True if the cluster could have so many nodes later."""
+        """Return whether the cluster could grow to this number of nodes."""
         return self._queue.nodes.size < nodes <= (self._machine.most or 0)
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -179,7 +180,7 @@ class Simulator(VirtualExecutor):
                 self._at(now + job.life.delays.dying, "killed", job)
             elif job.began:
                 self._killed(now, job)
-            elif job.nodes:  # it has its nodes, and has not started
+            elif job.nodes:  # it has its nodes, but has not started
                 self._gone(now, job)
             else:
                 if job.waiting:
@@ -192,7 +193,7 @@ class Simulator(VirtualExecutor):
         self._gone(now, job, JobEvent(now, job.job.id, "finish", {"status": 15}))
 
     def would_succeed(self, name: str) -> bool:
-        """True if this job is in the queue and would end well, were it left alone."""
+        """Return whether this queued job would succeed if it were not cancelled."""
         job = self._jobs.get(name)
         return job is not None and job.life.cause is None
 
@@ -225,7 +226,7 @@ class Simulator(VirtualExecutor):
         return ResizeOutcome(now, request, "granted", nodes.size)
 
     def _fail_on_last(self, now: float, count: int) -> None:
-        """Jobs on the nodes that go at once fail with them."""
+        """Fail the jobs on nodes that are removed by force."""
         free = self._queue.nodes.free()
         going = set(sorted(free, reverse=True)[:count])
         for job in [job for job in self._jobs.values() if going.intersection(job.nodes)]:
@@ -238,7 +239,7 @@ class Simulator(VirtualExecutor):
             return self._clock()
         agenda = self._agenda
         while agenda and agenda[0][3].over:
-            heapq.heappop(agenda)  # cancelled meanwhile
+            heapq.heappop(agenda)  # cancelled in the meantime
         return agenda[0][0] if agenda else None
 
     def advance(self, now: float) -> None:
@@ -273,7 +274,7 @@ class Simulator(VirtualExecutor):
         heapq.heappush(self._agenda, (when, self._count, kind, job))
 
     def _arrive(self, now: float, job: _Running) -> None:
-        """The queue has a job that was on its way to it."""
+        """A submitted job arrives in the queue."""
         job.coming = False
         self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
         held = self._held_up(job.job.id)
@@ -304,13 +305,13 @@ class Simulator(VirtualExecutor):
         self._live(now, running, life)
 
     def _begin(self, now: float, running: _Running) -> None:
-        """A job starts that has had its nodes for a while."""
+        """A job starts some time after it got its nodes."""
         running.began = now
         self._emit((JobEvent(now, running.job.id, "start"),))
         self._live(now, running, running.life)
 
     def _live(self, now: float, running: _Running, life: Life) -> None:
-        """Plan what a job that starts now will do."""
+        """Plan the life of a job that starts now."""
         limit = running.job.duration
         if limit and life.seconds >= limit and life.cause != "timeout":
             running.life = life = life._replace(seconds=limit, cause="timeout", status=15)
@@ -335,7 +336,7 @@ class Simulator(VirtualExecutor):
 
     def _end(self, now: float, running: _Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
-        if cause is None and running.began:  # nearly all of them
+        if cause is None and running.began:  # nearly all jobs
             self._gone(now, running, JobEvent(now, name, "finish", SUCCESS))
             return
         events: list[Event] = []
@@ -348,7 +349,7 @@ class Simulator(VirtualExecutor):
         self._gone(now, running, *events)
 
     def _gone(self, now: float, running: _Running, *before: Event) -> None:
-        """A job gives its nodes back; of its end is heard now, or later."""
+        """Release a job's nodes; its end is reported now or later."""
         name = running.job.id
         self._queue.end(running)
         running.over = True
@@ -400,7 +401,7 @@ class Simulator(VirtualExecutor):
             self._emit((Resources(now, changed),))
 
     def _account(self, now: float) -> None:
-        """Add up what the cluster had, and what of it was used, since the last time."""
+        """Add the cluster's and the jobs' core-seconds since the last call."""
         seconds = now - self._since
         if seconds > 0:
             nodes = self._queue.nodes

@@ -1,6 +1,6 @@
-"""Forecast: one ensemble played many times, each with a seed of its own, in several processes.
+"""Forecast: one ensemble played many times with different seeds, in several processes.
 
-The figures of a run depend on its seed alone, not on the number of workers. Used by ``command``.
+The figures of a run depend only on its seed, not on the number of workers. Used by ``command``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 __all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "played", "quantiles"]
 
-#: The time at which simulated runs begin: the same for all.
+#: Start time of all simulated runs.
 BEGAN = 1e9
-#: Seeds that a worker plays at once.
+#: Seeds in one task of a worker.
 _CHUNK = 10
-#: Firings at the end of a run that are looked at for rules that go round.
+#: Last firings of a run that are checked for endless loops of rules.
 _LAST = 100
-#: Exit code of a run in which only jobs that a limit holds are left.
+#: Exit code of a run in which only jobs held by a limit are left.
 _LIMITED = 4
-#: By which share the use of a limit may miss it and still be all of it.
+#: Share of a limit that may be left when it counts as used up.
 _ROUNDING = 1e-9
 
 
 class Firings(NamedTuple):
-    """The firings of a rule in one run: how often it fired, when first (in seconds after the
-    begin), how many jobs it cancelled, how many of these would have ended well, and how many jobs
-    there were of their groups."""
+    """The firings of a rule in one run.
+
+    How often it fired and when first (seconds after the start); how many jobs it cancelled, how
+    many of these would have succeeded, and how many jobs their groups had.
+    """
 
     times: int
     first: float
@@ -56,10 +58,10 @@ class Firings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One simulated run: its length and the core-seconds that its jobs took and the cluster had.
+    """One simulated run: its length, and the core-seconds of its jobs and of the cluster.
 
-    ``over`` is false where it had not ended when its time was up. ``last`` counts the last firings
-    by rule: where it went round, these are the rules that did.
+    ``over`` is false if it did not end in time. ``last`` counts the last firings by rule: in an
+    endless loop, these are its rules.
     """
 
     seed: int
@@ -73,12 +75,12 @@ class Figures:
     events: int
     used: float
     offered: float
-    #: As ``limits`` counts them.
+    #: As counted by ``limits``.
     node_hours: float = 0.0
     gpu_hours: float = 0.0
-    #: What ``--cost`` makes of it.
+    #: Its cost by ``--cost``.
     cost: float | None = None
-    #: The limits of the file that took effect, by name, and those of them that were used up.
+    #: Limits of the file that took effect, by name, and those that were used up.
     reached: frozenset[str] = frozenset()
     used_up: frozenset[str] = frozenset()
     fired: Mapping[str, Firings] = field(default_factory=dict)
@@ -87,15 +89,17 @@ class Figures:
 
     @property
     def limited(self) -> bool:
-        """True if a limit of the file ended it."""
+        """Return whether a limit of the file ended it."""
         return self.exit_code == _LIMITED
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The study that is simulated: ``until`` are seconds after which a run is given up; ``cost`` is
-    what a run costs, over ``COST_NAMES``; ``purpose`` decides whether code that the file names is
-    loaded."""
+    """The simulated study.
+
+    ``until`` is the time in seconds after which a run is given up; ``cost`` is the formula of a
+    run's cost over ``COST_NAMES``; ``purpose`` decides whether code that the file names is loaded.
+    """
 
     ensemble: Ensemble
     registry: Registry
@@ -107,8 +111,9 @@ class Study:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """The limits of the file by name; that on chains of rules is there where the file has
-        none. ``stop`` limits how long a controller waits for its queue, not what a run takes."""
+        """Return the limits of the file by name, with the default limit on chains of rules.
+        ``stop`` limits how long a controller waits for its queue, so it is left out.
+        """
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
         return {
@@ -117,7 +122,7 @@ class Study:
 
 
 class _Heard(Watcher):
-    """Notes when each rule fired first, which did last, and what they cancelled."""
+    """Records when each rule first fired, which fired last, and what they cancelled."""
 
     def __init__(self, simulator: Simulator, clock: Callable[[], float]) -> None:
         self._simulator = simulator
@@ -142,7 +147,7 @@ class _Heard(Watcher):
 
 
 def play(study: Study, seed: int) -> Figures:
-    """One run of this seed. Raises :class:`EnsembleError` where the model makes no sense."""
+    """Play one run with this seed. Raises :class:`EnsembleError` for an invalid model."""
     model = replace(study.model, seed=seed, until=study.until)
     simulator, calls = Simulator(study.machine, model), model.calls()
     runtime = VirtualRuntime(
@@ -194,8 +199,9 @@ def play(study: Study, seed: int) -> Figures:
 
 
 def _used_up(outcome: Outcome) -> frozenset[str]:
-    """Return the limits that held jobs of a run and were used up: all of it, or too much of it for
-    the jobs that are left."""
+    """Return the limits that held jobs of a run and were used up: completely, or too far for the
+    remaining jobs.
+    """
     progress = outcome.report.progress
     found = {"wall"} if outcome.stopped else set[str]()
     for name in progress.reached:
@@ -206,8 +212,8 @@ def _used_up(outcome: Outcome) -> frozenset[str]:
     return frozenset(found)
 
 
-#: The names that the cost of a run may speak of: what its jobs took, its length in hours, how many
-#: jobs there were, and the core-hours that the cluster had meanwhile.
+#: Names in the formula of the cost: what the jobs used, the run's length in hours, the number of
+#: jobs, and the cluster's core-hours in that time.
 COST_NAMES = ("core_hours", "node_hours", "gpu_hours", "hours", "jobs", "offered_core_hours")
 
 
@@ -221,14 +227,14 @@ def _cost(figures: Figures, cost: Expression) -> float:
     value = float(found) if isinstance(found, (bool, int, float)) else math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"--cost gives the run of seed {figures.seed} no finite number",
+            f"--cost has no finite value for the run with seed {figures.seed}",
             cause=", ".join(f"{name} is {each:.6g}" for name, each in names.items()),
             code="bad-draw",
         )
     return value
 
 
-#: What the workers play: they are forks, so that nothing of it need be sent to them.
+#: Studies for the workers, which are forks, so nothing needs to be sent.
 _STUDIES: Sequence[Study] = ()
 
 
@@ -239,7 +245,7 @@ def _chunk(task: tuple[int, range]) -> list[Figures]:
 def played(
     studies: Sequence[Study], seeds: range, workers: int
 ) -> Iterator[tuple[int, list[Figures]]]:
-    """Each study played with each of these seeds, in order: its place, and some of its figures."""
+    """Play each study with each of these seeds. Yield its index and figures, in order."""
     global _STUDIES
     tasks = [
         (place, seeds[at : at + _CHUNK])
@@ -260,12 +266,12 @@ def played(
         done = True
     finally:
         with suppress(Exception):
-            # A pool that is still being closed when Python ends complains of its closed pipe.
+            # A pool that is still closing when Python exits complains about closed pipes.
             pool.shutdown(wait=done, cancel_futures=True)
 
 
 def quantiles(values: Sequence[float], points: Sequence[float] = (0.05, 0.5, 0.95)) -> list[float]:
-    """Quantiles by linear interpolation between the values.
+    """Return quantiles, with linear interpolation between the values.
 
     >>> quantiles([1.0, 2.0, 3.0, 4.0, 5.0])
     [1.2, 3.0, 4.8]
@@ -281,10 +287,10 @@ def quantiles(values: Sequence[float], points: Sequence[float] = (0.05, 0.5, 0.9
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """The mean of the paired differences, and half the width of its 95 % interval.
+    """Return the mean of the paired differences, and half the width of its 95 % interval.
 
-    With common random numbers what both have in common drops out. The interval is that of the
-    normal distribution, and infinite for fewer than two pairs.
+    Common random numbers cancel what both have in common. The interval is that of the normal
+    distribution, and infinite for fewer than two pairs.
     """
     each = [b - a for a, b in zip(before, after, strict=True)]
     mean = math.fsum(each) / len(each)

@@ -1,7 +1,6 @@
-"""Reader of models: the section ``simulate:`` of an ensemble file, or a file of its own.
+"""Reader of models: the section ``simulate:`` of an ensemble file, or a separate file.
 
-Everything that is wrong is found in one go, with places, as in the ensemble file. Used by
-``command``.
+It reports all mistakes at once, with places. Used by ``command``.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows, too_
 
 __all__ = ["read"]
 
-#: What arithmetic of a model may speak of, beside the job's parameters.
+#: Names in arithmetic of a model, in addition to the job's parameters.
 _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
 )  # fmt: skip
-#: Causes that a model may give; the others are the queue's or the run's own.
+#: Causes that a model may have; the others belong to the queue or the run.
 _CAUSES = tuple(cause for cause in CAUSES if cause not in ("cancelled", "unknown"))
 _NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
-#: Wait statuses by cause, where the model says none.
+#: Default wait statuses by cause.
 _STATUSES = {"exit": 1 << 8, "signal": 9, "timeout": 15, "memory": 9, "preempted": 15}
 _Path = tuple[str | int, ...]
 
@@ -46,8 +45,9 @@ _Path = tuple[str | int, ...]
 def read(
     document: Document, ensemble: Ensemble, registry: Registry, path: _Path, until: float = math.inf
 ) -> Model:
-    """The model at this path of a file, of runs that are given up after ``until`` seconds. Raises
-    :class:`FileErrors` with all that is wrong."""
+    """Return the model at this path of a file, for runs of at most ``until`` seconds. Raises
+    :class:`FileErrors` with all mistakes.
+    """
     return _Reader(document, ensemble, registry, until).model(document.get(path), path)
 
 
@@ -92,7 +92,7 @@ class _Reader:
         }
 
     def _group(self, group: JobGroup, spec: Any, path: _Path) -> GroupModel:
-        if not isinstance(spec, Mapping):  # nothing but how long they take
+        if not isinstance(spec, Mapping):  # only a duration
             draw = self._draw(spec, self._names(group), path)
             return GroupModel(draw, where=self._document.at(path))
         spec = self._mapping(spec, path, ("duration", "fail", "rows"))
@@ -109,7 +109,7 @@ class _Reader:
     def _check_number(
         self, group: JobGroup, duration: float | None, period: float | None, path: _Path
     ) -> None:
-        """Report more rows than a job may print, where that is known before any is drawn."""
+        """Report too many rows of a job, if their number is known without drawing."""
         if duration is not None and period:
             seconds = min(duration, group.duration or duration, self._until)
             many = too_many_rows(period, seconds)
@@ -141,7 +141,7 @@ class _Reader:
                 value = self._mapping(value, place, ("probability", "exit_code"))
                 code = value.get("exit_code", 1)
                 if not isinstance(code, int) or not 1 <= code <= 255:
-                    self._report((*place, "exit_code"), f"the exit code {code!r} is none", "1–255")
+                    self._report((*place, "exit_code"), f"invalid exit code {code!r}", "1–255")
                     continue
                 statuses[cause] = code << 8
                 value = value.get("probability", 1)
@@ -152,7 +152,7 @@ class _Reader:
                 self._report(
                     place,
                     f"the probability of {cause!r} is {draw.constant:g}",
-                    "it is between 0 and 1",
+                    "use a number between 0 and 1",
                 )
             fails[cause] = draw
         return fails, statuses
@@ -173,8 +173,8 @@ class _Reader:
         if not group.observe:
             self._report(
                 path,
-                f"jobs of {group.name!r} are not observed, so no rule gets their rows",
-                "give the group an 'observe', or leave 'rows' out",
+                f"jobs of {group.name!r} are not observed, so their rows have no effect",
+                "give the group an 'observe', or remove 'rows'",
             )
         for name, text in self._entries(spec.get("columns"), (*path, "columns")):
             place = (*path, "columns", name)
@@ -184,7 +184,9 @@ class _Reader:
             if found is not None:
                 columns[name] = found
         if every is not None and every.constant is not None and every.constant <= 0:
-            self._report((*path, "every"), f"a row every {every.text} is none", "more than 0")
+            self._report(
+                (*path, "every"), f"invalid interval of rows: {every.text}", "use more than 0"
+            )
         self._silent(group, observed or frozenset(), frozenset(columns), path)
         return None if every is None else Rows(every, columns, noises)
 
@@ -195,12 +197,16 @@ class _Reader:
         observed: frozenset[str] | None,
         path: _Path,
     ) -> RecordedRows | None:
-        """Rows of a file, CSV with a header or JSON lines; ``t`` or ``every`` says when each is."""
+        """Return the rows of a file (CSV with a header, or JSON lines); ``t`` or ``every`` gives
+        their times.
+        """
         spec = self._mapping(spec, path, ("file", "every"))
         every = self._draw(spec.get("every", 1), (), (*path, "every"))
         period = 1.0 if every is None or every.constant is None else every.constant
         if period <= 0:
-            self._report((*path, "every"), f"a row every {spec['every']} is none", "more than 0")
+            self._report(
+                (*path, "every"), f"invalid interval of rows: {spec['every']}", "use more than 0"
+            )
         file = os.path.join(os.path.dirname(self._document.file), str(spec["file"]))
         try:
             found = list(_rows_of(file, period))
@@ -217,7 +223,7 @@ class _Reader:
         return RecordedRows(found)
 
     def _observed(self, group: JobGroup) -> frozenset[str] | None:
-        """The columns that the group's observers yield; ``None`` if that cannot be known."""
+        """Return the columns that the group's observers yield; ``None`` if unknown."""
         found: set[str] = set()
         for name, options in group.observe.items():
             variables = self._registry.observers[name].variables
@@ -230,18 +236,18 @@ class _Reader:
     def _silent(
         self, group: JobGroup, observed: frozenset[str], given: frozenset[str], path: _Path
     ) -> None:
-        """Report columns of which rules speak and that no job would ever print."""
+        """Report columns that rules use but jobs never print."""
         lacking = sorted((observed - given) & self._spoken)
         if lacking:
             self._report(
                 path,
-                f"the model of {group.name!r} gives no {lacking[0]!r}, of which rules speak",
+                f"the model of {group.name!r} has no {lacking[0]!r}, which rules use",
                 f"write 'rows: {{every: 10s, columns: {{{lacking[0]}: …}}}}'",
             )
 
     @cached_property
     def _spoken(self) -> frozenset[str]:
-        """Words of the rules and of what jobs leave."""
+        """Return the words in rules and results."""
         texts = [str(rule.spec) for rule in self._ensemble.rules]
         for group in self._ensemble.groups.values():
             texts += [each.text for each in group.result.values()]
@@ -275,7 +281,7 @@ class _Reader:
             self._attach(error, path)
             return None
         if draw.constant is not None and not draw.constant < math.inf:
-            self._report(path, f"{draw.text} is no finite number", "write a number")
+            self._report(path, f"{draw.text} is not a finite number", "write a number")
         if isinstance(value, (int, float)) and value < 0:
             self._report(path, f"{value!r} is below 0", "write a duration or a probability")
         return draw
@@ -284,7 +290,7 @@ class _Reader:
         if data is None:
             return {}
         if not isinstance(data, Mapping):
-            self._report(path, f"{data!r:.60} is no mapping", f"its keys are {', '.join(keys)}")
+            self._report(path, f"{data!r:.60} is not a mapping", f"its keys are {', '.join(keys)}")
             return {}
         for key in data:
             if key not in keys:
@@ -295,16 +301,16 @@ class _Reader:
         if data is None:
             return []
         if not isinstance(data, Mapping):
-            self._report(path, f"{data!r:.60} is no mapping", "write NAME: …")
+            self._report(path, f"{data!r:.60} is not a mapping", "write NAME: …")
             return []
         return [(str(name), value) for name, value in data.items()]
 
     def _unknown(self, path: _Path, noun: str, name: str, known: Any) -> None:
-        listed = ", ".join(sorted(known)) or f"there is no {noun}"
+        listed = ", ".join(sorted(known)) or f"unknown {noun}"
         hint = did_you_mean(name, known, f"known are {listed}", cutoff=0.5)
         self._errors.append(
             UsageError(
-                f"there is no {noun} {name!r}",
+                f"unknown {noun} {name!r}",
                 where=self._document.at_key(path),
                 hint=hint,
                 code=f"no-such-{noun.split()[-1]}",
@@ -323,7 +329,7 @@ class _Reader:
 
 
 def _rows_of(file: str, period: float) -> Iterator[tuple[float, Mapping[str, float]]]:
-    """The rows of a file with their times. Raises :class:`EnsembleError` with the line."""
+    """Return the rows of a file with their times. Raises :class:`EnsembleError` with the line."""
     text = read_file(file)
     if file.endswith((".json", ".jsonl", ".ndjson")):
         lines: Iterator[tuple[int, Any]] = _objects(file, text)
@@ -338,12 +344,12 @@ def _rows_of(file: str, period: float) -> Iterator[tuple[float, Mapping[str, flo
                 values[str(name)] = float(value)
             except (TypeError, ValueError):
                 where = Location(file, line, 1)
-                what = f"{name!r} is {value!r}, which is no number"
+                what = f"{name!r} is not a number: {value!r}"
                 raise UsageError(what, where=where, code="bad-model") from None
         t = values.pop("t", (number + 1) * period)
         if not last <= t < math.inf:
-            what = f"the row is at {t:g} s, and the one before at {last:g}"
-            hint = "'t' are the seconds since the job began, in order"
+            what = f"the row is at {t:g} s, but the previous one at {last:g}"
+            hint = "'t' must be the seconds since the job's start, in order"
             raise UsageError(what, where=Location(file, line, 1), hint=hint, code="out-of-order")
         last = t
         yield t, values
@@ -357,10 +363,10 @@ def _objects(file: str, text: str) -> Iterator[tuple[int, Any]]:
             found = json.loads(each)
         except ValueError as error:
             where = Location(file, line, 1)
-            what = f"the line is no JSON: {error}"
+            what = f"the line is not JSON: {error}"
             raise UsageError(what, where=where, code="bad-model") from None
         if not isinstance(found, dict):
             raise UsageError(
-                "the line is no JSON object", where=Location(file, line, 1), code="bad-model"
+                "the line is not a JSON object", where=Location(file, line, 1), code="bad-model"
             )
         yield line, found

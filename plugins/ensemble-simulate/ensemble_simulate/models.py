@@ -1,9 +1,9 @@
 """Models of job groups: how long their jobs take, how they fail, and what they print.
 
-A model is the section ``simulate:`` of an ensemble file or a file of its own (read by
-``model_file``), or learnt from a kept run (``recorded_model``). :meth:`Model.life` is what one job
-will do. It depends on the seed and the job's id alone: two simulations with one seed give the same
-job the same life, whatever else is different between them.
+A model is the section ``simulate:`` of an ensemble file, a separate file (read by ``model_file``),
+or learned from a kept run (``recorded_model``). :meth:`Model.life` returns what one job does. It
+depends only on the seed and the job's id, so two simulations with one seed give the same job the
+same life, whatever else differs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
     "without_model",
 ]
 
-#: Rows that one job may print.
+#: Most rows of one job.
 _MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
-    """A number for each job; ``text`` says for people what it is."""
+    """A number for each job; ``text`` describes it."""
 
     @property
     def text(self) -> str: ...
 
     @property
     def speaks(self) -> bool:
-        """True if it speaks of the job's names."""
+        """Return whether it uses the job's names."""
         ...
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...
@@ -57,9 +57,10 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 
 class Delays(NamedTuple):
-    """The delays of one attempt, in seconds: until the queue has it (``arrival``), from the time
-    that it has its nodes to its start (``launch``), from its cancelling to its end (``dying``), and
-    from its end to the controller's hearing of it (``hearing``)."""
+    """Delays of one attempt in seconds: until it arrives in the queue (``arrival``), from getting
+    its nodes to its start (``launch``), from its cancellation to its end (``dying``), and from its
+    end to the report to the controller (``hearing``).
+    """
 
     arrival: float = 0.0
     launch: float = 0.0
@@ -67,13 +68,14 @@ class Delays(NamedTuple):
     hearing: float = 0.0
 
 
-#: Those of a queue that does everything at once.
+#: Delays of a queue that does everything immediately.
 NONE = Delays()
 
 
 class Life(NamedTuple):
-    """The course of one attempt once it runs: how long it takes in seconds, why it fails (``None``:
-    it does not) with which wait status, and what it prints."""
+    """The life of one attempt after its start: its length in seconds, its cause of failure
+    (``None`` for success) with the wait status, and its output.
+    """
 
     seconds: float
     cause: str | None = None
@@ -85,7 +87,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The life of a job as a kept run has it; ``rows`` with seconds since it began."""
+    """The life of a job in a kept run; ``rows`` with seconds since its start."""
 
     seconds: float
     cause: str | None
@@ -96,10 +98,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that a job prints every so many seconds while it runs.
+    """Rows that a job prints at a fixed interval.
 
-    ``columns`` are arithmetic over the job's names, ``t`` (seconds since it began) and ``row`` (its
-    number, from 0); ``noises`` what ``noise(…)`` in it stands for, by the name that it has there.
+    ``columns`` are arithmetic over the job's names, ``t`` (seconds since its start) and ``row``
+    (its number, from 0). ``noises`` are the calls of ``noise(…)`` in them, by their internal names.
     """
 
     every: Draw
@@ -109,7 +111,7 @@ class Rows:
     def printed(
         self, names: Mapping[str, Any], random: Randomness, period: float, seconds: float
     ) -> Iterator[tuple[float, Mapping[str, float]]]:
-        """The rows of one job, with their times since its begin."""
+        """Return the rows of one job, with their times since its start."""
         known = dict(names)
         for row in range(1, int(seconds / period + 1e-9) + 1):
             t = row * period
@@ -125,19 +127,20 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """Rows of a file, each with its seconds since the job began: every job prints these, for as
-    long as it runs."""
+    """Rows of a file, with seconds since the job's start: every job prints them as long as
+    it runs.
+    """
 
     rows: Sequence[tuple[float, Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRows:
-    """Rows of jobs of a kept run, for jobs that it had not: those of the one with the nearest
-    parameters, one of them by chance where several are as near, spread over the job's own duration.
+    """Rows of a kept run, for other jobs: those of the job with the nearest parameters (a random
+    one of equally near jobs), stretched to the job's own duration.
 
-    ``lives`` has of each job its numeric parameters, its seconds and its rows; ``spans`` by how
-    much each parameter differed among them.
+    ``lives`` has the numeric parameters, seconds and rows of each job; ``spans`` the range of each
+    parameter.
     """
 
     lives: Sequence[tuple[Mapping[str, float], float, Sequence[tuple[float, Mapping[str, float]]]]]
@@ -146,7 +149,7 @@ class ReplayedRows:
     def printed(
         self, names: Mapping[str, Any], random: Randomness, seconds: float
     ) -> Iterator[tuple[float, Mapping[str, float]]]:
-        """The rows of one job that takes so long."""
+        """Return the rows of one job with this duration."""
         here: dict[str, float] = {
             name: names[name] for name in self.spans if isinstance(names.get(name), (int, float))
         }
@@ -163,10 +166,11 @@ class ReplayedRows:
 
 @dataclass(frozen=True, slots=True)
 class GroupModel:
-    """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
-    ``recorded`` lives of jobs by their keys (:func:`keys_of`), which come before all else;
-    ``source`` says for people where it is from, ``where`` its place in the file; ``delays`` are
-    those of each life.
+    """The jobs of one group.
+
+    ``fails`` are probabilities by cause, ``statuses`` their wait statuses. ``recorded`` are lives
+    by key (:func:`keys_of`), which take precedence. ``source`` describes the origin, ``where`` is
+    its place in the file. ``delays`` are those of each life.
     """
 
     duration: Number | None = None
@@ -177,7 +181,7 @@ class GroupModel:
     source: str = "the file"
     delays: Delays = NONE
     where: Location | None = None
-    #: Whether any of it speaks of the job's names.
+    #: Whether any of it uses the job's names.
     speaks: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,10 +192,12 @@ class GroupModel:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model of an ensemble's jobs. ``functions`` are the seconds that calls take, by name, and
-    ``called`` what calls took and returned in a kept run, by name and job, in order. With
-    ``functions_recorded`` functions of the file return that too, and not only plugins' actions.
-    Nobody asks what is more than ``until`` seconds after the begin.
+    """The model of an ensemble's jobs.
+
+    ``functions`` are the seconds that calls take, by name. ``called`` has the durations and results
+    of calls in a kept run, by name and job, in order. With ``functions_recorded``, functions of the
+    file also return recorded results, not only plugins' actions. ``until`` is the largest relevant
+    time in seconds after the start.
     """
 
     groups: Mapping[str, GroupModel]
@@ -202,18 +208,20 @@ class Model:
     until: float = math.inf
 
     def chance(self, *about: object) -> Stream:
-        """The source of chance of one thing: the same for the same seed, whatever else happens."""
+        """Return the random stream of one thing: the same for the same seed, whatever else
+        happens.
+        """
         return Stream("\0".join(map(str, (self.seed, *about))))
 
     def calls(self) -> Calls:
-        """The calls of one run."""
+        """Return the calls of one run."""
 
         def drawn(call: Call) -> float:
             draw = self.functions.get(call.name)
             taken = 0.0 if draw is None else draw.number({}, self.chance(call.call))
             if not 0 <= taken < math.inf:
                 raise UsageError(
-                    f"the model has a call of {call.name!r} take {taken:g} s",
+                    f"the model gives a call of {call.name!r} a duration of {taken:g} s",
                     cause=f"it takes {'' if draw is None else draw.text}",
                     hint="lognormal(…) is never negative",
                     code="bad-draw",
@@ -223,7 +231,7 @@ class Model:
         return Calls(self.called, drawn, functions=self.functions_recorded)
 
     def life(self, job: Job) -> Life:
-        """The course of this job. Raises :class:`UsageError` where the model makes no sense."""
+        """Return the life of this job. Raises :class:`UsageError` for an invalid model."""
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model") if job.observe else "model"
         rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
@@ -240,7 +248,7 @@ class Model:
             raise UsageError(
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
                 cause=f"its duration is {model.duration.text}",
-                hint="lognormal(…) is never negative; max(…, 1) keeps arithmetic above something",
+                hint="lognormal(…) is never negative; max(…, 1) bounds arithmetic",
                 where=model.where,
                 code="bad-draw",
             )
@@ -259,14 +267,14 @@ class Model:
             period = model.rows.every.number(names, random)
             if not 0 < period < math.inf:
                 raise UsageError(
-                    f"the model of {job.group!r} has {job.id} print a row every {period:g} s",
+                    f"the model of {job.group!r} lets {job.id} print a row every {period:g} s",
                     hint="'every' must be more than 0",
                     where=model.where,
                     code="bad-draw",
                 )
             many = too_many_rows(period, min(seconds, job.duration or seconds, self.until))
             if many is not None:
-                hint = "have its jobs print less often"
+                hint = "increase 'every'"
                 what = f"{job.id} would print {many}"
                 raise UsageError(what, hint=hint, where=model.where, code="bad-draw")
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
@@ -275,8 +283,9 @@ class Model:
 
 
 def too_many_rows(period: float, seconds: float) -> str | None:
-    """Return how many rows a job would print that prints one every ``period`` seconds; ``None`` if
-    it may."""
+    """Describe the rows of a job that prints one every ``period`` seconds if they are too many;
+    otherwise return ``None``.
+    """
     rows = seconds / period
     if rows <= _MOST_ROWS:
         return None
@@ -284,8 +293,9 @@ def too_many_rows(period: float, seconds: float) -> str | None:
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
-    """Keys of a job's life in a kept run: its id with its parameters, for ids mean other jobs where
-    rules decide otherwise; then its parameters, replica and attempt."""
+    """Return the keys of a job's life in a kept run: its id with its parameters, because ids mean
+    other jobs if rules decide differently; then its parameters, replica and attempt.
+    """
     parameters = repr(sorted(job.parameters.items()))
     yield job.id, parameters
     if job.parameters:
@@ -299,7 +309,7 @@ def _recorded(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | 
 def _failing(
     fails: Mapping[str, Number], names: Mapping[str, Any], random: Randomness
 ) -> str | None:
-    """The cause by which a job fails; each is drawn for, the first that comes is it."""
+    """Return the cause by which a job fails: the first one that is drawn."""
     for cause, probability in fails.items():
         p = probability.number(names, random)
         if p >= 1 or (p > 0 and random.random() < p):
@@ -308,7 +318,7 @@ def _failing(
 
 
 def names_of(job: Job) -> dict[str, Any]:
-    """The names of one job that a model may use."""
+    """Return the names of one job for a model."""
     return {
         "index": job.index,
         "replica": job.replica,
@@ -323,8 +333,7 @@ def names_of(job: Job) -> dict[str, Any]:
 
 
 def without_model(ensemble: Ensemble, model: Model) -> list[str]:
-    """Job groups of which nothing says how long their jobs take; of those that the queue holds
-    nothing need be known."""
+    """Return the job groups without a duration in the model; held jobs do not need one."""
     known = {
         name for name, each in model.groups.items() if each.duration is not None or each.recorded
     }

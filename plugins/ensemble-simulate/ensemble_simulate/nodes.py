@@ -1,7 +1,7 @@
-"""Nodes of a virtual cluster: which are there, and which cores and GPUs of each are free.
+"""Nodes of a virtual cluster, with their free cores and GPUs.
 
-A job takes the same from each of its nodes; nodes are shared between jobs. The fullest nodes on
-which it fits are taken first. Used by ``virtual_queue``.
+A job uses the same on each of its nodes, and jobs may share nodes. The fullest nodes with room are
+used first. Used by ``virtual_queue``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Demand", "Nodes", "demand_of"]
 
 
 class Demand(NamedTuple):
-    """The resources of a job: its number of nodes, and of each of them these cores and GPUs."""
+    """The resources of a job: its number of nodes, and cores and GPUs of each."""
 
     nodes: int
     cores: int
@@ -23,7 +23,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(job: Job) -> Demand:
-    """The resources of this job: its tasks spread evenly over its nodes."""
+    """Return the resources of this job, with its tasks spread evenly over its nodes."""
     nodes = max(1, job.nodes)
     tasks = -(-job.tasks // nodes)
     return Demand(nodes, max(1, tasks * job.cores_per_task), tasks * job.gpus_per_task)
@@ -35,9 +35,9 @@ class Nodes:
     def __init__(self, count: int, cores: int, gpus: int = 0) -> None:
         self.cores, self.gpus = cores, gpus
         self._free: dict[int, list[int]] = {}
-        #: Nodes by how many cores are free, in the order in which that became so.
+        #: Nodes by their number of free cores, in the order of the last change.
         self._by_free: list[dict[int, None]] = [{} for _ in range(cores + 1)]
-        #: Nodes that go once they are idle.
+        #: Nodes that are removed once they are idle.
         self.leaving: set[int] = set()
         self.up = 0
         self.free_cores = self.free_gpus = 0
@@ -45,7 +45,7 @@ class Nodes:
         self.add(count)
 
     def add(self, count: int) -> None:
-        """Adds nodes."""
+        """Add nodes."""
         for node in range(self._next, self._next + count):
             self._free[node] = [self.cores, self.gpus]
             self._by_free[self.cores][node] = None
@@ -56,20 +56,20 @@ class Nodes:
 
     @property
     def idle(self) -> int:
-        """Nodes on which nothing runs."""
+        """Return the number of idle nodes."""
         return len(self._by_free[self.cores])
 
     @property
     def size(self) -> int:
-        """Nodes that stay."""
+        """Return the number of nodes that stay."""
         return self.up - len(self.leaving)
 
     def ever(self, demand: Demand) -> bool:
-        """True if it fits when nothing else runs."""
+        """Return whether it fits on an empty cluster."""
         return demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
 
     def free(self) -> dict[int, tuple[int, int]]:
-        """Free cores and GPUs of each node that stays."""
+        """Return the free cores and GPUs of each node that stays."""
         return {
             node: (cores, gpus)
             for node, (cores, gpus) in self._free.items()
@@ -77,7 +77,7 @@ class Nodes:
         }
 
     def fitting(self, demand: Demand) -> list[int] | None:
-        """The nodes that a job would get now; ``None`` if it does not fit."""
+        """Return the nodes that a job would get now; ``None`` if it does not fit."""
         found: list[int] = []
         if demand.cores * demand.nodes > self.free_cores:
             return None
@@ -91,19 +91,20 @@ class Nodes:
         return None
 
     def take(self, nodes: Sequence[int], demand: Demand) -> None:
-        """A job begins on these nodes."""
+        """Start a job on these nodes."""
         self._change(nodes, -demand.cores, -demand.gpus)
 
     def give(self, nodes: Sequence[int], demand: Demand) -> None:
-        """A job on these nodes is over."""
+        """End a job on these nodes."""
         self._change(nodes, demand.cores, demand.gpus)
         for node in self.leaving.intersection(nodes) if self.leaving else ():
             if self._free[node][0] == self.cores:
                 self._remove(node)
 
     def leave(self, count: int, *, busy: bool) -> int:
-        """Removes nodes: idle ones at once, then, where ``busy``, those that are idle first once
-        their jobs are over. Returns how many that are."""
+        """Remove nodes: idle ones immediately; with ``busy``, others when they become idle. Return
+        the number of the latter.
+        """
         idle = [node for node in self._by_free[self.cores] if node not in self.leaving]
         for node in idle[:count]:
             self._remove(node)

@@ -1,4 +1,4 @@
-"""Events of jobs in a virtual queue, as the local executor has them. Used by ``executor``."""
+"""Events of jobs in a virtual queue, as the local executor emits them. Used by ``executor``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrived", "refused"
 SUCCESS = {"status": 0}
 CANCELLED = {"type": "cancel", "severity": 0, "note": ""}
 RELEASE = {"ranks": "all", "final": True}
-#: Types of exceptions by cause; the causes that are not here end with a wait status alone.
+#: Exception types by cause; other causes only have a wait status.
 EXCEPTIONS = {
     "timeout": "timeout",
     "memory": "out-of-memory",
@@ -25,7 +25,7 @@ EXCEPTIONS = {
 
 
 def arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
-    """The queue has a job."""
+    """Return the events of a job that arrives in the queue."""
     return (
         JobEvent(now, name, "submit", {"queue_id": name}),
         JobEvent(now, name, "validate"),
@@ -35,7 +35,7 @@ def arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, 
 
 
 def refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
-    """A job is larger than the cluster."""
+    """Return the events of a job that is larger than the cluster."""
     note = (
         f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "
         f"the virtual cluster has {nodes.size} with {nodes.cores}"

@@ -1,7 +1,7 @@
-"""Random numbers of one thing: a stream that is cheap to begin, named by a text.
+"""Random streams that are named by a text and cheap to create.
 
-Each job draws a few numbers of its own. To seed a usual generator for that costs many times what
-the numbers do; here they are a hash (BLAKE2b) of the stream's name and a counter.
+Each job draws only a few numbers, so seeding a usual generator would cost far more than the
+numbers. Here they are a hash (BLAKE2b) of the stream's name and a counter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EIGHT = Struct("<8Q").unpack
 
 
 class Randomness(Protocol):
-    """The numbers that models draw, in the words of :class:`random.Random`."""
+    """The random numbers that models need, with the interface of :class:`random.Random`."""
 
     def random(self) -> float: ...
 
@@ -29,8 +29,9 @@ class Randomness(Protocol):
 
 
 class Stream:
-    """The stream of this name: the same numbers wherever and whenever it is begun. One of which
-    nothing is drawn costs next to nothing."""
+    """The stream of this name: always the same numbers. A stream without draws costs almost
+    nothing.
+    """
 
     __slots__ = ("_block", "_name", "_spare", "_words")
 
@@ -48,12 +49,12 @@ class Stream:
         return words.pop()
 
     def random(self) -> float:
-        """A number from 0 to below 1, of 53 bits."""
+        """Return a number in [0, 1) with 53 bits."""
         words = self._words
         return ((words.pop() if words else self._more()) >> 11) * 2.0**-53
 
     def gauss(self, mu: float, sigma: float) -> float:
-        """A number of the normal distribution: Box and Muller's, two at a time."""
+        """Return a number of the normal distribution (Box–Muller, two at a time)."""
         spare, self._spare = self._spare, None
         if spare is None:
             turn = self.random() * 2.0 * math.pi
@@ -63,5 +64,5 @@ class Stream:
         return mu + spare * sigma
 
     def choice(self, seq: Sequence[_T]) -> _T:
-        """One of these, each as likely."""
+        """Return one of these, all with equal probability."""
         return seq[int(self.random() * len(seq))]

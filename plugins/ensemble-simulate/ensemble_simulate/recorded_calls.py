@@ -1,7 +1,7 @@
-"""Calls of functions and of plugins' actions in a simulated run, as a kept run has them.
+"""Calls of functions and of plugins' actions in a simulated run, replayed from a kept run.
 
-Each takes as long as it took there; an action, which is not carried out, returns what it did, or
-fails as it did.
+Each takes as long as it did there. An action is not carried out, but returns its recorded result or
+fails with its recorded error.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from ensemble_core.cli.toolkit import Call
 
 __all__ = ["Called", "Calls", "Result", "key_of_call"]
 
-#: What a call returned, as plain specifications; or what it failed with.
+#: Result of a call, as plain specifications, or its error.
 Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 
 
 class Called(NamedTuple):
-    """A call of a kept run: how long it took, in seconds, and its result."""
+    """A call of a kept run: its duration in seconds, and its result."""
 
     seconds: float
     result: Result
 
 
 def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
-    """The key of a call's results in a kept run: its function's name, and the job it is about."""
+    """Return the key of a call's results in a kept run: the function's name, and its job."""
     return name, str((job or {}).get("job", ""))
 
 
 class Calls:
-    """The calls of one simulated run, each as the kept run has it: of a function and a job the
-    first as it was then, and so on. Others take what is ``drawn``. With ``functions`` those of the
-    file return what they did, and not only plugins' actions. Of one that failed the result is its
-    error. An action that is made more often does as the last that did not fail. :meth:`takes` is
-    asked before :meth:`answer`, once for each."""
+    """The calls of one simulated run.
+
+    Calls of a function for a job get the recorded results in order. Other calls take the time
+    ``drawn``. With ``functions``, functions of the file also return recorded results, not only
+    plugins' actions. A failed call has its error as the result. An action that is called more often
+    gets its last successful result. Call :meth:`takes` before :meth:`answer`, once for each call.
+    """
 
     def __init__(
         self,
@@ -52,21 +54,21 @@ class Calls:
         self._known: dict[str, Called] = {}
 
     def takes(self, call: Call) -> float:
-        """Seconds that it takes: those of the kept run, else drawn."""
+        """Return its duration in seconds: recorded or drawn."""
         key = key_of_call(call.name, call.job)
         found, place = self._kept.get(key, ()), self._made[key]
         self._made[key] += 1
         if place < len(found):
             known = self._known[call.call] = found[place]
             return known.seconds
-        if found and call.kind == "action":  # which is not carried out
+        if found and call.kind == "action":  # an action is not carried out
             good = [each for each in found if not isinstance(each.result, EnsembleError)]
             if good:
                 self._known[call.call] = good[-1]
         return self._drawn(call)
 
     def answer(self, call: Call) -> Result | None:
-        """The result that it had in the kept run; ``None``: not known, or to be asked for anew."""
+        """Return its recorded result; ``None`` if unknown, or if it must be called."""
         known = self._known.pop(call.call, None)
         returns = call.kind == "action" or (self._functions and call.kind != "generator")
         return known.result if known is not None and returns else None

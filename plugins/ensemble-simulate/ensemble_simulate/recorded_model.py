@@ -1,10 +1,10 @@
-"""A model learnt from a kept run: what its jobs did, by id, and for others by group.
+"""A model learned from a kept run: the lives of its jobs by id, and of others by group.
 
-A job of the recorded run lives as it did then. For any other the duration is drawn: where jobs of
-the group differ in numeric parameters and there are enough, from a regression of the logarithm of
-the duration on them, with the residuals drawn anew; else from those that were measured. Rates of
-failure are those that were counted, and its rows are those of the job with the nearest parameters.
-How long the queue took to have a job and to start it, and how long functions took, is learnt too.
+A job of the recorded run has the same life as then. For other jobs, the duration is drawn. If there
+are enough jobs of the group with different numeric parameters, it comes from a regression of the
+logarithm of the duration, with resampled residuals; otherwise from the measured values. Failure
+rates are the counted ones, and rows are those of the job with the nearest parameters. The delays of
+the queue and the durations of functions are learned, too.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ensemble_simulate.recorded_calls import Called, Result, key_of_call
 
 __all__ = ["Learned", "learn"]
 
-#: Jobs for each parameter that a regression needs.
+#: Jobs that a regression needs for each parameter.
 _JOBS_PER_PARAMETER = 5
-#: Rows of a job that are kept.
+#: Most rows to keep of a job.
 _MOST_ROWS = 100_000
-#: Seconds before a job's end at which it prints its last row.
+#: Seconds between the last row and the job's end.
 _BEFORE_THE_END = 1e-5
 
 
 @dataclass(slots=True)
 class _Seen:
-    """One attempt as the journal has it."""
+    """One attempt in the journal."""
 
     job: Job
-    #: When it was decided, when the queue had it, and when it had its nodes.
+    #: When it was decided, arrived in the queue, and got its nodes.
     decided: float = 0.0
     came: float | None = None
     placed: float | None = None
     began: float | None = None
     cancelled: float | None = None
     ended: float | None = None
-    #: When its end was heard of.
+    #: When its end was reported.
     heard: float = 0.0
     cause: str | None = None
     status: int = 0
@@ -52,48 +52,48 @@ class _Seen:
 
     @property
     def seconds(self) -> float:
-        """How long it ran."""
+        """Return how long it ran."""
         if self.began is None or self.ended is None:
             return 0.0
         return max(0.0, self.ended - self.began)
 
     @property
     def printed(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Its rows, each before its end: a busy machine reads the last ones when it is over."""
+        """Return its rows, all before its end: a busy machine may read the last ones later."""
         latest = max(0.0, self.seconds - _BEFORE_THE_END)
         return [(min(time, latest), values) for time, values in self.rows]
 
     @property
     def arrival(self) -> float:
-        """Seconds until the queue had it."""
+        """Return the seconds until it arrived in the queue."""
         return 0.0 if self.came is None else max(0.0, self.came - self.decided)
 
     @property
     def dying(self) -> float | None:
-        """Seconds from its cancelling to its end, where it ran then."""
+        """Return the seconds from its cancellation to its end, if it was running."""
         if self.began is None or self.cancelled is None or self.ended is None:
             return None
         return max(0.0, self.ended - self.cancelled) if self.cause == "cancelled" else None
 
     @property
     def launch(self) -> float:
-        """Seconds from its nodes to its start."""
+        """Return the seconds from getting its nodes to its start."""
         if self.began is None or self.placed is None:
             return 0.0
         return max(0.0, self.began - self.placed)
 
     def delays(self, dying: float) -> Delays:
-        """Its delays; ``dying`` where it was not cancelled."""
+        """Return its delays; ``dying`` is used if it was not cancelled."""
         own, late = self.dying, 0.0 if self.ended is None else self.heard - self.ended
         return Delays(self.arrival, self.launch, dying if own is None else own, max(0.0, late))
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Durations of a group as a kept run measured them, drawn for a job with other parameters.
+    """Durations of a group, measured in a kept run and drawn for jobs with other parameters.
 
-    ``names`` are the parameters of the regression with ``weights`` (the first is the constant), of
-    the logarithm of seconds; ``residuals`` what it left.
+    ``names`` are the parameters of the regression of the logarithm of seconds, with ``weights``
+    (the first is the constant) and ``residuals``.
     """
 
     text: str
@@ -104,11 +104,11 @@ class Learned:
 
     @property
     def speaks(self) -> bool:
-        """True where a regression asks for parameters."""
+        """Return whether it is a regression on parameters."""
         return bool(self.names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
-        """Seconds for a job of these names."""
+        """Return the seconds for a job with these names."""
         found = self.weights[0] + random.choice(self.residuals)
         for name, weight in zip(self.names, self.weights[1:], strict=True):
             value = names.get(name)
@@ -118,7 +118,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The share of jobs that failed so."""
+    """The share of jobs with this failure."""
 
     text: str
     share: float
@@ -130,9 +130,9 @@ class _Share:
 
 
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
-    """The model of this run's jobs, for the groups that the ensemble has too."""
+    """Return the model of this run's jobs, for groups that the ensemble also has."""
     seen: dict[str, _Seen] = {}
-    #: The controller's time: no event is heard of before it.
+    #: The controller's time: no event is reported before it.
     now = 0.0
     calls: dict[str, tuple[tuple[str, str], float]] = {}
     made: dict[tuple[str, str], list[Called]] = {}
@@ -175,7 +175,7 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
 
 
 def _cancelled(decision: Mapping[str, Any]) -> Sequence[str]:
-    """The jobs that a decision cancels: a cancel, or the end of the run."""
+    """Return the jobs that a decision cancels: a cancel, or the end of the run."""
     jobs: Sequence[str] = decision.get("jobs" if decision["type"] == Cancel.type else "cancel", ())
     return jobs
 
@@ -214,7 +214,8 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     dying = _usual([each.dying for each in own if each.dying is not None])
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
-            # What cancelled it may do so again, by its rows; else it goes on as the others do.
+            # What cancelled it may do so again because of its rows; otherwise it continues like the
+            # others.
             longer = max(usual, each.seconds + 1.0)
             life = Recorded(longer, None, 0, each.printed, each.delays(dying))
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
@@ -243,12 +244,12 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
 
 
 def _usual(seconds: Sequence[float]) -> float:
-    """The median; 0 of none."""
+    """Return the median; 0 for no values."""
     return sorted(seconds)[len(seconds) // 2] if seconds else 0.0
 
 
 def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:
-    """Rows for jobs that the run had not; ``None`` where none of its jobs printed any."""
+    """Return rows for jobs that the run did not have; ``None`` if none of its jobs printed any."""
     printed = [each for each in ran if each.rows]
     if not printed:
         return None
@@ -287,7 +288,7 @@ def _durations(ran: Sequence[_Seen]) -> Learned:
 
 
 def _varied(ran: Sequence[_Seen]) -> tuple[str, ...]:
-    """Numeric parameters of which jobs had more than one value."""
+    """Return the numeric parameters with more than one value."""
     values: dict[str, set[float]] = {}
     for each in ran:
         for name, value in each.job.parameters.items():
@@ -302,7 +303,9 @@ def _varied(ran: Sequence[_Seen]) -> tuple[str, ...]:
 
 
 def _least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float] | None:
-    """The weights of the best linear fit by the normal equations; ``None`` if there is no one."""
+    """Return the weights of the linear least-squares fit by the normal equations; ``None`` if it is
+    not unique.
+    """
     size = len(rows[0])
     matrix = [
         [math.fsum(row[i] * row[j] for row in rows) for j in range(size)]

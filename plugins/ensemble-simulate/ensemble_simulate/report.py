@@ -1,7 +1,7 @@
 """Report of simulations, for people and as data.
 
-Nothing is told more exactly than it is known: of many runs there are quantiles, of what they rest
-on the model and how many jobs it was learnt from.
+It reports no more precision than there is: quantiles for many runs, and the basis of the model with
+the number of jobs behind it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
-    """The lines after the summary of one run."""
+    """Return the lines after the summary of one run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
     return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed(stubbed), *basis(model)]
 
 
 def _stubbed(names: Collection[str]) -> list[str]:
-    told = f"  actions that were not carried out: {', '.join(sorted(names))}"
+    told = f"  actions not carried out: {', '.join(sorted(names))}"
     return [told] if names else []
 
 
 def basis(model: Model) -> list[str]:
-    """The basis of the figures: which model, and how much it was learnt from."""
+    """Return the basis of the figures: the model, and how much data is behind it."""
     lines = ["  what jobs do is a model, not a measurement of this study:"]
     for name, group in model.groups.items():
         text = "as recorded" if group.duration is None else group.duration.text
@@ -37,12 +37,12 @@ def basis(model: Model) -> list[str]:
     return lines
 
 
-#: Firings of one rule among the last of a run from which on it goes round.
+#: Firings of one rule among a run's last ones that count as an endless loop.
 _ROUND = 20
 
-#: Limits that only slow a run down, or switch rules off.
+#: Limits that only slow a run down, or disable rules.
 _NEVER_USED_UP = ("submits_per_second", "chain")
-#: Figures that are told where one is not 0.
+#: Figures that are shown only if one is not 0.
 _WHERE_ANY = ("GPU-hours", "cost")
 
 
@@ -66,13 +66,14 @@ def _shown_rows(found: Sequence[Figures]) -> list[tuple[str, list[float]]]:
 
 
 def never_fired(found: Sequence[Figures]) -> list[str]:
-    """Rules that fired in none of these runs."""
+    """Return rules that fired in none of these runs."""
     return [rule for rule in found[0].fired if all(not each.fired[rule].times for each in found)]
 
 
 def loops(found: Sequence[Figures]) -> list[str]:
-    """The rules that went round, those that fired most first: that fired last, again and again, in
-    runs that had not ended in time or that a limit ended."""
+    """Return the rules in endless loops, most frequent first: they fired last, repeatedly, in runs
+    that did not end in time or that a limit ended.
+    """
     last: Counter[str] = Counter()
     for each in found:
         if not each.over or each.limited:
@@ -81,7 +82,7 @@ def loops(found: Sequence[Figures]) -> list[str]:
 
 
 def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
-    """All of it as plain data."""
+    """Return everything as plain data."""
     return {
         "runs": len(found),
         "seeds": [found[0].seed, found[-1].seed],
@@ -103,13 +104,14 @@ def _all_stubbed(found: Sequence[Figures]) -> frozenset[str]:
 
 
 def reached(study: Study, found: Sequence[Figures]) -> dict[str, float]:
-    """The share of these runs in which each limit of the file took effect, by its name."""
+    """Return the share of runs in which each limit of the file took effect, by name."""
     return {name: sum(name in each.reached for each in found) / len(found) for name in study.limits}
 
 
 def used_up(study: Study, found: Sequence[Figures]) -> dict[str, float]:
-    """Return the share of these runs in which each limit of the file was used up, by its name; a
-    limit on a rate never is."""
+    """Return the share of runs in which each limit of the file was used up, by name; rate limits
+    never are.
+    """
     names = [name for name in study.limits if name not in _NEVER_USED_UP]
     return {name: sum(name in each.used_up for each in found) / len(found) for name in names}
 
@@ -126,7 +128,9 @@ def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
 
 
 def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
-    """Mean differences of the second study from the first, with half of their 95 % intervals."""
+    """Return mean differences of the second study from the first, with half of their 95 %
+    intervals.
+    """
     if len(found) < 2:
         return {}
     before, after = map(_rows, found)
@@ -138,12 +142,12 @@ def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float
 
 
 def shown(what: str, value: float) -> str:
-    """One of the figures, as people read it."""
+    """Return a figure in readable form."""
     return format_duration(value) if what == "length" else f"{value:.3g}"
 
 
 def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[str]:
-    """The report of many runs of one file."""
+    """Return the report of many runs of one file."""
     lines = [f"{name}: {len(found)} runs, seeds {found[0].seed} to {found[-1].seed}"]
     table = [["", "5 %", "median", "95 %"]]
     for what, values in _shown_rows(found):
@@ -174,7 +178,7 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
 
 
 def _cancelled(found: Sequence[Figures]) -> list[str]:
-    """The rules that cancel jobs, and how many of these would have ended well."""
+    """Return the rules that cancel jobs, and how many of these would have succeeded."""
     lines = []
     for rule in found[0].fired:
         about = _rule(found, rule)
@@ -194,7 +198,7 @@ def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
     running = [each for each in found if not each.over]
     if running:
         after = format_duration(study.until)
-        lines.append(f"  {len(running)} of {len(found)} runs had not ended after {after}")
+        lines.append(f"  {len(running)} of {len(found)} runs did not end within {after}")
         lines += [f"    {each.reason}" for each in running[:1] if each.seconds < study.until]
     all_of_it = used_up(study, found)
     for name, share in reached(study, found).items():
@@ -202,24 +206,24 @@ def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
         told = format_duration(most) if name == "wall" else f"{most:g}"
         said = [f"was used up in {all_of_it[name]:.1%} of runs"] if name in all_of_it else []
         if name == "chain":
-            said = [f"switched off rules in {share:.1%} of runs"] if share else []
+            said = [f"disabled rules in {share:.1%} of runs"] if share else []
         elif name != "wall":
             held = share - all_of_it.get(name, 0.0)
-            said.append(f"held jobs for a while in {held:.1%}" + " of runs" * (not said))
+            said.append(f"held jobs temporarily in {held:.1%}" + " of runs" * (not said))
         if said:
             lines.append(f"  limits.{name} ({told}) {' and '.join(said)}")
     limited = [each for each in found if each.limited]
     if limited:
-        lines.append(f"  a limit ended {len(limited)} of {len(found)} runs, the first by this:")
+        lines.append(f"  a limit ended {len(limited)} of {len(found)} runs, the first because of:")
         lines.append(f"    {limited[0].reason}")
     around = loops(found)
     if around:
-        lines.append(f"  rules that go round: {', '.join(around)}")
+        lines.append(f"  rules in an endless loop: {', '.join(around)}")
     return lines
 
 
 def _span(values: Sequence[float] | None, told: Callable[[float], str]) -> str:
-    """The median, with the quantiles around it where they differ."""
+    """Return the median, with quantiles if they differ."""
     if values is None:
         return "-"
     low, middle, high = map(told, values)

@@ -1,6 +1,6 @@
-"""A simulated run, shown and kept as a real one is.
+"""A simulated run, shown and kept like a real one.
 
-Its journal says that it was simulated, so that nobody resumes it for real.
+Its journal marks it as simulated, so it cannot be resumed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def run_simulated(
     purpose: Purpose = "check",
     reuse: Sequence[str] = (),
 ) -> int:
-    """Play an ensemble on this executor, and show it; the exit code.
+    """Play an ensemble on this executor and show it. Return the exit code.
 
-    ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
-    seconds after the begin; ``takes``, ``answers`` and ``purpose`` are those of
-    ``VirtualRuntime``. ``reuse`` names earlier runs: their jobs take no time.
+    ``said`` describes the executor in the first line. Without ``tag``, one is created. ``until`` is
+    in seconds after the start. ``takes``, ``answers`` and ``purpose`` are for ``VirtualRuntime``.
+    ``reuse`` names earlier runs, whose jobs take no time.
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)

@@ -1,9 +1,8 @@
-"""The scheduler of a virtual cluster: first come first served by urgency, with EASY backfill.
+"""Scheduler of a virtual cluster: first come first served by urgency, with EASY backfill.
 
-The first job that does not fit holds a reservation: the earliest time at which, by what is known of
-the running jobs, enough of its nodes are free. A later job may start before it if it is over by
-then, or takes no node that is reserved. What is known of a job's end is its time limit, or, where
-it has none, its true end. Used by ``executor``.
+The first job that does not fit has a reservation: the earliest time at which enough nodes are free,
+as far as is known. A later job may start earlier if it ends before that time or uses no reserved
+node. The known end of a job is its time limit; without one, its true end. Used by ``executor``.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ __all__ = ["Backfill", "Entry", "VirtualQueue"]
 
 Backfill = Literal["easy", "none"]
 
-#: Waiting jobs that are looked at behind the first.
+#: Waiting jobs to check behind the first.
 _DEPTH = 100
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One job in the queue; ``seconds`` it will run at most, as far as the scheduler knows."""
+    """A job in the queue; ``seconds`` is its longest duration known to the scheduler."""
 
     job: Job
     demand: Demand
     seconds: float
     nodes: Sequence[int] = ()
-    #: When it will be over at the latest, once it runs.
+    #: Its latest end, once it runs.
     ends: float = 0.0
 
 
@@ -47,19 +46,19 @@ class VirtualQueue(Generic[_E]):
     def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
         self.nodes = nodes
         self._backfill = backfill
-        #: Ordered dicts: a dict takes longer to find its first entry the more were removed there.
+        #: Ordered dicts: a plain dict finds its first entry more slowly the more were removed.
         self._waiting: dict[int, OrderedDict[str, _E]] = {}
-        #: How many jobs wait for each demand: what none of them fits need not be looked for.
+        #: Number of waiting jobs for each demand, to skip searches in vain.
         self._demands: dict[Demand, int] = {}
         self.running: dict[str, _E] = {}
 
     def add(self, entry: _E) -> None:
-        """A job waits from now on."""
+        """Add a waiting job."""
         self._waiting.setdefault(entry.job.urgency, OrderedDict())[entry.job.id] = entry
         self._demands[entry.demand] = self._demands.get(entry.demand, 0) + 1
 
     def drop(self, entry: _E) -> None:
-        """A job waits no longer."""
+        """Remove a waiting job."""
         del self._waiting[entry.job.urgency][entry.job.id]
         left = self._demands[entry.demand] - 1
         if left:
@@ -68,12 +67,12 @@ class VirtualQueue(Generic[_E]):
             del self._demands[entry.demand]
 
     def end(self, entry: _E) -> None:
-        """A running job is over."""
+        """End a running job."""
         del self.running[entry.job.id]
         self.nodes.give(entry.nodes, entry.demand)
 
     def begin(self, now: float) -> Iterator[_E]:
-        """The jobs that start now, each with its nodes."""
+        """Return the jobs that start now, each with its nodes."""
         for urgency in sorted(self._waiting, reverse=True):
             waiting = self._waiting[urgency]
             while waiting:
@@ -111,7 +110,9 @@ class VirtualQueue(Generic[_E]):
                 yield self._start(entry, nodes, now)
 
     def _reservation(self, demand: Demand) -> tuple[float, set[int]]:
-        """When, and on which nodes, a job of this demand could start if nothing else did."""
+        """Return when and on which nodes a job with this demand could start if no other job
+        started.
+        """
         free = self.nodes.free()
         fits = {
             node

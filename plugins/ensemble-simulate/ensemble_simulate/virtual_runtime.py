@@ -1,11 +1,11 @@
 """A run on a virtual clock: the engine, and an executor that plays a queue.
 
-Time goes from one thing that happens to the next. Whatever happens at one time is worked in before
-the clock goes on, functions are called where they are decided, and their outcome comes at once or
-as much later as the caller says. A generator is called on a thread of its own and waited for, no
-longer than its ``timeout`` of real time. The same ensemble on the same executor gives the same
-decisions.
-Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is the one for real jobs.
+Time jumps from one event to the next. All events of one time are handled before the clock advances.
+Functions are called when they are decided; their outcome comes immediately or as much later as the
+caller says. A generator runs in its own thread, for at most its ``timeout`` of real time. The same
+ensemble on the same executor makes the same decisions.
+
+Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is for real jobs.
 """
 
 from __future__ import annotations
@@ -61,24 +61,24 @@ if TYPE_CHECKING:
 
 __all__ = ["VirtualRuntime"]
 
-#: Exit code of a run that was still going on when its time was up, and of one that stood still.
+#: Exit codes of a run that did not end in time, and of one whose clock stood still.
 OVERRUN = 6
 #: Events between ticks of watchers, at least.
 _TICK_EVERY = 2000
-#: Times that the queue may be looked at without time going on; more are rules that go round.
+#: Most looks at the queue at one time; more mean rules in an endless loop.
 _MOST_AT_ONCE = 500_000
 
 
-#: Answers a look-up of jobs, each with the group that it is made of, at a time: the events that
-#: come of it.
+#: Answers a look-up of jobs (each with its group) at a time with the resulting events.
 LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Event]]
 
 
 def looking_up(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], LookingUp]:
-    """Return the folders of earlier runs, and what looks jobs up in them. Raises
-    :class:`EnsembleError` for a run of which nothing can be reused."""
+    """Return the folders of earlier runs, and a function that looks jobs up in them. Raises
+    :class:`EnsembleError` if nothing of a run can be reused.
+    """
     from ensemble_core.session.reuse import open_earlier
 
     folders, earlier = open_earlier(state, runs, ensemble, warn)
@@ -94,19 +94,18 @@ def looking_up(
 
 
 class VirtualRuntime:
-    """One run of one ensemble on a virtual clock; the same face as ``Runtime``, of whose arguments
-    ``observers``, ``name`` and ``state`` mean nothing here.
+    """One run of one ensemble on a virtual clock, with the interface of ``Runtime``. The arguments
+    ``observers``, ``name`` and ``state`` have no effect.
 
-    ``began`` is the time of its first event and ``until`` the time after which nothing more
-    happens, both in seconds since the epoch; ``wall`` is after how many seconds the run stops, as
-    a real one does (else ``limits.wall``). ``takes`` gives the seconds that a call of a function
-    or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
-    executor's. A call returns what ``answers`` has for it; an error there is what it failed with.
-    Without an answer a function is called, and an action where its record ``simulates``; any other
-    returns nothing, and ``stubbed`` names it. ``purpose`` decides whether code that the file names
-    is loaded; ``look_up`` answers look-ups in earlier runs (else nothing is reused). :meth:`run`
-    raises :class:`UsageError` at a call that needs it and may not have it.
-    Raises as ``Runtime`` does.
+    ``began`` is the time of its first event and ``until`` the time of the last, both in seconds
+    since the epoch. ``wall`` is the time in seconds after which the run stops (default:
+    ``limits.wall``). ``takes`` returns the seconds of a call of a function or of a plugin's slow
+    action; ``None`` if it is not called because the executor emits its outcome. ``answers`` returns
+    the result of a call, or an error with which it failed. Without an answer, a function is called,
+    and so is an action whose record ``simulates``; other actions return nothing and are listed in
+    ``stubbed``. ``purpose`` decides whether code that the file names is loaded. ``look_up`` answers
+    look-ups in earlier runs; without it, nothing is reused. :meth:`run` raises :class:`UsageError`
+    at a call that needs code which may not be loaded. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class VirtualRuntime:
         self._executor = executor
         self._actions = actions
         self._watchers: tuple[Watcher, ...] = ()
-        #: Those that hear of events.
+        #: Receivers of events.
         self._hearing: list[Watcher] = []
         for watcher in watchers:
             self.watch(watcher)
@@ -158,12 +157,12 @@ class VirtualRuntime:
         self._maker = maker
         self._folder = folder
         self._inbox: deque[Event] = deque()
-        #: Outcomes of calls that come later, with a number that keeps them in order.
+        #: Outcomes of later calls, numbered to keep their order.
         self._returns: list[tuple[float, int, Event]] = []
         self._calls = 0
         self._asked: StopRequested | None = None
         self._leave = False
-        #: How often the queue was looked at since time went on, or a timer elapsed.
+        #: Looks at the queue, or timers, since time last advanced.
         self._at_once = 0
         self._caller = Caller(
             ensemble,
@@ -176,21 +175,21 @@ class VirtualRuntime:
         )
 
     def clock(self) -> float:
-        """The virtual time in seconds since the epoch."""
+        """Return the virtual time in seconds since the epoch."""
         return self._now
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell one more of what happens."""
+        """Add a watcher of events."""
         self._watchers = (*self._watchers, watcher)
         if type(watcher).event is not Watcher.event:
             self._hearing.append(watcher)
 
-    #: What a stop does: nobody goes on with a simulated run.
+    #: Effect of a stop: a simulated run cannot be resumed.
     on_stop: Final = "end"
 
     @property
     def ended(self) -> Terminate | None:
-        """How the run ended or was stopped, if it did by now."""
+        """Return how the run ended or was stopped, or ``None``."""
         return self.engine.state.ended
 
     def stop(
@@ -200,7 +199,7 @@ class VirtualRuntime:
         *,
         end: bool = True,
     ) -> None:
-        """Ask the run to end; a second time: at once. Safe from a signal handler."""
+        """Ask the run to end; the second time, immediately. Safe in a signal handler."""
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)
 
@@ -209,16 +208,16 @@ class VirtualRuntime:
         self.stop(asked.reason, asked.exit_code)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
-        """Refused: nobody is there in the virtual time to ask for anything."""
+        """Raise, because nobody can send a request in virtual time."""
         from concurrent.futures import Future
 
         found: Future[tuple[Decision, ...]] = Future()
-        what = f"run {self.tag} is simulated: its rules alone decide"
+        what = f"run {self.tag} is simulated and accepts no requests"
         found.set_exception(UsageError(what, code="run-simulated"))
         return found
 
     def run(self) -> Outcome:
-        """Run the ensemble to its end. Called once."""
+        """Run the ensemble to its end. Call it once."""
         executor, engine, inbox = self._executor, self.engine, self._inbox
         executor.open(Run(self.tag, self._folder, self.clock), inbox.extend)
         asked, told, reason = None, 0, ""
@@ -234,7 +233,7 @@ class VirtualRuntime:
                         for event in batch:
                             self._take(event)
                         continue
-                    # Nearly all of a run's time is spent here: no call but the engine's own.
+                    # Nearly all of a run's time is spent here: only the engine is called.
                     for event in batch:
                         decisions = handle(event)
                         if decisions:
@@ -251,7 +250,9 @@ class VirtualRuntime:
                     break
                 due = self._next()
                 if due > self._until or due == math.inf:
-                    reason = "it had not ended" if due < math.inf else "nothing more would happen"
+                    reason = (
+                        "it did not end in time" if due < math.inf else "nothing more would happen"
+                    )
                     break
                 self._at_once = self._at_once + 1 if due <= self._now else 0
                 if self._at_once > _MOST_AT_ONCE:
@@ -279,7 +280,7 @@ class VirtualRuntime:
     # -- time ----------------------------------------------------------------------------------
 
     def _next(self) -> float:
-        """The earliest time at which something happens; infinite for none."""
+        """Return the earliest time of an event; infinite if there is none."""
         timer, due = self.engine.next_timer(), self._executor.due()
         found = math.inf if due is None else due
         if timer is not None and timer.when < found:
@@ -291,8 +292,7 @@ class VirtualRuntime:
         return found
 
     def _advance(self, due: float) -> None:
-        """Let what is due at this time happen: of the queue first, then of calls, then timers,
-        then the end of the time that the run was given."""
+        """Handle everything due at this time: the queue, then calls, timers, and the time limit."""
         self._now = max(self._now, due)
         self._executor.advance(self._now)
         while self._returns and self._returns[0][0] <= self._now:
@@ -361,7 +361,7 @@ class VirtualRuntime:
                 self._executor.cancel(decision.cancel)
         elif isinstance(decision, Call):
             self._call(decision)
-        elif isinstance(decision, Notify):  # as if it had arrived at once
+        elif isinstance(decision, Notify):  # as if it had arrived immediately
             self._inbox += [Delivered(self._now, (decision.notice,), to) for to in decision.to]
 
     def _call(self, call: Call) -> None:
@@ -401,7 +401,7 @@ class VirtualRuntime:
         from ensemble_core.metrics.statistic_state import NoState
 
         if self.engine.state.events == self._journal.seq:
-            with contextlib.suppress(NoState):  # who looks at the run handles its events again
+            with contextlib.suppress(NoState):  # a reader of the run handles its events again
                 self._journal.snapshot(self._maker, dump(self.engine))
         while not self._journal.flush(0.2) and not self._journal.in_trouble:
             pass

@@ -53,13 +53,13 @@ def test_recorded_values_are_drawn_from() -> None:
     [
         ("60 * LL", "'LL'", "did you mean 'L'?"),
         ("norml(3, 4)", "'norml'", "did you mean 'normal'?"),
-        ("normal(3)", "1 argument, it needs 2", "normal(MEAN, DEVIATION)"),
-        ("uniform(1, 2, 3)", "3 arguments, it needs 2", "uniform(LOW, HIGH)"),
-        ('metric("mean.sim-x")', "speaks of a metric", "parameters"),
-        ([], "one number or duration at least", None),
+        ("normal(3)", "1 argument, expected 2", "normal(MEAN, DEVIATION)"),
+        ("uniform(1, 2, 3)", "3 arguments, expected 2", "uniform(LOW, HIGH)"),
+        ('metric("mean.sim-x")', "uses a metric", "parameters"),
+        ([], "at least one number or duration", None),
         (["1m", "x"], "and nothing else", None),
-        (True, "True is no number", "arithmetic"),
-        ({"a": 1}, "no number", "normal"),
+        (True, "True is not a number", "arithmetic"),
+        ({"a": 1}, "not a number", "normal"),
     ],
 )
 def test_what_is_no_number_is_refused_with_what_to_write(

@@ -110,8 +110,8 @@ def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
         "simulate", str(kept / "other.yaml"), "--model-from", "real", "--state", str(kept / "state")
     )
     assert played.exit_code == 2
-    assert "nothing says what jobs of 'other' do" in played.output
-    assert "run real has no job of theirs that ran" in played.output
+    assert "no model for the jobs of 'other'" in played.output
+    assert "none of their jobs ran in real" in played.output
 
 
 def test_a_run_of_another_file_is_refused_and_one_with_another_command_told_of(kept: Path) -> None:
@@ -230,7 +230,7 @@ rules:
     words = ("simulate", "--model-from", "real", "--cores-per-node", "1", *state, file)
     recorded = _run(*words, "--functions", "recorded", "--tag", "played")
     assert recorded.exit_code == 0, recorded.output
-    assert "its functions return what they did in the run: Path, look" in recorded.output
+    assert "its functions return their recorded results: Path, look" in recorded.output
     real = _decisions(tmp_path, "real")
     assert ("submit", "look", None, ["after.0"]) in real
     assert _decisions(tmp_path, "played") == real

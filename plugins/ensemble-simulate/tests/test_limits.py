@@ -39,11 +39,11 @@ def _many(folder: Path, limits: str, *arguments: str, text: str = STUDY) -> Any:
 @pytest.mark.parametrize(
     ("limits", "name", "said"),
     [
-        ("jobs: 15", "jobs", "(15) was used up in 100.0% of runs and held jobs for a while in 0.0%"),
+        ("jobs: 15", "jobs", "(15) was used up in 100.0% of runs and held jobs temporarily in 0.0%"),
         ("core_hours: 12", "core_hours", "(12) was used up in 100.0% of runs and"),
         ("node_hours: 12", "node_hours", "(12) was used up in 100.0% of runs and"),
         ("gpu_hours: 1", "gpu_hours", "(1) was used up in 100.0% of runs and"),
-        ("submits_per_second: 3", "submits_per_second", "(3) held jobs for a while in 100.0% of runs"),
+        ("submits_per_second: 3", "submits_per_second", "(3) held jobs temporarily in 100.0% of runs"),
         ("wall: 2h", "wall", "(2h 00m) was used up in 100.0% of runs"),
     ],
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_limit_that_held_jobs_for_a_while_was_not_used_up(tmp_path: Path) -> N
     assert told["limits"]["core_hours"] == 1.0
     assert told["used_up"]["core_hours"] == 0.0
     result = _simulate(tmp_path, "core_hours: 12", "--runs", "2", text=text)
-    said = "limits.core_hours (12) was used up in 0.0% of runs and held jobs for a while in 100.0%"
+    said = "limits.core_hours (12) was used up in 0.0% of runs and held jobs temporarily in 100.0%"
     assert said in result.stdout
 
 
@@ -100,7 +100,7 @@ def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> 
 def test_limits_that_are_far_are_told_of_as_such(tmp_path: Path) -> None:
     result = _simulate(tmp_path, "jobs: 100, wall: 10d", "--runs", "3")
     assert (
-        "limits.jobs (100) was used up in 0.0% of runs and held jobs for a while in 0.0%"
+        "limits.jobs (100) was used up in 0.0% of runs and held jobs temporarily in 0.0%"
         in result.stdout
     )
     assert "limits.wall (10d" in result.stdout
@@ -117,7 +117,7 @@ rules:
 simulate: {jobs: {a: 1m}}
 """
     result = _simulate(tmp_path, "", "--runs", "2", text=text)
-    assert "limits.chain (10) switched off rules in 100.0% of runs" in result.stdout
+    assert "limits.chain (10) disabled rules in 100.0% of runs" in result.stdout
 
 
 @pytest.mark.parametrize("stop", ["keep", "cancel"])
@@ -152,7 +152,7 @@ def test_the_cost_of_a_run_has_quantiles_and_is_compared(tmp_path: Path) -> None
     [
         ("2 * core_hour", "did you mean 'core_hours'?"),
         ("2 *", "--cost: "),
-        ("1 / (gpu_hours - 2)", "gives the run of seed 0 no finite number"),
+        ("1 / (gpu_hours - 2)", "has no finite value for the run with seed 0"),
     ],
 )
 def test_a_wrong_cost_is_refused(tmp_path: Path, cost: str, said: str) -> None:
@@ -181,7 +181,7 @@ simulate: {jobs: {a: 1m}}
     for more in ((), ("--runs", "2")):
         result = _simulate(tmp_path, "", "--plugin", str(plugin), *more, text=text)
         assert result.exit_code == 0, result.output
-        assert "actions that were not carried out: outside" in result.stdout
+        assert "actions not carried out: outside" in result.stdout
 
 
 BIG = """
@@ -198,13 +198,13 @@ simulate: {jobs: {a: {duration: 1h, rows: {every: 10s, columns: {E: 1}}}}}
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--nodes 1000000000", "--nodes is 1000000000, it must be 1000000 at most"),
-        ("--max-nodes 1000000000", "--max-nodes is 1000000000, it must be 1000000 at most"),
-        ("--cores-per-node 1000000000", "--cores-per-node is 1000000000, it must be 100000 at most"),
-        ("--gpus-per-node 1000000000", "--gpus-per-node is 1000000000, it must be 100000 at most"),
-        ("--runs 1000000000", "--runs is 1000000000, it must be 100000 at most"),
-        ("--workers 1000000000", "--workers is 1000000000, it must be 1024 at most"),
-        ("--workers 0", "--workers is 0, it must be 1 at least"),
+        ("--nodes 1000000000", "--nodes is 1000000000, expected 1000000 at most"),
+        ("--max-nodes 1000000000", "--max-nodes is 1000000000, expected 1000000 at most"),
+        ("--cores-per-node 1000000000", "--cores-per-node is 1000000000, expected 100000 at most"),
+        ("--gpus-per-node 1000000000", "--gpus-per-node is 1000000000, expected 100000 at most"),
+        ("--runs 1000000000", "--runs is 1000000000, expected 100000 at most"),
+        ("--workers 1000000000", "--workers is 1000000000, expected 1024 at most"),
+        ("--workers 0", "--workers is 0, expected 1 at least"),
     ],
 )  # fmt: skip
 def test_an_option_that_no_machine_has_the_memory_for_is_refused(
@@ -218,12 +218,12 @@ def test_an_option_that_no_machine_has_the_memory_for_is_refused(
 @pytest.mark.parametrize(
     ("before", "after", "place", "said"),
     [
-        ("heartbeat: 1m", "heartbeat: 1ms", "2:22", "the heartbeat would come round 1e+11 times"),
+        ("heartbeat: 1m", "heartbeat: 1ms", "2:22", "the heartbeat would tick 1e+11 times"),
         (
             "seconds: 60",
             "seconds: 0.001",
             "6:5",
-            "rule 'now-and-then' would come round 1e+11 times",
+            "rule 'now-and-then' would tick 1e+11 times",
         ),
         ("every: 10s", "every: 1e-12", "8:51", "each job of 'a' would print 3.6e+15 rows"),
         ("every: 10s", "every: 'index / 1e12 + 1e-12'", "8:22", "a.0 would print 3.6e+15 rows"),
@@ -272,7 +272,7 @@ simulate: {jobs: {a: 0}}
     result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", text=text)
     assert result.exit_code == 1, result.output
     assert "the virtual time stood still at 0 s" in result.stdout
-    assert "rules that go round: again" in result.stdout
+    assert "rules in an endless loop: again" in result.stdout
     result = _simulate(tmp_path, "", text=text)
     assert result.exit_code == 6, result.output
 
@@ -289,4 +289,4 @@ simulate: {jobs: {a: 1m}, functions: {train: 'normal(-10, 1)'}}
 """
     result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", "--run-code", text=text)
     assert result.exit_code == 2, result.output
-    assert "the model has a call of 'train' take -" in result.output
+    assert "the model gives a call of 'train' a duration of -" in result.output

@@ -113,11 +113,11 @@ simulate: {jobs: {a: 1h, b: 2h}}
 """
     result = _simulate(tmp_path, text, "--runs", "2", "--for", "10d")
     assert result.exit_code == 1
-    assert "2 of 2 runs had not ended after 10d" in result.output
-    assert "rules that go round: p" in result.output
+    assert "2 of 2 runs did not end within 10d" in result.output
+    assert "rules in an endless loop: p" in result.output
     once = _simulate(tmp_path, text, "--for", "1d")
     assert once.exit_code == 6
-    assert "it had not ended" in once.output
+    assert "it did not end in time" in once.output
 
 
 def test_functions_are_called_at_the_time_that_the_model_says(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ simulate: {jobs: {a: 10s}, functions: {train: 50s}}
     result = _simulate(tmp_path, text, "--run-code")
     assert result.exit_code == 0, result.output
     assert "ended after 1m 00s" in result.output
-    assert "its functions are called as they are: train" in result.output
+    assert "its functions are called: train" in result.output
     refused = _simulate(tmp_path, text, "--no-custom")
     assert refused.exit_code == 2
-    assert "functions of its own (train)" in refused.output
+    assert "functions (train)" in refused.output
 
 
 @pytest.mark.parametrize("more", [(), ("--runs", "2"), ("--functions", "called")])
@@ -191,15 +191,15 @@ def test_a_job_larger_than_the_cluster_is_refused_as_the_queue_would(tmp_path: P
 @pytest.mark.parametrize(
     ("old", "new", "place", "said"),
     [
-        ("    after: 5m\n", "", "", "nothing says what jobs of 'after' do"),
+        ("    after: 5m\n", "", "", "no model for the jobs of 'after'"),
         ("after: 5m", "aftre: 5m", ":18:5", "did you mean 'after'?"),
         ("100 * T", "100 * TT", ":17:21", "did you mean 'T'?"),
         ("after: 5m", "after: -3", ":18:12", "-3 is below 0"),
-        ("after: 5m", "after: .nan", ":18:12", "no finite number"),
+        ("after: 5m", "after: .nan", ":18:12", "not a finite number"),
         ("duration: '100", "duratoin: '100", ":17:11", "did you mean 'duration'?"),
-        ("every: 10s", "every: 0", ":17:46", "every 0"),
+        ("every: 10s", "every: 0", ":17:46", "interval of rows: 0"),
         ("{E: 'T", "{EE: 'T", ":17:61", "did you mean 'E'?"),
-        (", rows: {every: 10s, columns: {E: 'T * T'}}", "", ":17:10", "no 'E', of which"),
+        (", rows: {every: 10s, columns: {E: 'T * T'}}", "", ":17:10", "no 'E', which rules use"),
         ("'100 * T',", "'100 * T', fail: {exti: 1},", ":17:39", "did you mean 'exit'?"),
         ("'100 * T',", "'100 * T', fail: {exit: 2},", ":17:45", "between 0 and 1"),
         ("  jobs:\n    sim: {d", "  job:\n    sim: {d", ":16:3", "did you mean 'jobs'?"),
@@ -230,7 +230,7 @@ def test_options_out_of_range_are_refused(tmp_path: Path) -> None:
     for option, value in (("--nodes", "0"), ("--runs", "0"), ("--cores-per-node", "0")):
         result = _simulate(tmp_path, STUDY, option, value)
         assert result.exit_code == 2
-        assert f"{option} is 0, it must be 1 at least" in result.output
+        assert f"{option} is 0, expected 1 at least" in result.output
     result = _simulate(tmp_path, STUDY, "--wait", "lgonormal(5m, 1)")
     assert result.exit_code == 2
     assert "did you mean 'lognormal'?" in result.output
@@ -287,8 +287,8 @@ def test_rows_come_from_a_recorded_file(tmp_path: Path, name: str, rows: str) ->
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("t,E\n5,x\n", "rows.csv:2:1: 'E' is 'x', which is no number"),
-        ("t,E\n5,1\n4,1\n", "rows.csv:3:1: the row is at 4 s, and the one before at 5"),
+        ("t,E\n5,x\n", "rows.csv:2:1: 'E' is not a number: 'x'"),
+        ("t,E\n5,1\n4,1\n", "rows.csv:3:1: the row is at 4 s, but the previous one at 5"),
         ("t,EE\n5,1\n", "did you mean 'E'?"),
         (None, "rows.csv"),
     ],

@@ -1,7 +1,7 @@
 """Contract suites and fakes for plugin authors, and rule tests of ensemble files.
 
-Inherit the suite of your kind of plugin in your own tests, say what your plugin is and what comes
-out, and pytest runs every law of it::
+Inherit the suite of your kind of plugin in your own tests, set its attributes, and pytest checks
+every law::
 
     from ensemble_testing import StatisticContract
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if "pytest" in sys.modules:  # ``ensemble test`` does without
     import pytest
 
-    # Their asserts are to explain themselves in the author's own tests.
+    # pytest must rewrite their asserts, so that failures in an author's tests are explained.
     pytest.register_assert_rewrite(
         *(
             f"{__name__}.{name}"
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from ensemble_testing.story import Story
     from ensemble_testing.trigger import TriggerContract
 else:
-    # Imported when they are used: pytest imports this package wherever Ensemble is installed, for
-    # its plugin (see ``pytest_plugin``).
+    # Imported on first use, because pytest imports this package wherever Ensemble is installed (see
+    # ``pytest_plugin``).
     _HOMES = {
         "ActionContract": "action",
         "AlgorithmContract": "algorithm",

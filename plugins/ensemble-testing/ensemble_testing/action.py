@@ -1,4 +1,4 @@
-"""The contract of actions, as a suite to inherit."""
+"""Contract suite for actions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ActionContract(RecordContract):
             plugin = notify                    # your ActionPlugin
             options = {"message": "half done"}
 
-    The action is tried on an event of the job ``sim.0``, with the group ``sim`` and the metrics of
-    ``metrics``; override :meth:`firing` or :meth:`context` for another situation. A ``run`` is
-    called for real: give it options that reach nothing outside the test.
+    The action handles an event of the job ``sim.0``, with the group ``sim`` and the metrics in
+    ``metrics``; override :meth:`firing` or :meth:`context` to change that. A ``run`` is really
+    called: choose options without effects outside the test.
     """
 
     plugin: ClassVar[ActionPlugin]
@@ -37,7 +37,7 @@ class ActionContract(RecordContract):
     event: ClassVar[Event] = JobEvent(10.0, "sim.0", "finish", {"status": 0})
 
     def firing(self) -> FakeFiring:
-        """The situation for ``plan``."""
+        """Return the argument for ``plan``."""
         return FakeFiring(
             event=self.event,
             job="sim.0",
@@ -48,7 +48,7 @@ class ActionContract(RecordContract):
         )
 
     def context(self) -> CallContext:
-        """The situation for ``run``."""
+        """Return the argument for ``run``."""
         spec = {"name": self.plugin.name, **self.options}
         job = Job(id="sim.0", group="sim", index=0, command=("true",))
         return CallContext(
@@ -63,12 +63,12 @@ class ActionContract(RecordContract):
 
     def _plan(self, options: Mapping[str, Any]) -> list[Decision]:
         if self.plugin.plan is None:
-            pytest.skip("it has no plan")
+            pytest.skip("it has no 'plan'")
         return list(self.plugin.plan(self.firing(), options))
 
     def test_plan_returns_decisions(self) -> None:
         for decision in self._plan(self.options):
-            assert isinstance(decision, Decision), f"{decision!r} is no decision"
+            assert isinstance(decision, Decision), f"{decision!r} is not a decision"
 
     def test_same_firing_gives_the_same_decisions(self) -> None:
         first = [decision.to_dict() for decision in self._plan(self.options)]
@@ -81,19 +81,21 @@ class ActionContract(RecordContract):
 
     def test_plan_hands_on_what_it_decides(self) -> None:
         if self.plugin.plan is None:
-            pytest.skip("it has no plan")
+            pytest.skip("it has no 'plan'")
         firing = self.firing()
         returned = list(self.plugin.plan(firing, self.options))
         lost = [item for item in firing.decided if all(item is not given for given in returned)]
-        assert not lost, f"decided but not returned, so it would never happen: {lost!r}"
+        assert not lost, f"created but not returned, so it would have no effect: {lost!r}"
 
     def test_run_returns_actions_or_rules(self) -> None:
         if self.plugin.run is None:
-            return  # it has a plan instead, which the tests above are about
+            return  # it has a 'plan' instead
         outcome = self.plugin.run(self.context())
         if outcome is None or isinstance(outcome, (Action, Rule)):
             return
-        assert not isinstance(outcome, (str, bytes, Mapping)), f"{outcome!r} is no action or rule"
+        assert not isinstance(outcome, (str, bytes, Mapping)), (
+            f"{outcome!r} is not an action or rule"
+        )
         assert isinstance(outcome, Iterable)
         for item in outcome:
-            assert isinstance(item, (Action, Rule)), f"{item!r} is no action or rule"
+            assert isinstance(item, (Action, Rule)), f"{item!r} is not an action or rule"

@@ -1,6 +1,6 @@
-"""Contract suite for algorithms: what ``use:`` and the run's journal count on.
+"""Contract suite for algorithms: the assumptions of ``use:`` and of the run's journal.
 
-Inherit it, and say which record it is about and what options it works with::
+Inherit it, and set the record and valid options::
 
     class TestDemand(AlgorithmContract):
         plugin = my_record
@@ -28,17 +28,16 @@ from ensemble_core.plugin.validation import check_record, plain
 
 __all__ = ["AlgorithmContract"]
 
-#: Sets of options that are made of the schema.
+#: Number of sets of options generated from the schema.
 _MADE = 40
 
 
 class AlgorithmContract:
     """The laws of algorithms, as tests.
 
-    ``plugin`` is the record. ``groups`` are the job groups that the tests have, by name;
-    ``options`` are such that it works with these. ``bad_options`` must be refused.
-    ``example_exit_code`` is how its example ends, ``example_options`` are words for ``ensemble
-    run`` beside the file.
+    ``plugin`` is the record, ``groups`` are the tests' job groups by name, and ``options`` are
+    valid for these. ``bad_options`` must be rejected. ``example_exit_code`` is the exit code of its
+    example, ``example_options`` are additional words for ``ensemble run``.
     """
 
     plugin: ClassVar[AlgorithmPlugin]
@@ -80,10 +79,10 @@ class AlgorithmContract:
     def test_it_brings_no_job_group_that_it_was_not_given(self) -> None:
         given = json.dumps(plain(self.options))
         for job in self._fragment(self.options).jobs:
-            assert json.dumps(job.get("command")) in given, f"{job} is of its own making"
+            assert json.dumps(job.get("command")) in given, f"{job} is not one of the given groups"
 
     def test_options_that_its_schema_allows_make_valid_rules(self) -> None:
-        """Or are refused in words: :class:`EnsembleError`."""
+        """Or they are rejected with an :class:`EnsembleError`."""
         chance = random.Random(1)
         for _ in range(_MADE):
             made = {**self._made(chance), **self.options}
@@ -91,14 +90,14 @@ class AlgorithmContract:
                 if chance.random() < 0.5 and key in self.options:
                     del made[key]
             error = self._refusal(made)
-            assert "made what is wrong" not in str(error), (made, str(error))
+            assert "accepted invalid options" not in str(error), (made, str(error))
             assert error is None or error.code != "plugin-failed", (made, str(error))
 
     def test_bad_options_are_refused(self) -> None:
         for bad in (*self.bad_options, {**self.options, "no-such-option": 1}):
             error = self._refusal(bad)
             assert error is not None, f"{bad} was accepted"
-            assert "made what is wrong" not in str(error), str(error)
+            assert "accepted invalid options" not in str(error), str(error)
 
     def test_its_example_ends_as_it_says_and_is_decided_the_same_when_replayed(self) -> None:
         if not self.plugin.example:
@@ -161,7 +160,7 @@ class AlgorithmContract:
         return load_text(text, self._registry)
 
     def _refusal(self, options: Mapping[str, Any]) -> EnsembleError | None:
-        """The error for these options, ``None`` where they are accepted."""
+        """Return the error for these options, or ``None`` if they are accepted."""
         try:
             self._load(self._file("one", options=options))
         except EnsembleError as error:
@@ -173,7 +172,7 @@ class AlgorithmContract:
         return [key for key in self.plugin.options.get("properties", {}) if key not in required]
 
     def _made(self, chance: random.Random) -> dict[str, Any]:
-        """Options of plain types that the schema allows, some of them."""
+        """Return random options of plain types that the schema allows."""
         made = {}
         for key in self._optional():
             schema = self.plugin.options["properties"][key]

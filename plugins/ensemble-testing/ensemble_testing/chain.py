@@ -1,4 +1,4 @@
-"""Chain suite: one study in several allocations of a queue, one after the other, has one table.
+"""Chain suite: a study that runs in a chain of allocations produces one table.
 
 An author's own test file::
 
@@ -13,8 +13,8 @@ An author's own test file::
         def wait_over(self, job): ...
         def warn(self, job): ...
 
-The folder ``example`` has the batch script and the study of the project's own ``examples/chain``:
-eight jobs of the group ``step``, two at a time, and the table ``ladder``.
+The folder ``example`` has the batch script and the study of ``examples/chain``: eight jobs of the
+group ``step``, two at a time, and the table ``ladder``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ensemble_testing.session import wait_until
 
 __all__ = ["ChainSuite"]
 
-#: Jobs that end one after the other, when they may.
+#: Jobs that end one after the other, when the test lets them.
 GATED = """#!/bin/sh
 echo "{\\"energy\\": $1}"
 until [ -e "$GATES/$1" ]; do sleep 0.1; done
@@ -45,22 +45,25 @@ echo "{\\"energy\\": $(($1 * 10))}"
 
 
 class ChainSuite:
-    """Tests of a batch script that begins a run or goes on with it (``--or-resume``).
+    """Tests of a batch script that starts or resumes a run (``--or-resume``).
 
-    The queue must be there and be found from the environment: begin it in a fixture. Jobs run on
-    this machine, as this user; of the allocations one runs at a time.
+    Start the queue in a fixture, so that it is found from the environment. Jobs run on this
+    machine, as this user, and one allocation runs at a time.
     """
 
-    #: The folder with the script and the study.
+    #: Folder with the script and the study.
     example: ClassVar[Path]
-    #: Seconds that an allocation may take.
+    #: Time limit of an allocation in seconds.
     timeout: ClassVar[float] = 200.0
 
     @abstractmethod
     def submit(self, wall: str) -> str:
-        """Submit the script from the folder that this process is in; the allocation's id, as it
-        stands in the name of its output. ``WALL`` is in its environment, and so are ``PATH`` and
-        ``GATES`` as :meth:`output_of` has them."""
+        """Submit the script from the current folder. Return the allocation's id, as in the name of
+        its output file.
+
+        The environment must have ``WALL``, and ``PATH`` and ``GATES`` as :meth:`output_of` sets
+        them.
+        """
 
     @abstractmethod
     def wait_over(self, job: str) -> None:
@@ -68,11 +71,11 @@ class ChainSuite:
 
     @abstractmethod
     def warn(self, job: str) -> None:
-        """Send an allocation what the queue sends before it ends it."""
+        """Send an allocation the warning that the queue sends before it ends."""
 
     @pytest.fixture(autouse=True)
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """The folder that a user submits from. Allocations of a failed test end by themselves."""
+        """Enter a user's folder. The allocations of a failed test end without help."""
         self.folder = tmp_path / "chain"
         shutil.copytree(self.example, self.folder)
         (self.folder / "step.sh").write_text(GATED)
@@ -82,8 +85,7 @@ class ChainSuite:
         self.open(*range(1, 9))
 
     def output_of(self, *words: str) -> str:
-        """The output of a command that must succeed, with ``ensemble`` on the PATH as after
-        activating."""
+        """Return the output of a command that must succeed, with ``ensemble`` on the PATH."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path}
         done = subprocess.run(
@@ -93,7 +95,7 @@ class ChainSuite:
         return done.stdout.strip()
 
     def said(self, job: str) -> str:
-        """The output of an allocation."""
+        """Return the output of an allocation."""
         return (self.folder / f"chain-{job}.out").read_text()
 
     def open(self, *gates: int) -> None:
@@ -102,7 +104,7 @@ class ChainSuite:
             (self.folder / str(gate)).touch()
 
     def check_table(self) -> None:
-        """The study has the table that it has in one allocation."""
+        """Check that the study has the same table as in a single allocation."""
         words = [sys.executable, "-m", "ensemble_core.cli", "results", "chain", "ladder", "--json"]
         table = json.loads(self.output_of(*words, "--state", "state"))
         assert [(row["T"], row["E"], row["mean"]) for row in table] == [

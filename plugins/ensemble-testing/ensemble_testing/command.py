@@ -1,4 +1,4 @@
-"""Test rules: what they decide on what happens."""
+"""The command ``ensemble test``: plays rule tests."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ __all__ = ["test"]
     "--record",
     metavar="RUN",
     shell_complete=complete_runs,
-    help="Print a test file made of a kept run: what happened, and what was decided.",
+    help="Print a test file recorded from a kept run: its events and decisions.",
 )
 @click.option(
     "--run-code",
     is_flag=True,
-    help="Run the code that the files name: functions, generator classes and plugins. Without this "
-    "option, the test must answer each call ('returned', 'suggested').",
+    help="Run the code that the files name: functions, generator classes and plugins. Otherwise, "
+    "the test must answer each call ('returned', 'suggested').",
 )
-@click.option("--junit", metavar="REPORT", type=click.Path(), help="Write a JUnit report here.")
+@click.option(
+    "--junit", metavar="REPORT", type=click.Path(), help="Write a JUnit report to this file."
+)
 @plugin_option
 @state_option
 @json_option
@@ -57,16 +59,16 @@ def test(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Test rules: what they decide on what happens, without a queue, a clock or a job.
+    """Test the decisions of rules, without a queue, a clock or jobs.
 
-    Each FILE names an ensemble and has tests: what is given, and what is expected. A failure shows
-    what was expected, what was decided, and what 'ensemble why' says of the rule. At the end, the
-    rules that no test has seen fire. Exit code 0 if all pass, 1 if one fails, 2 where a file is
-    wrong; no test is run then.
+    Each FILE names an ensemble and contains tests with given events and expected decisions. A
+    failure shows what was expected, what was decided, and the output of 'ensemble why' about the
+    rule. The end lists the rules that fired in no test. Exit code 0 if all pass, 1 if one fails, 2
+    if a file is invalid (then no test runs).
     """
     if bool(files) == (record is not None):
         raise UsageError(
-            "one of FILE and --record is needed" + (", not both" if files else ""),
+            "give FILE or --record" + (", not both" if files else ""),
             hint="ensemble test study.ensemble-test.yaml",
             code="bad-option",
         )
@@ -173,8 +175,8 @@ def _write(path: str, text: str) -> None:
             out.write(text)
     except OSError as error:
         raise UsageError(
-            f"the report {path} cannot be written",
+            f"cannot write the report {path}",
             cause=error.strerror,
-            hint="name a file in a folder that is there",
+            hint="choose a file in an existing folder",
             code="report-unwritable",
         ) from None

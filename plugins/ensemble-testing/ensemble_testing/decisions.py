@@ -1,4 +1,4 @@
-"""Decision suite: ensembles make the same decisions on an executor as on this machine's processes.
+"""Decision suite: ensembles make the same decisions on an executor as on the local one.
 
 An author's own test file::
 
@@ -9,10 +9,9 @@ An author's own test file::
         options = ("-o", "partition=debug")
         files = sorted(Path("examples").glob("*.yaml"))
 
-Each ensemble runs as ``ensemble run`` on both, at the same time. What its rules mean must be equal:
-which fire how often, and what each firing decides. What is chance in any queue is not compared: the
-order of firings that do not depend on one another, which of several equal jobs ends first, what was
-measured, and which jobs a ``terminate`` still finds active.
+Each ensemble runs with ``ensemble run`` on both at the same time. The same rules must fire equally
+often and decide the same. Random differences are ignored: the order of independent firings, which
+of several equal jobs ends first, measured values, and which jobs are active at a ``terminate``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ensemble_testing.run_process import cancel_runs, held_jobs
 
 __all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 
-#: Ensembles whose decisions follow from the outcomes of jobs alone, in queues of any size.
+#: Ensembles whose decisions depend only on the outcomes of jobs, whatever the size of the queue.
 ENSEMBLES = {
     "outcomes": """
 jobs:
@@ -125,8 +124,9 @@ custom: |
 
 
 def ensemble_files(folder: Path, *without: str) -> list[Path]:
-    """The ensemble files of a folder (none where it is not there), but those that a test of rules
-    is in, and those whose names begin so."""
+    """Return a folder's ensemble files, except those with rule tests and those with these prefixes.
+    Empty if the folder does not exist.
+    """
     files = sorted(folder.glob("*.yaml"))
     return [
         file for file in files if file.name.count(".") == 1 and not file.name.startswith(without)
@@ -139,11 +139,11 @@ class Decisions:
 
     exit_code: int
     firings: Counter[str]
-    #: Which rules fired and which groups were submitted or cancelled, however often.
+    #: Rules that fired and groups that were submitted or cancelled, without counts.
     outline: frozenset[tuple[str, ...]]
 
     def difference(self, other: Decisions) -> list[str]:
-        """The decisions that only one of both has, as text."""
+        """Return the decisions that only one of both has, as text."""
         return [
             *(f"only here: {firing}" for firing in (self.firings - other.firings).elements()),
             *(f"only there: {firing}" for firing in (other.firings - self.firings).elements()),
@@ -153,24 +153,24 @@ class Decisions:
 class DecisionSuite:
     """Tests of an executor by its name.
 
-    The queue must be there and be found from the environment: begin it in a fixture. Jobs must run
-    on this machine or share its files, as this user.
+    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
+    machine or share its files, as this user.
     """
 
-    #: The executor's name, and further options of ``ensemble run``.
+    #: The executor's name, and other options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
-    #: Ensembles to run, by name, and further ensemble files.
+    #: Ensembles to run, by name, and other ensemble files.
     ensembles: ClassVar[Mapping[str, str]] = ENSEMBLES
     files: ClassVar[Sequence[Path]] = ()
-    #: Names of files that this executor has to refuse, since it cannot resize.
+    #: Names of files that this executor must reject because it cannot resize.
     refused: ClassVar[Collection[str]] = ()
-    #: Names of files in which time decides how often a rule fires, or how many jobs there are:
-    #: there the same rules fire, for jobs of the same groups.
+    #: Names of files where timing decides how often a rule fires or how many jobs there are: only
+    #: the sets of rules and groups are compared.
     timed: ClassVar[Collection[str]] = ()
-    #: Ids of rules that go by how fast the machine just was.
+    #: Ids of rules that depend on the speed of the machine.
     unheeded: ClassVar[Collection[str]] = ()
-    #: Seconds that one run may take.
+    #: Time limit of one run in seconds.
     timeout: ClassVar[float] = 240.0
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -183,7 +183,7 @@ class DecisionSuite:
     def running(
         self, executor: str, file: Path, folder: Path, *options: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """Start ``ensemble run`` in a folder of its own; it is gone afterwards."""
+        """Run ``ensemble run`` in its own folder during the block."""
         folder.mkdir()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         with (folder / "errors").open("w") as errors:
@@ -211,7 +211,7 @@ class DecisionSuite:
             process.communicate(timeout=self.timeout)
 
     def decisions(self, process: subprocess.Popen[str], folder: Path) -> Decisions:
-        """Wait for the end of a run; what it decided."""
+        """Wait for the end of a run and return its decisions."""
         try:
             output, _ = process.communicate(timeout=self.timeout)
         except subprocess.TimeoutExpired:
@@ -238,7 +238,7 @@ class DecisionSuite:
 
     @staticmethod
     def _meaning(line: dict[str, Any]) -> dict[str, Any]:
-        """A decision without what chance decides."""
+        """Return a decision without its random parts."""
         chance = {"timestamp", "value", "firing"}
         if line["type"] == "fired":
             chance |= {"job", "count"}  # which of several came first

@@ -1,4 +1,4 @@
-"""The contract of executors as tests that any executor can inherit.
+"""Contract suite for executors.
 
 An author's own test file::
 
@@ -10,10 +10,9 @@ An author's own test file::
         def make_executor(self):
             return MyExecutor()
 
-Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`. What
-the queue under test can do is said by attributes: :class:`ExecutorKnobs` describes them. With the
-executor's name, :class:`ExecutorSuite` has all there is: this contract, runs whose controllers are
-killed, and decisions that are compared with those on this machine.
+Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`.
+Attributes describe the queue under test, see :class:`ExecutorKnobs`. :class:`ExecutorSuite` adds
+runs whose controllers are killed and a comparison of decisions with the local executor.
 """
 
 from __future__ import annotations
@@ -51,14 +50,15 @@ __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wai
 
 @dataclass
 class _Cost:
-    """The resources that a thread has used: processes and connections begun, and the time it wished
-    to sleep."""
+    """Resources used by a thread: processes and connections that it started, and the time that it
+    asked to sleep.
+    """
 
     calls: int = 0
     slept: float = 0.0
 
 
-#: What audit events count as a call (``sys.addaudithook``), and the threads that are counted.
+#: Audit events that count as calls (``sys.addaudithook``), and the counted threads.
 _CALLS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.system", "socket.connect"})
 _counted: dict[int, _Cost] = {}
 
@@ -72,7 +72,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
-    """Count what this thread does in here."""
+    """Count the resources that this thread uses in the block."""
     if not getattr(_audit, "installed", False):
         sys.addaudithook(_audit)
         _audit.installed = True  # type: ignore[attr-defined]  # a hook cannot be taken away again
@@ -93,12 +93,14 @@ def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
 
 
 class ExecutorContract(JobFieldsContract, LeavingContract):
-    """Tests of the contract. Override :meth:`make_executor`; adjust the attributes if need be."""
+    """Tests of the contract. Override :meth:`make_executor`, and adjust the attributes if
+    needed.
+    """
 
     def test_record_says_what_the_executor_can_do(self) -> None:
         record = self.plugin
         if record is None:
-            pytest.skip("the suite's attribute 'plugin' names no record")
+            pytest.skip("the suite's attribute 'plugin' is not a record")
         check_record(record)
         schema = plain(record.options)
         for name, option in (schema.get("properties") or {}).items():
@@ -109,8 +111,8 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         if schema:
             wrong = [e.message for e in jsonschema_rs.validator_for(schema).iter_errors(given)]
             assert not wrong, (
-                f"the options {given!r} are refused: {wrong[0]}; those that are required and have "
-                "no default belong into the suite's attribute 'build_options'"
+                f"the options {given!r} are rejected: {wrong[0]}; put required options without a "
+                f"default into the suite's attribute 'build_options'"
             )
         made = self.make_executor()
         assert record.capabilities == made.capabilities
@@ -122,7 +124,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
     def test_the_cost_of_a_submit_does_not_grow_with_its_jobs(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In bulk: no sleep, no process and no connection for each job."""
+        """In bulk: no sleep, process or connection per job."""
         jobs = [session.job(*self.succeeding) for _ in range(1 + self.many)]
         costs: list[_Cost] = []
 
@@ -210,8 +212,9 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert any("start" not in session.names(job) for job in jobs)
 
     def test_no_more_jobs_run_at_once_than_there_are_slots(self, session: Session) -> None:
-        """The last job that was submitted is over before anybody looks: with no limit, those before
-        it have begun by then."""
+        """The last job is over before the first check: without a limit, earlier jobs would have
+        started by then.
+        """
         slots = self.slots_of(session)
         jobs = [session.job(*self.lasting) for _ in range(max(self.many, (slots or 0) + 2))]
         session.submit(*jobs)
@@ -248,8 +251,9 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
 
     @pytest.mark.parametrize("cause", CAUSES)
     def test_why_a_job_ended_is_told(self, cause: Cause, request: pytest.FixtureRequest) -> None:
-        """For each of the executor's ``causes`` the suite has a method ``end_by_CAUSE``: it ends a
-        job so and says what was told of it. An executor that has others adds theirs."""
+        """For each of the executor's ``causes``, a method ``end_by_CAUSE`` ends a job that way and
+        returns the cause that was reported. Executors with other causes add methods.
+        """
         if cause not in self.make_executor().causes:
             return
         how = getattr(self, f"end_by_{cause.replace('-', '_')}", None)
@@ -257,26 +261,26 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert how(request.getfixturevalue("session")) == cause
 
     def end_by_exit(self, session: Session) -> Cause:
-        """Of two jobs, one of which succeeds."""
+        """Two jobs, one of which succeeds."""
         jobs = session.job(*self.succeeding), session.job(*self.failing)
         session.run(*jobs)
         (cause,) = {session.cause(job) for job in jobs}
         return cause
 
     def end_by_signal(self, session: Session) -> Cause:
-        """Of one job."""
+        """One job."""
         job = session.job(*self.killing)
         session.run(job)
         return session.cause(job)
 
     def end_by_timeout(self, session: Session) -> Cause:
-        """Of one job."""
+        """One job."""
         job = session.job(*self.lasting, duration=1.0)
         session.run(job)
         return session.cause(job)
 
     def end_by_cancelled(self, session: Session) -> Cause:
-        """Of many jobs, of which some have not begun."""
+        """Many jobs, some of which have not started."""
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
         # A queue may start them in any order.
@@ -287,7 +291,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         return cause
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Of a job with an output file that cannot be."""
+        """A job with an impossible output file."""
         job = session.job(*self.succeeding, stdout="/proc/there/is/none")
         session.run(job)
         return session.cause(job)
@@ -350,7 +354,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert (first.outcome, first.size) == (second.outcome, second.size)
 
     def answers(self, session: Session) -> list[str]:
-        """The resize requests that were answered so far."""
+        """Return the resize requests answered so far."""
         return [e.request for e in session.events if isinstance(e, ResizeOutcome)]
 
     def test_gauges_are_numbers_by_metric_path(self, session: Session) -> None:
@@ -367,6 +371,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
 
 
 class ExecutorSuite(ExecutorContract, CrashSuite, DecisionSuite):
-    """All that there is for an executor: its contract, :class:`CrashSuite` and
-    :class:`DecisionSuite`, whose attributes ``executor`` and ``options`` name it for the command
-    line."""
+    """Everything for an executor: its contract, :class:`CrashSuite` and :class:`DecisionSuite`.
+
+    The attributes ``executor`` and ``options`` are for the command line.
+    """

@@ -1,4 +1,5 @@
-"""Contract of a job's fields: each is honoured, or the job is refused; none is passed over.
+"""Contract of a job's fields: an executor honours each field or rejects the job.
+
 Inherited by ``ExecutorContract``.
 """
 
@@ -21,12 +22,12 @@ class JobFieldsContract(ExecutorKnobs):
     """Tests of the fields of :class:`Job`."""
 
     def succeeded(self, session: Session, job: Job) -> bool:
-        """True if a job that is over did what it was to do; else it must have been refused."""
+        """Return whether a finished job did its work; otherwise it must have been rejected."""
         finish = [event.context for event in session.of(job) if event.name == "finish"]
         if finish and finish[0].get("status") == 0 and not self.fatal(session, job):
             return True
-        assert self.fatal(session, job), f"neither done nor refused: {session.names(job)}"
-        assert "start" not in session.names(job), "a job that is refused does not run"
+        assert self.fatal(session, job), f"neither done nor rejected: {session.names(job)}"
+        assert "start" not in session.names(job), "a rejected job does not run"
         return False
 
     def test_each_task_of_a_job_runs(self, session: Session, tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_a_job_that_asks_for_what_nobody_has_does_not_run(
         self, session: Session, what: str
     ) -> None:
-        """It is refused, or waits: a job that runs without what it asked for is wrong."""
+        """It is rejected or waits: a job must not run without the resources that it asked for."""
         fields: dict[str, Any] = {what: self.impossible}
         job = session.job(*self.succeeding, **fields)
         session.submit(job)
@@ -66,7 +67,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_output_and_errors_go_where_they_are_to(
         self, session: Session, tmp_path: Path, same: bool
     ) -> None:
-        """Into two files, or into one."""
+        """With two files, or with one for both."""
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         out, err = "made/out.txt", "made/out.txt" if same else "made too/err.txt"
@@ -91,7 +92,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own(
         self, session: Session
     ) -> None:
-        """They have names of their own in the queue; together they may be one array there."""
+        """They have their own names in the queue, but may share one array."""
         first = [session.job(*self.failing) for _ in range(3)]
         again = [
             replace(job, id=f"{job.id}~1", requeued=1, command=self.succeeding) for job in first
@@ -136,7 +137,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_a_job_inherits_the_environment_that_the_run_was_started_in(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So a secret need not stand in the ensemble file (``environment_from``)."""
+        """So a secret need not be in the ensemble file (``environment_from``)."""
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         monkeypatch.setenv("DB_PASSWORD", "s3cret")

@@ -1,5 +1,7 @@
-"""Contract of leaving and coming back: close, jobs that outlive their controller, a controller that
-is killed. Inherited by ``ExecutorContract``.
+"""Contract of closing and reattaching: close, jobs that outlive their controller, a killed
+controller.
+
+Inherited by ``ExecutorContract``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class LeavingContract(ExecutorKnobs):
     """Tests of :meth:`Executor.close` and :meth:`Executor.reattach`."""
 
     def test_nothing_is_emitted_after_close(self, tmp_path: Path) -> None:
-        """Neither of a job that is over nor of those that run and end later."""
+        """Neither for finished jobs nor for running ones that end later."""
         ended = tmp_path / "ended"
         session = self.new_session(tmp_path)
         with session:
@@ -41,7 +43,7 @@ class LeavingContract(ExecutorKnobs):
             wait_until(ended.exists, self.timeout)
         else:
             time.sleep(1.5)
-        time.sleep(0.5)  # long enough for a thread that was forgotten to speak
+        time.sleep(0.5)  # long enough for a forgotten thread to emit
         assert len(session.events) == before
         assert not any(isinstance(event, ExecutorLost) for event in session.events)
 
@@ -71,7 +73,7 @@ class LeavingContract(ExecutorKnobs):
             self.check_end(session, lasting, "cancel")
 
     def test_jobs_are_found_again_after_their_controller_was_killed(self, tmp_path: Path) -> None:
-        """With SIGKILL, so that nothing was closed."""
+        """With SIGKILL, so that nothing is closed."""
         if "reattach" not in self.make_executor().capabilities:
             pytest.skip("it cannot find jobs again")
         if not self.forks:
@@ -106,7 +108,7 @@ class LeavingContract(ExecutorKnobs):
         if not Path("/proc/self/fd").exists():
             pytest.skip("no /proc on this system")
         for count in range(3):
-            if count == 1:  # the first may have loaded what stays
+            if count == 1:  # the first may load modules that stay
                 threads = threading.active_count()
                 descriptors = len(os.listdir("/proc/self/fd"))
             with self.new_session(tmp_path) as session:
@@ -138,7 +140,7 @@ class LeavingContract(ExecutorKnobs):
         second = self.new_session(tmp_path)
         second.tag = first.tag
         with second:
-            # One of them ends before it is asked for.
+            # One of them ends before reattach asks about it.
             if self.same_machine:
                 goes_on.touch()
                 wait_until(ended.exists, self.timeout)
@@ -166,7 +168,7 @@ class LeavingContract(ExecutorKnobs):
                 self.check_end(second, job, "cancel")
 
     def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
-        """A reader that asks for events newer than one gets all that came after it."""
+        """A reader that asks for events newer than one gets all later ones."""
         if "reattach" not in session.executor.capabilities:
             pytest.skip("times are asked for by reattach only")
         jobs = [session.job(*self.succeeding) for _ in range(self.many)]
@@ -181,12 +183,12 @@ class LeavingContract(ExecutorKnobs):
 
 
 def _killed_after(control: Callable[[], None], trace: Path) -> None:
-    """Have a process of its own do this, and kill it then."""
+    """Run ``control`` in a separate process and kill it."""
     child = os.fork()
     if child == 0:
         try:
             control()
-        except BaseException:  # also pytest's own: nothing may leave this function
+        except BaseException:  # also pytest's own exceptions: nothing may leave this function
             with contextlib.suppress(Exception):
                 trace.write_text(traceback.format_exc())
         finally:

@@ -1,5 +1,6 @@
-"""Knobs of the executor suite: what an author says of the queue under test, and the checks that its
-tests share. ``ExecutorContract`` inherits them; the attributes are their manual.
+"""Settings of the executor suite: what it must know about the queue, and shared checks.
+
+``ExecutorContract`` inherits them; the attributes are documented here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ensemble_testing.session import Session
 
 __all__ = ["ExecutorKnobs"]
 
-#: The order of a job's life; events that are not here (``exception``, ``memo`` …) may come anywhere
-#: before ``clean``.
+#: The order of a job's events; others (``exception``, ``memo`` …) may come anywhere before
+#: ``clean``.
 _ORDER = (
     "submit",
     "validate",
@@ -37,40 +38,40 @@ _ORDER = (
 
 @pytest.mark.usefixtures("_swept")
 class ExecutorKnobs:
-    """The knobs that a suite needs for a queue.
+    """Settings of a suite for a queue.
 
     Attributes
     ----------
     plugin:
-        The executor's record, so that it is checked against the class; ``None`` skips that.
+        The executor's record, to check it against the class; ``None`` skips that check.
     build_options:
-        Options that the record is built with: those that its schema requires, at least.
+        Options for building the record: at least those that its schema requires.
     succeeding, failing, failing_code, killing, lasting, missing:
-        Commands: one that succeeds, one that fails with ``failing_code``, one that a signal ends,
-        one that takes very long, and one that cannot be found. Where the one that takes long is not
-        overridden and jobs run on this machine, it ends with its test, whatever the queue does.
+        Commands: one that succeeds, one that fails with ``failing_code``, one that dies by a
+        signal, a very long one, and one that does not exist. The default long one ends with its
+        test if jobs run on this machine, whatever the queue does.
     same_machine:
-        Whether jobs run on this machine, as this user, so that their files and processes can be
-        looked at. Tests that do so are skipped where they do not.
+        Whether jobs run on this machine, as this user. If not, tests of their files and processes
+        are skipped.
     contains:
-        Whether the queue finds also those processes of a job that have left its session.
+        Whether the queue also finds processes that have left the job's session.
     forks:
-        Whether a controller may be a fork of the tests' process, which is then killed. Not so where
-        a library (gRPC) does not work in a fork.
+        Whether a forked child of the tests can be a controller. False if a library (gRPC) does not
+        work after a fork.
     slots:
-        How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says. One
-        is enough for each test.
+        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``. One is
+        enough.
     many:
-        How many jobs a bulk is: more than can run at once, each of which needs one core.
+        Number of one-core jobs in a bulk; more than can run concurrently.
     impossible:
-        Cores and GPUs that no job can have here.
+        Numbers of cores and GPUs that no job can get here.
     timeout:
-        Seconds that any one thing may take. It ends a test that hangs; no verdict depends on it.
+        Time limit of each wait in seconds. It ends hanging tests; no result depends on it.
     sleep_allowed:
-        Seconds that ``submit`` may sleep for a bulk, as it asks for them.
+        Seconds that ``submit`` may ask to sleep for a bulk.
     calls_allowed:
-        Processes and connections that ``submit`` may begin itself for a bulk, beside those for a
-        single job.
+        Processes and connections that ``submit`` may start for a bulk, beyond those for a single
+        job.
     """
 
     plugin: ClassVar[ExecutorPlugin | None] = None
@@ -92,25 +93,25 @@ class ExecutorKnobs:
     calls_allowed: ClassVar[int] = 5
 
     def make_executor(self) -> Executor:
-        """A new executor, not yet open. To be overridden."""
+        """Return a new executor, not yet open. Override it."""
         raise NotImplementedError("override make_executor()")
 
     def new_session(self, folder: Path, *, tidy: bool = False, kept: bool = True) -> Session:
-        """A session with a new executor, not yet open."""
+        """Return a session with a new executor, not yet open."""
         session = Session(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
         vars(self).setdefault("sessions", []).append(session)
         return session
 
     @pytest.fixture
     def session(self, tmp_path: Path) -> Iterator[Session]:
-        """An open executor; closed after the test."""
+        """An open executor, closed after the test."""
         with self.new_session(tmp_path, tidy=True) as session:
             yield session
             self.let_go(tmp_path)
 
     @pytest.fixture(autouse=True)
     def _leash(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Jobs that last end with their test, also where the executor cannot cancel them."""
+        """End long jobs with their test, even if the executor cannot cancel them."""
         leash = tmp_path / "leash"
         leash.touch()
         if self.same_machine and self.lasting == ExecutorKnobs.lasting:
@@ -121,7 +122,7 @@ class ExecutorKnobs:
         self.let_go(tmp_path)
 
     def let_go(self, folder: Path) -> None:
-        """Let all jobs of the test end that wait for something."""
+        """End all jobs of the test that wait for something."""
         (folder / "leash").unlink(missing_ok=True)
         (folder / "goes on").touch()
 
@@ -131,7 +132,7 @@ class ExecutorKnobs:
         self.sweep(tmp_path)
 
     def sweep(self, folder: Path) -> None:
-        """End the jobs that the test's sessions have left in the queue."""
+        """End the jobs that the test's sessions left in the queue."""
         self.let_go(folder)
         left: dict[str, set[str]] = {}
         over: set[tuple[str, str]] = set()
@@ -140,7 +141,7 @@ class ExecutorKnobs:
                 left.setdefault(session.tag, set()).update(session.made)
                 over |= {(session.tag, job) for job in session.over()}
         if "reattach" not in self.make_executor().capabilities:
-            return  # each session has cancelled its own
+            return  # each session has already cancelled its jobs
         for tag, jobs in left.items():
             if active := {job for job in jobs if (tag, job) not in over}:
                 later = Session(self.make_executor(), folder, self.timeout, tidy=True)
@@ -149,7 +150,7 @@ class ExecutorKnobs:
                     later.take_over(active)
 
     def slots_of(self, session: Session) -> int | None:
-        """How many jobs of one core run at once; ``None`` if nothing says it."""
+        """Return how many one-core jobs run concurrently; ``None`` if unknown."""
         if self.slots is not None:
             return self.slots
         try:
@@ -159,11 +160,11 @@ class ExecutorKnobs:
         return None if up is None else int(up)
 
     def times(self, session: Session, job: Job) -> dict[str, float]:
-        """When each step of a job's life was."""
+        """Return the time of each step of a job's life."""
         return {e.name: e.timestamp for e in session.of(job) if e.name in _ORDER}
 
     def check_order(self, session: Session, job: Job) -> None:
-        """The job's events are RFC 21's, in order, begin with submit, and end with one clean."""
+        """Check that the job's events are RFC 21's, in order, from submit to one clean."""
         names = session.names(job)
         assert names[0] == "submit", names
         assert names[-1] == "clean", names
@@ -176,7 +177,7 @@ class ExecutorKnobs:
         assert not session.misdated, session.misdated[:5]
 
     def fatal(self, session: Session, job: Job) -> list[str]:
-        """The types of the job's fatal exceptions."""
+        """Return the types of the job's fatal exceptions."""
         return [
             str(event.context.get("type"))
             for event in session.of(job)
@@ -184,9 +185,12 @@ class ExecutorKnobs:
         ]
 
     def check_end(self, session: Session, job: Job, kind: str) -> None:
-        """The job's first fatal exception, which says why it ended, is of this type, and no other
-        is. A queue may add what befell it on the way: Flux's shell says "start failed" (``exec``)
-        of a task that a cancellation met while it was being started."""
+        """Check that the job's first fatal exception, which tells why it ended, is the only one of
+        its type.
+
+        A queue may add others: Flux's shell reports "start failed" (``exec``) for a task that was
+        cancelled while it started.
+        """
         types = self.fatal(session, job)
         assert types[:1] == [kind], types
         assert types.count(kind) == 1, types

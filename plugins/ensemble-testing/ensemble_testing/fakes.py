@@ -1,5 +1,7 @@
-"""Fakes for tests of plugins and of rules: a firing that records what is decided, and an executor
-whose jobs live as the test says. They keep the contracts of the real ones and use no clock.
+"""Fakes for tests of plugins and rules: a firing that records decisions, and an executor whose jobs
+the test controls.
+
+They keep the contracts of the real ones and use no clock.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ __all__ = ["FakeExecutor", "FakeFiring"]
 
 
 class FakeFiring:
-    """One firing of a rule, as an action's ``plan`` sees it, with what the test says.
+    """A firing of a rule, as an action's ``plan`` sees it, with the test's values.
 
-    ``groups`` may be names or whole groups; ``metrics`` are values by path, ``active`` our ids of
-    jobs (``GROUP.INDEX``). ``job_spec`` is the event's job, where it is another than its group
-    makes. ``actions`` are records of actions that ``act`` may meet beside the built-in ones.
-    ``decided`` records every decision in the order in which it was made.
+    ``groups`` may be names or whole groups; ``metrics`` are values by path; ``active`` are ids of
+    active jobs (``GROUP.INDEX``). ``job_spec`` is the event's job, if it differs from its group's.
+    ``actions`` are records that ``act`` may need in addition to the built-in ones. ``decided``
+    lists every decision in order.
 
     >>> firing = FakeFiring(groups=["sim"], active=["sim.0"])
     >>> firing.cancel(firing.active("sim")).jobs
@@ -133,7 +135,7 @@ class FakeFiring:
     def submit_next(
         self, groups: Sequence[str], count: int = 1, *, order: str = "given", seed: int = 0
     ) -> Iterable[Decision]:
-        """The first jobs of each group, whatever the order."""
+        """Return the first jobs of each group, whatever the order."""
         for group in groups:
             jobs = tuple(self._group(group).jobs(self._next[group]))[:count]
             count -= len(jobs)
@@ -179,7 +181,7 @@ class FakeFiring:
         *,
         again: bool = False,
     ) -> Sequence[Decision]:
-        """As if there were one row, with no columns."""
+        """Act as if there were one row, without columns."""
         return [self.submit(group, fields)]
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
@@ -240,7 +242,7 @@ class FakeFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Sequence[Decision]:
-        """As if all of ``to`` were instances and off, all of ``away`` on, and no job waited."""
+        """Act as if all of ``to`` were instances and off, all of ``away`` on, and no job waited."""
         off, on = tuple(away or ()), tuple(to)
         switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)
         return [self._decide(switched)]
@@ -269,17 +271,18 @@ class FakeFiring:
         spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
         fields: Mapping[str, Any] | None = None,
     ) -> Sequence[Decision]:
-        decided: list[Decision] = []  # at once, so that what is not handed on is seen
+        # immediately, so that a decision that is not returned is noticed
+        decided: list[Decision] = []
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
-            firing = copy.copy(self)  # which writes down what is decided in the same list
+            firing = copy.copy(self)  # which appends its decisions to the same list
             firing._fields = {**self._fields, **(fields or {}), **own}
             options = dict(one.spec if isinstance(one, Action) else one)
             name = str(options.pop("name", ""))
             if name not in self._actions:
                 raise EnsembleError(
                     f"no action {name!r}",
-                    hint="give FakeFiring its record: actions=[…]",
+                    hint="pass its record to FakeFiring: actions=[…]",
                     code="no-such-action",
                 )
             plan = self._actions[name].plan
@@ -334,19 +337,19 @@ class FakeFiring:
         except KeyError:
             raise EnsembleError(
                 f"no job group {name!r}",
-                hint=f"give FakeFiring groups=[{name!r}]",
+                hint=f"pass it to FakeFiring: groups=[{name!r}]",
                 code="no-such-group",
             ) from None
 
 
 class FakeExecutor(Executor):
-    """An executor whose jobs do what the test says.
+    """An executor whose jobs the test controls.
 
-    ``submitted`` has every job that was handed over, ``cancelled`` the ids that ``cancel`` was
-    given, ``resized`` the requests. After ``submit`` a job waits; :meth:`start`, :meth:`finish`,
-    :meth:`reject` and :meth:`cancel` play its life. With ``instant`` every job succeeds at once.
-    ``refuse`` with an error makes the next ``submit`` raise it. Without :meth:`open` there is
-    nobody to tell, so events collect in ``events`` in any case.
+    ``submitted`` lists the submitted jobs, ``cancelled`` the cancelled ids, ``resized`` the
+    requests. After ``submit`` a job waits; :meth:`start`, :meth:`finish`, :meth:`reject` and
+    :meth:`cancel` continue its life. With ``instant``, every job succeeds immediately. If
+    ``refuse`` is an error, the next ``submit`` raises it. ``events`` collects all events, even
+    before :meth:`open`.
 
     >>> executor = FakeExecutor()
     >>> executor.submit([Job(id="sim.0", group="sim", index=0, command=("true",))])
@@ -388,7 +391,7 @@ class FakeExecutor(Executor):
             self._tell(job.id, "submit", queue_id=f"fake-{len(self._states)}")
             self._tell(job.id, "depend")
             self._tell(job.id, "priority", priority=job.urgency)
-        self.submitted += jobs  # last: who waits for it may go on to play their lives
+        self.submitted += jobs  # last: a waiting test may continue the jobs' lives
         if self.instant:
             for job in jobs:
                 self.finish(job.id)
@@ -427,44 +430,45 @@ class FakeExecutor(Executor):
         self.closed = True
 
     def start(self, job: str, **context: Any) -> None:
-        """The job gets its resources and runs."""
+        """Give the job its resources and run it."""
         if self._state(job) != "waiting":
-            raise AssertionError(f"{job} is {self._states[job]}, it cannot start")
+            raise AssertionError(f"{job} cannot start: it is {self._states[job]}")
         self._states[job] = "running"
         self._tell(job, "alloc")
         self._tell(job, "start", **context)
 
     def finish(self, job: str, status: int = 0) -> None:
-        """The job ends with this wait status (``256`` is exit code 1); it starts first if need
-        be."""
+        """End the job with this wait status (``256`` is exit code 1). Starts it first if
+        necessary.
+        """
         if self._state(job) == "waiting":
             self.start(job)
         if self._state(job) != "running":
-            raise AssertionError(f"{job} is over, it cannot finish")
+            raise AssertionError(f"{job} cannot finish: it is over")
         self._tell(job, "finish", status=status)
         self._end(job, ran=True)
 
     def reject(self, job: str, note: str = "rejected") -> None:
-        """The queue cannot run the job: it ends without having started."""
+        """End the job before it starts, because the queue cannot run it."""
         if self._state(job) != "waiting":
-            raise AssertionError(f"{job} is {self._states[job]}, it cannot be rejected")
+            raise AssertionError(f"{job} cannot be rejected: it is {self._states[job]}")
         self._tell(job, "exception", type="exec", severity=0, note=note)
         self._end(job, ran=False)
 
-    def lose(self, reason: str = "the queue went away") -> None:
-        """The queue goes away: no further event of its jobs will come."""
+    def lose(self, reason: str = "the queue is gone") -> None:
+        """Lose the queue: its jobs emit no more events."""
         for job in self._states:
             self._states[job] = "over"
         self._send(ExecutorLost(self._clock(), "fake", reason))
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the run, once opened."""
+        """Return the run's folder, once opened."""
         return None if self.run is None else self.run.folder
 
     def _state(self, job: str) -> str:
         if job not in self._states:
-            raise AssertionError(f"{job} was never submitted; there are {list(self._states)}")
+            raise AssertionError(f"{job} was never submitted; submitted: {list(self._states)}")
         return self._states[job]
 
     def _end(self, job: str, *, ran: bool) -> None:

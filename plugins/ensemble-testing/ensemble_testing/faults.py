@@ -1,4 +1,4 @@
-"""Fault suite: a real queue that is away, slow, garbled or forgetful, by its commands.
+"""Fault suite: a real queue whose commands fail, hang, print garbage or forget jobs.
 
 An author's own test file, for an executor that runs commands of its queue::
 
@@ -15,9 +15,9 @@ An author's own test file, for an executor that runs commands of its queue::
         def make_executor(self, period=1.0):
             return MyExecutor(poll=period)
 
-Programs of the same names come first on the PATH: they do what a test says, and else call the real
-ones. Whatever they do, nothing runs twice, nothing is lost, and each trouble is told once, with
-what to do. Needs ensemble-batch.
+Programs with the same names come first on the PATH. They fail as a test requires, and otherwise
+call the real ones. Nothing may run twice or be lost, and each problem must be reported once, with a
+hint. Needs ensemble-batch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from ensemble_testing.session import Session, wait_until
 
 __all__ = ["FaultSuite"]
 
-#: A program in the place of a queue's: what it is to do stands in a file, a line for each call;
-#: ``… always`` stays.
+#: Replacement of a queue's command. A file has one line per call with its fault; ``… always``
+#: stays.
 _PROGRAM = """#!/bin/bash
 plan={folder}/{name}.plan
 mode=
@@ -65,24 +65,24 @@ esac
 
 
 class FaultSuite:
-    """Tests of an executor on a queue that fails: a real one, begun by the fixture ``queue``."""
+    """Tests of an executor on a real queue with faults. The fixture ``queue`` starts the queue."""
 
-    #: The queue's commands by what they do: ``connect``, ``submit``, ``ask``, ``cancel``. One
-    #: command may do several.
+    #: The queue's commands by purpose: ``connect``, ``submit``, ``ask``, ``cancel``. One command
+    #: may serve several.
     commands: ClassVar[Mapping[str, str]]
-    #: What they say where the queue is away; and what ``ask`` prints where there is no job.
+    #: Their message if the queue is unreachable, and the output of ``ask`` without jobs.
     away: ClassVar[str]
     nothing: ClassVar[str]
-    #: Seconds that each wait may last.
+    #: Time limit of each wait in seconds.
     timeout: ClassVar[float] = 120.0
 
     def make_executor(self, period: float = 1.0) -> Executor:
-        """An executor that asks its queue every ``period`` seconds."""
+        """Return an executor that polls its queue every ``period`` seconds."""
         raise NotImplementedError
 
     @pytest.fixture
     def queue(self) -> None:
-        """The queue, and its commands on the PATH: to be overridden by a fixture that begins it."""
+        """Start the queue and put its commands on the PATH. Override this fixture."""
 
     @pytest.fixture(autouse=True)
     def _programs(self, queue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,7 @@ class FaultSuite:
         session.check_ended_once()
 
     def plan(self, faults: Mapping[str, str]) -> None:
-        """Sets the faults of commands from now on, by their purpose; the others do as they
-        should."""
+        """Set the faults of commands from now on, by their purpose; the others work."""
         for name in set(self.commands.values()):
             (self.folder / f"{name}.plan").unlink(missing_ok=True)
         for what, lines in faults.items():
@@ -120,17 +119,19 @@ class FaultSuite:
             new.replace(self.folder / f"{self.commands[what]}.plan")
 
     def calls(self, what: str, mode: str) -> int:
-        """How often a command has done this."""
+        """Return how often a command was called with this fault."""
         path = self.folder / f"{self.commands[what]}.calls"
         return path.read_text().split("\n").count(mode) if path.exists() else 0
 
     def counted(self, session: Session, seconds: float = 0, **fields: Any) -> Job:
-        """A job that says when it ran."""
+        """Return a job that records its run."""
         script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; sleep {seconds}"
         return session.job("sh", "-c", script, **fields)
 
     def check(self, session: Session, *jobs: Job, told: Collection[int] = (1,)) -> None:
-        """Each ran once and succeeded, and of the trouble was told so often, with what to do."""
+        """Check that each job ran once and succeeded, and that the problem was reported this often,
+        with a hint.
+        """
         assert {job.id: session.context(job, "finish")["status"] for job in jobs} == dict.fromkeys(
             (job.id for job in jobs), 0
         )
@@ -148,7 +149,7 @@ class FaultSuite:
         with pytest.raises(ExecutorError) as refused, session:
             pass
         assert refused.value.hint
-        assert refused.value.transient  # who opens it may try again
+        assert refused.value.transient  # whoever opens it may retry
         self.plan({})
         with session:
             session.run(job := self.counted(session))
@@ -176,13 +177,13 @@ class FaultSuite:
         jobs = [self.counted(session) for _ in range(40)]
         session.run(*jobs)
         seconds = time.monotonic() - began
-        # All at once, five questions for all in four periods, one now and then for the nodes.
+        # If all start together, five polls in four periods, and sometimes one for the nodes.
         assert self.calls("submit", "") <= 2
         assert self.asked() - before <= 1.25 * seconds + seconds / 10 + 4
         self.check(session, *jobs, told=(0,))
 
     def asked(self) -> int:
-        """How often the queue was asked so far."""
+        """Return how often the queue was polled so far."""
         return self.calls("ask", "")
 
     def test_an_end_that_a_job_tells_itself_is_known_without_a_question(
@@ -193,7 +194,7 @@ class FaultSuite:
             before = self.asked()
             jobs = [self.counted(session) for _ in range(3)]
             session.run(*jobs)
-            assert self.asked() - before <= 1  # what nodes there are
+            assert self.asked() - before <= 1  # the nodes
             self.check(session, first, *jobs, told=(0,))
 
     def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
@@ -244,7 +245,7 @@ class FaultSuite:
         jobs = [self.counted(session) for _ in range(3)]
         session.run(*jobs)
         assert self.calls("submit", "lost") == 1
-        # A job may speak for itself before anybody looks for it.
+        # A job may report itself before the executor looks for it.
         self.check(session, *jobs, told=(0, 1))
 
     def test_a_submit_that_never_arrived_is_made_again(self, session: Session) -> None:
@@ -293,7 +294,7 @@ class FaultSuite:
             assert before <= times[0]
             assert times[-1] <= after + 1e-3
         at = {event.name: event.timestamp for event in session.of(jobs[0])}
-        # With a clock that is off it began when that was heard of, which a busy machine is late to.
+        # With a wrong clock, its start is the time of the report, which a busy machine delays.
         late = at["start"] - before
         assert max(0.2, 3.9 - late) < at["finish"] - at["start"] < 3.9 + (after - before)
         self.check(session, *jobs, told=(0,))

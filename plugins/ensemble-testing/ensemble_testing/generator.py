@@ -1,4 +1,4 @@
-"""The contract of generators, as a suite to inherit; and a generator that is played to its end."""
+"""Contract suite for generators, and a generator that is played to its end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from ensemble_testing.options import RecordContract
 
 __all__ = ["GeneratorContract", "PlayedGenerator", "build_generator"]
 
-#: What a point gives: its values, or none where it is lost.
+#: Returns the values of a point, or ``None`` if it is lost.
 Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """A generator that is asked and told as a run does it, ``at_once`` points at a time; the oldest
-    ends first. ``points`` are all that it suggested, ``exchanges`` the calls."""
+    """Calls a generator as a run does, with ``at_once`` open points of which the oldest ends first.
+
+    ``points`` are all suggested points, ``exchanges`` the calls.
+    """
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:
         self.generator = build()
@@ -32,14 +34,16 @@ class PlayedGenerator:
         self._over: list[Point] = []
 
     def play(self, calls: int, evaluate: Evaluate) -> list[Mapping[str, Any]]:
-        """Make so many calls, or fewer if it is exhausted; the parameters of all points so far."""
+        """Make this many calls, or fewer if it is exhausted. Return the parameters of all points so
+        far.
+        """
         for _ in range(calls):
             told, self._over = tuple(self._over), []
             if told:
                 self.generator.ingest(told)
             asked = self._at_once - len(self._under_way)
             found = list(self.generator.suggest(asked))
-            assert len(found) <= asked, f"{len(found)} points, and {asked} were asked for"
+            assert len(found) <= asked, f"{len(found)} points, but only {asked} were requested"
             suggested = tuple(map(self._point, found))
             self.exchanges.append(Exchange(told, (), suggested))
             if not self._under_way:
@@ -61,11 +65,11 @@ class PlayedGenerator:
         return point
 
     def learn(self, points: Iterable[Point]) -> None:
-        """A switch from another generator: it is told these points of that one before the next."""
+        """Switch from another generator: report its points before the next call."""
         self._over += [point.handed_on("other") for point in points if point.state != "pending"]
 
     def renew(self) -> None:
-        """A later controller: it is built anew, and given all calls."""
+        """Resume: build the generator again and give it all calls."""
         self.generator = self._build()
         self.generator.resume(list(self.exchanges))
 
@@ -78,8 +82,8 @@ class GeneratorContract(RecordContract):
             vocs = Vocs(variables=(Variable(name="x", low=-1.0, high=1.0),),
                         objectives={"E": "minimize"})
 
-    ``evaluate`` gives the values of a point. ``repeats``: built anew and given all calls, it goes
-    on with the points that it would have had (else: with points of the problem).
+    ``evaluate`` returns the values of a point. ``repeats``: after a resume it continues with the
+    same points as without (otherwise with any valid points).
     """
 
     plugin: ClassVar[GeneratorPlugin]
@@ -95,7 +99,7 @@ class GeneratorContract(RecordContract):
     repeats: ClassVar[bool] = True
 
     def evaluate(self, parameters: Mapping[str, Any]) -> Mapping[str, float]:
-        """A bowl over all variables that are numbers, for every output of ``vocs``."""
+        """Return a bowl over all numeric variables, for every output of ``vocs``."""
         numbers = [float(each) for each in parameters.values() if not isinstance(each, str)]
         value = sum((each - 1.0) ** 2 for each in numbers)
         return dict.fromkeys(self.vocs.outputs, value)
@@ -111,7 +115,7 @@ class GeneratorContract(RecordContract):
         def values(parameters: Mapping[str, Any]) -> Mapping[str, float]:
             found = self.evaluate(parameters)
             missing = ", ".join(name for name in vocs.outputs if name not in found)
-            assert not missing, f"the suite's method 'evaluate' gives no value for {missing}"
+            assert not missing, f"the suite's method 'evaluate' returns no value for {missing}"
             return {name: found[name] for name in vocs.outputs}
 
         return values

@@ -11,7 +11,7 @@ import pytest
 
 __all__ = ["isolated"]
 
-# Whoever runs the tests may ignore signals (nohup does); what the tests start is to heed them.
+# The parent may ignore signals (nohup does); the tests' processes must not.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(
@@ -21,9 +21,9 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs keep their state in a folder of the test's own; colours and widths are the test's.
+    """Keep runs in the test's own folder, and fix colours and widths.
 
-    They are in no queue either: inside a Flux instance the plugin would choose that.
+    Also hide a surrounding Flux instance, which the plugin would choose.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")

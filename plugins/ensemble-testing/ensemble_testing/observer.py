@@ -1,4 +1,4 @@
-"""The contract of observers, as a suite to inherit."""
+"""Contract suite for observers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY_BYTE = 4096
 
 
 def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """True if rows are equal; nan equals nan."""
+    """Return whether rows are equal; nan equals nan."""
 
     def told(row: Row) -> tuple[list[tuple[str, float | None]], float | None]:
         values = [(n, None if v != v else v) for n, v in sorted(row.values.items())]
@@ -35,8 +35,8 @@ class ObserverContract(RecordContract):
             sample = b"energy -1.5\\nenergy -1.75\\n"  # a whole output
             rows = [Row({"energy": -1.5}), Row({"energy": -1.75})]
 
-    ``sample`` is a whole output that gives ``rows`` (``finish`` included). ``samples`` may hold
-    further outputs, of which only the laws are checked. ``job`` is a job to observe.
+    ``sample`` is a complete output that yields ``rows`` (with ``finish``). ``samples`` may have
+    more outputs; only the laws are checked for them. ``job`` is a job to observe.
     """
 
     plugin: ClassVar[ObserverPlugin]
@@ -110,7 +110,7 @@ class ObserverContract(RecordContract):
             return
         unasked = self.plugin.unasked(self.options)
         for name in {name for row in self._read([self.sample]) for name in row.values}:
-            assert unasked.get(name) is None, f"it yields {name!r}, and says that it never does"
+            assert unasked.get(name) is None, f"it yields {name!r}, which its record excludes"
 
     def test_no_input_makes_it_raise(self) -> None:
         chance = random.Random(0)
@@ -130,7 +130,7 @@ class ObserverContract(RecordContract):
         for row in rows:
             for name, value in row.values.items():
                 assert isinstance(name, str)
-                # Nan and infinite as well, where the output says so.
+                # nan and infinity are allowed if the output has them
                 found: object = value
                 number = isinstance(found, (int, float)) and not isinstance(found, bool)
                 assert number, f"{name} is {value!r}, expected a number"
@@ -148,7 +148,7 @@ class ObserverContract(RecordContract):
             held = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        assert held < 8 << 20, f"{held} bytes are kept of an endless line"
+        assert held < 8 << 20, f"{held} bytes of an endless line are kept"
         list(observer.feed(b"\n"))
         assert _same(self._read([self.sample], observer), self.rows)
 

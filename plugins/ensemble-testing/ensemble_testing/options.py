@@ -1,4 +1,5 @@
-"""Contract of a plugin's record: it is well made, and the schema of its options is closed.
+"""Contract of a plugin's record: it is valid, and its options have a closed schema.
+
 Inherited by the other suites; plugin authors do not use it directly.
 """
 
@@ -14,8 +15,9 @@ __all__ = ["RecordContract"]
 
 
 class RecordContract:
-    """``plugin`` is the record; ``options`` are options with which it works. ``bad_options`` are
-    such as its schema must refuse."""
+    """``plugin`` is the record, ``options`` are valid options, ``bad_options`` must be rejected by
+    its schema.
+    """
 
     plugin: ClassVar[Any]
     options: ClassVar[Mapping[str, Any]] = {}
@@ -24,7 +26,7 @@ class RecordContract:
     def _accepts(self, options: Mapping[str, Any]) -> bool:
         import jsonschema_rs
 
-        # A schema that does not say whether it is open is closed when it joins the file's.
+        # Schemas are closed by default when they join the file's schema.
         closed = {"type": "object", "additionalProperties": False, **self.plugin.options}
         schema = json.loads(json.dumps(closed, default=dict))
         accepted: bool = jsonschema_rs.Draft202012Validator(schema).is_valid(dict(options))
@@ -39,13 +41,13 @@ class RecordContract:
     def test_option_schema_refuses_unknown_options(self) -> None:
         unknown = {**self.options, "no-such-option-anywhere": 1}
         assert not self._accepts(unknown), (
-            "the schema of the options is open, so a misspelt option would be ignored without a "
-            "word: name the options under 'properties'"
+            "the schema of the options is open, so a misspelt option would be silently ignored: "
+            "list the options under 'properties'"
         )
 
     def test_option_schema_refuses_bad_options(self) -> None:
         for options in self.bad_options:
-            assert not self._accepts(options), f"{options!r} should be refused"
+            assert not self._accepts(options), f"{options!r} should be rejected"
 
     def test_every_option_is_described(self) -> None:
         for name, schema in self.plugin.options.get("properties", {}).items():

@@ -1,7 +1,7 @@
-"""The pytest plugin of rule tests: files ``*.ensemble-test.yaml`` are collected, each test an item.
+"""The pytest plugin for rule tests: collects files ``*.ensemble-test.yaml``, each test as an item.
 
-The distribution registers it with pytest (entry point ``pytest11``); ``-p no:ensemble`` leaves it
-out. What it needs beyond pytest is imported when there is such a file.
+The distribution registers it (entry point ``pytest11``); ``-p no:ensemble`` disables it. Modules
+other than pytest are imported only if there is such a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIX", "RuleTestFile", "RuleTestItem", "pytest_collect_file"]
 
-#: What a file of rule tests is known by.
+#: Suffix of files with rule tests.
 SUFFIX = ".ensemble-test.yaml"
 
 
@@ -37,7 +37,7 @@ class RuleTestFile(pytest.File):
         from ensemble_testing.rule_tests.test_file import read_tests
 
         try:
-            # Like conftest.py, what a test file names is code that pytest was asked to run.
+            # As with conftest.py, pytest was asked to run the code that a test file names.
             tests = read_tests(str(self.path), purpose="rehearse")
         except EnsembleError as error:
             raise self.CollectError(str(error)) from None
@@ -46,7 +46,7 @@ class RuleTestFile(pytest.File):
 
 
 class _Differs(Exception):
-    """A rule test failed; the text says how."""
+    """A rule test failed; the text is the report."""
 
 
 class RuleTestItem(pytest.Item):

@@ -1,5 +1,4 @@
-"""The contract of a plugin's README, as a suite to inherit: its ensemble file is valid, and shows
-every option."""
+"""Contract suite for a plugin's README: its ensemble file is valid and shows every option."""
 
 from __future__ import annotations
 
@@ -16,16 +15,19 @@ __all__ = ["ReadmeContract"]
 
 
 class ReadmeContract:
-    """``distribution`` is the plugin's name on PyPI, ``options`` the schema that the README's one
-    ensemble file (a block of ``yaml``) shows all properties of, ``tests`` the folder of its tests:
-    the README is in the one above, or else what was built into the wheel."""
+    """Tests of a README.
+
+    ``distribution`` is the plugin's name on PyPI. ``options`` is the schema whose properties the
+    README's only ensemble file (a ``yaml`` block) must show. ``tests`` is the folder of the tests:
+    the README is in its parent, or in the wheel.
+    """
 
     distribution: ClassVar[str]
     options: ClassVar[Mapping[str, Any]]
     tests: ClassVar[Path]
 
     def readme(self) -> str:
-        """The README's text."""
+        """Return the README's text."""
         file = self.tests.parent / "README.md"
         if file.is_file():
             return file.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Session: an open executor and everything that it has emitted, for tests of executors.
+"""Session: an open executor with all its events, for tests of executors.
 
 Used by the contract suite, and by an author's own tests::
 
@@ -30,8 +30,8 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["Session", "alive", "wait_until", "within"]
 
-#: Seconds that an event may be ahead of the run's clock, whose readers do not read it at once; and
-#: before the submit of its job: the queue's clock may be off, and count whole seconds.
+#: Seconds that an event may be ahead of the run's clock, which readers may read late, and before
+#: its job's submission, because the queue's clock may differ and have whole seconds.
 _AHEAD, _BEFORE = 1e-3, 60.0
 #: What earlier tests could not remove from the queue, in words.
 _left_behind: list[str] = []
@@ -40,12 +40,11 @@ _left_behind: list[str] = []
 class Session:
     """An open executor and everything it has emitted. Use it with ``with``.
 
-    ``timeout`` (seconds) is how long each wait, and each call of the executor, may last before the
-    test fails with what did come. With ``tidy``, and where the test fails, jobs that are not over
-    are cancelled before the executor is closed: the queue would keep them, and later tests would
-    wait for its slots. ``misdated`` are events whose times cannot be, in words. With ``kept`` false
-    the run has no state folder, as with ``--no-journal``. The run's clock is ``clock_off`` seconds
-    ahead of this machine's.
+    ``timeout`` (seconds) limits each wait and each call of the executor; then the test fails and
+    shows what has arrived. With ``tidy``, or if the test fails, unfinished jobs are cancelled
+    before the executor is closed, because later tests need their slots. ``misdated`` describes
+    events with impossible times. If ``kept`` is false, the run has no state folder, as with
+    ``--no-journal``. The run's clock is ``clock_off`` seconds ahead of this machine's.
     """
 
     def __init__(
@@ -68,18 +67,18 @@ class Session:
         self.events: list[Event] = []
         self.batches: list[int] = []
         self.misdated: list[str] = []
-        #: Our ids of all jobs that this session made or submitted.
+        #: Ids of all jobs that this session created or submitted.
         self.made: set[str] = set()
         self._news = threading.Condition()
         self._numbers = itertools.count()
         self._last = 0.0
-        #: Our ids of the jobs that were submitted, and when.
+        #: Ids of the submitted jobs, and when.
         self._submitted: dict[str, float] = {}
         current = os.environ.get("PYTEST_CURRENT_TEST", "this test")
         self._test = current.rpartition("::")[2].partition(" (")[0]
 
     def now(self) -> float:
-        """The run's clock: seconds since the epoch, never going back."""
+        """Return the run's clock: seconds since the epoch, never decreasing."""
         self._last = max(self._last, time.time() + self.clock_off)
         return self._last
 
@@ -120,7 +119,7 @@ class Session:
             _left_behind.append(held)
             if error is None:
                 raise
-            # The test's own failure is the one to be told.
+            # Report the test's own failure.
             print(f"{held}: {failure}", file=sys.stderr)
         finally:
             self.executor.close()
@@ -132,7 +131,7 @@ class Session:
             self.wait_clean(*left)
 
     def _active(self) -> list[str]:
-        """Our ids of submitted jobs that are not over."""
+        """Return the ids of unfinished jobs."""
         over = self.over()
         return [job for job in self._submitted if job not in over]
 
@@ -142,27 +141,27 @@ class Session:
         return f"the queue still holds {count} of {self._test} ({', '.join(left[:5]) or 'none'})"
 
     def over(self) -> set[str]:
-        """Our ids of the jobs that are over."""
+        """Return the ids of finished jobs."""
         return {e.job for e in list(self.events) if isinstance(e, JobEvent) and e.name == "clean"}
 
     def take_over(self, left: Iterable[str]) -> None:
-        """Find jobs of an earlier session again; they are cancelled as this one's own are."""
+        """Reattach to jobs of an earlier session; they are cancelled like this session's."""
         found = self.executor.reattach(dict.fromkeys(left, 0.0))
         self._submitted.update(dict.fromkeys((job for job, known in found.items() if known), 0.0))
 
     def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
-        """A job with an id of its own; ``fields`` are those of :class:`Job`."""
+        """Return a job with a new id; ``fields`` are those of :class:`Job`."""
         number = next(self._numbers)
         job = Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
         self.made.add(job.id)
         return job
 
     def submit(self, *jobs: Job) -> None:
-        """Submit jobs. Fails where that blocks."""
+        """Submit jobs. Fails if that blocks."""
         within(self.timeout, "submit", lambda: self.submit_here(jobs))
 
     def submit_here(self, jobs: Sequence[Job]) -> None:
-        """Submit jobs in this thread, for as long as that takes."""
+        """Submit jobs in this thread, however long that takes."""
         self.made.update(job.id for job in jobs)
         self._submitted.update(dict.fromkeys((job.id for job in jobs), self.now()))
         try:
@@ -173,47 +172,46 @@ class Session:
             raise
 
     def cancel(self, *jobs: Job | str) -> None:
-        """Cancel jobs. Fails where that blocks."""
+        """Cancel jobs. Fails if that blocks."""
         names = [job if isinstance(job, str) else job.id for job in jobs]
         within(self.timeout, "cancel", lambda: self.executor.cancel(names))
 
     def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Wait until ``done()``; asked again after each emission. Fails after ``timeout``."""
+        """Wait until ``done()``, checked after each emission. Fails after ``timeout``."""
         with self._news:
             if not self._news.wait_for(done, self.timeout):
                 came = "\n".join(str(event) for event in self.events[-30:])
                 held = "\n".join([self._held(), *_left_behind])
                 pytest.fail(
-                    f"{what} did not come within {self.timeout:g} s\n{held}\n"
-                    f"what came last:\n{came}"
+                    f"{what} did not happen within {self.timeout:g} s\n{held}\nlast events:\n{came}"
                 )
 
     def of(self, job: Job | str) -> list[JobEvent]:
-        """The events of one job so far."""
+        """Return the events of one job so far."""
         name = job if isinstance(job, str) else job.id
         return [e for e in list(self.events) if isinstance(e, JobEvent) and e.job == name]
 
     def names(self, job: Job | str) -> list[str]:
-        """The names of the events of one job so far."""
+        """Return the names of one job's events so far."""
         return [event.name for event in self.of(job)]
 
     def context(self, job: Job | str, name: str) -> Mapping[str, Any]:
-        """The context of the first event of this name; fails if there is none."""
+        """Return the context of the first event of this name; fails if it is missing."""
         for event in self.of(job):
             if event.name == name:
                 return event.context
         pytest.fail(f"{job} has no {name} event: {self.names(job)}")
 
     def queue_id(self, job: Job) -> str:
-        """The queue's id of the job."""
+        """Return the queue's id of the job."""
         return str(self.context(job, "submit")["queue_id"])
 
     def exception(self, job: Job) -> str:
-        """The type of the job's first exception."""
+        """Return the type of the job's first exception."""
         return str(self.context(job, "exception")["type"])
 
     def cause(self, job: Job) -> Cause:
-        """Why the job ended, as rules hear it."""
+        """Return why the job ended, as rules see it."""
         exception = finish = None
         for event in self.of(job):
             if event.name == "finish":
@@ -226,21 +224,21 @@ class Session:
         return said or cause_of(kind, None if finish is None else finish["status"])
 
     def problems(self) -> list[str]:
-        """The executor's warnings so far."""
+        """Return the executor's warnings so far."""
         return [event.message for event in list(self.events) if isinstance(event, Problem)]
 
     def check_ended_once(self) -> None:
-        """Each job of which there was any event is over, and that was told once."""
+        """Check that each job with an event is over, and that this was reported once."""
         for job in {event.job for event in self.events if isinstance(event, JobEvent)}:
             assert self.names(job).count("clean") == 1, self.names(job)
 
     def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
-        """Wait for a job's event; its context."""
+        """Wait for a job's event. Return its context."""
         self.wait(lambda: name in self.names(job), f"{name} of {job.id}")
         return self.context(job, name)
 
     def run(self, *jobs: Job) -> None:
-        """Submit jobs and wait until each is over."""
+        """Submit jobs and wait for their ends."""
         self.submit(*jobs)
         self.wait_clean(*jobs)
 
@@ -261,14 +259,15 @@ class Session:
 
 
 def within(seconds: float, what: str, call: Callable[[], object]) -> None:
-    """Call something that is not to block; fails, and does not hang, where it does so for so many
-    seconds. What it raises is raised here."""
+    """Call something that must not block; fails after this many seconds. Its exceptions are raised
+    here.
+    """
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
             call()
-        except BaseException as error:  # whatever it is: it is raised where the test can see it
+        except BaseException as error:  # any exception: it is raised where the test sees it
             raised.append(error)
 
     thread = threading.Thread(target=run, name=what, daemon=True)
@@ -281,7 +280,7 @@ def within(seconds: float, what: str, call: Callable[[], object]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """True if a process exists and is not merely waiting to be reaped."""
+    """Return whether a process exists and is not a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -290,9 +289,9 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(done: Callable[[], object], timeout: float = 120.0) -> None:
-    """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
+    """Wait for something without an event. Fails after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not done():
         if time.monotonic() > end:
-            pytest.fail(f"not so within {timeout:g} s", pytrace=True)
+            pytest.fail(f"not true within {timeout:g} s", pytrace=True)
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The contract of statistics, as a suite to inherit."""
+"""Contract suite for statistics."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class StatisticContract(RecordContract):
             plugin = geometric_mean          # your StatisticPlugin
             expected = [([2.0, 8.0], 4.0)]   # values in, value out
 
-    ``samples`` are values to feed; ``expected`` are pairs of values and what comes out, compared
-    to a relative 1e-9. Values of timed statistics come one a second, from second 0, and are read
-    at the time of the last.
+    ``samples`` are values to feed. ``expected`` are pairs of values and the result, with a relative
+    tolerance of 1e-9. Timed statistics get one value a second, from second 0, and are read at the
+    time of the last.
     """
 
     plugin: ClassVar[StatisticPlugin]
@@ -43,7 +43,7 @@ class StatisticContract(RecordContract):
         return self.plugin.spec(self.options).timed
 
     def _feed(self, statistic: Any, values: Sequence[float], first: int = 0) -> list[float | None]:
-        """The statistic's value after each input."""
+        """Return the statistic's value after each input."""
         said: list[float | None] = []
         for second, value in enumerate(values, first):
             if self._timed:
@@ -60,7 +60,7 @@ class StatisticContract(RecordContract):
 
     def test_can_be_built_without_options_unless_its_schema_requires_some(self) -> None:
         if not required_options(self.plugin.options):
-            # So it is named in a path, and where every statistic is kept.
+            # Its path, or a setting that keeps every statistic, cannot give options.
             self.plugin.build(option_defaults(self.plugin.options, {}))
 
     def test_gives_numbers_or_none(self) -> None:
@@ -119,7 +119,7 @@ class StatisticContract(RecordContract):
                 unread.update(value)
         last = len(self.samples) - 1
         if self._timed:
-            read.get(1e9)  # somebody looks much later
+            read.get(1e9)  # read much later
         assert self._get(read, last) == self._get(unread, last)
 
     def test_copy_goes_its_own_way(self) -> None:
@@ -131,13 +131,13 @@ class StatisticContract(RecordContract):
         rest = self.samples[half:]
         went = self._feed(trial, rest, half)
         assert self._get(statistic, half - 1) == self._get(expected, half - 1)
-        assert went == self._feed(statistic, rest, half), "a copy is not what it is copied from"
+        assert went == self._feed(statistic, rest, half), "a copy differs from the original"
 
     def _state(self, statistic: Any) -> Any:
         return state_of(statistic, self._build())
 
     def test_a_resume_can_start_from_its_state(self) -> None:
-        """Its attributes are plain data, or ``__getstate__`` and ``__setstate__`` speak for it."""
+        """Its attributes are plain data, or it has ``__getstate__`` and ``__setstate__``."""
         statistic, again = self._build(), self._build()
         half = len(self.samples) // 2
         self._feed(statistic, self.samples[:half])

@@ -1,4 +1,4 @@
-"""Stop suite: what a stop does with a run and its jobs, and that a resume loses nothing.
+"""Stop suite: the effect of a stop on a run and its jobs, and that a resume loses nothing.
 
 An author's own test file::
 
@@ -9,8 +9,8 @@ An author's own test file::
         options = ("-o", "partition=debug")
         on_stop = "keep"  # where the file does not say
 
-Each test runs ``ensemble run``, stops it while its jobs run, and resumes it: every table is that of
-a run that nobody stopped.
+Each test runs ``ensemble run``, stops it while its jobs run, and resumes it. The tables must equal
+those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ rules:
 results:
   t: {of: work, by: [T], columns: {x: mean.x, n: n}}
 """
-#: Jobs print a row, wait for a file that lets them end, and print another.
+#: Jobs that print a row, wait for a file, and print another row.
 JOB = """#!/bin/sh
 cd "$(dirname "$0")"
 trap : TERM
@@ -66,21 +66,21 @@ JOBS = ["work.0", "work.1", "work.2"]
 class StopSuite:
     """Tests of an executor by its name. Three jobs run at a time, or as many as the queue can.
 
-    The queue must be there and be found from the environment: begin it in a fixture. Jobs must run
-    on this machine or share its files, as this user.
+    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
+    machine or share its files, as this user.
     """
 
-    #: The executor's name, and further options of ``ensemble run``.
+    #: The executor's name, and other options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
-    #: The fate of jobs at a stop where the ensemble file does not say.
+    #: What happens to jobs at a stop if the ensemble file does not say.
     on_stop: ClassVar[Literal["keep", "cancel"]]
-    #: How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says.
+    #: Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``.
     slots: ClassVar[int | None] = None
-    #: Seconds that one run may take.
+    #: Time limit of one run in seconds.
     timeout: ClassVar[float] = 200.0
 
-    #: The run that is under way, until all of it has been checked.
+    #: The live run, until everything has been checked.
     process: subprocess.Popen[bytes] | None = None
 
     @pytest.fixture(autouse=True)
@@ -93,19 +93,19 @@ class StopSuite:
         monkeypatch.setenv("ENSEMBLE_STATE", str(self.folder / "state"))
         self.tag = f"study-{secrets.token_hex(4)}"
         yield
-        if self.process is not None:  # the test failed: its run and its jobs are to end
+        if self.process is not None:  # the test failed: end its run and jobs
             (self.folder / "go").touch()
             self.process.kill()
             self.process.wait()
             cancel_runs(self.folder / "state")
 
     def at_once(self) -> int:
-        """How many of the three jobs run at a time."""
+        """Return how many of the three jobs run concurrently."""
         slots = self.slots or slots_at_once(self.executor, self.options)
         return min(3, slots or 1)
 
     def wait_started(self, process: subprocess.Popen[bytes], count: int) -> None:
-        """Wait until so many jobs run."""
+        """Wait until this many jobs run."""
         end = time.monotonic() + self.timeout
         while len(self.lines("started")) < count and process.poll() is None:
             if time.monotonic() > end:
@@ -114,7 +114,7 @@ class StopSuite:
             time.sleep(0.005)
 
     def ensemble(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of Ensemble in the study's folder, which must succeed."""
+        """Run a command of Ensemble in the study's folder. It must succeed."""
         command = [sys.executable, "-m", "ensemble_core.cli", *words]
         done = subprocess.run(
             command,
@@ -128,13 +128,13 @@ class StopSuite:
         return done
 
     def look(self, *words: str) -> str:
-        """Output of a command that only reads; it needs no process, and must succeed."""
+        """Return the output of a read-only command, run in this process. It must succeed."""
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, done.output
         return done.stdout
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the run; its output is in files of the study's folder."""
+        """Start the run, with its output in files of the study's folder."""
         command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", self.tag]
         command += ["--executor", self.executor, *self.options, *words]
         output, errors = self.folder / "output", self.folder / "errors"
@@ -145,16 +145,16 @@ class StopSuite:
         return self.process
 
     def lines(self, name: str) -> list[str]:
-        """The lines of a file of the study's folder; none where it is not there."""
+        """Return the lines of a file in the study's folder; empty if it is missing."""
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
 
     def errors(self) -> str:
-        """The run's stderr so far."""
+        """Return the run's stderr so far."""
         return (self.folder / "errors").read_text()
 
     def ended(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the run's end; its exit code."""
+        """Wait for the run's end. Return its exit code."""
         try:
             return process.wait(self.timeout)
         finally:
@@ -163,12 +163,13 @@ class StopSuite:
                 process.wait()
 
     def state(self) -> str:
-        """The run's state, as ``ensemble runs`` has it."""
+        """Return the run's state, as in ``ensemble runs``."""
         return str(json.loads(self.look("runs", "--json"))["state"])
 
     def check_whole(self, *, once: bool = True) -> None:
-        """Resume the run: everything is as it is without a stop, and each job has ended, once or
-        not."""
+        """Resume the run and check that the result equals an undisturbed run's, and that each job
+        ended ``once`` or not.
+        """
         self.ensemble("resume", self.tag)
         assert self.state() == "ended"
         assert json.loads(self.look("results", self.tag, "t", "--json")) == TABLE
@@ -182,7 +183,7 @@ class StopSuite:
         ("how", "said"), [("wall", None), ("SIGTERM", "keep"), ("SIGTERM", "cancel")]
     )
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
-        """The file says what becomes of jobs, or else the executor."""
+        """The file says what happens to jobs, or else the executor does."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
         running = self.at_once()
         process = self.begin(*words, *(("--wall", "4s") if how == "wall" else ()))
@@ -202,7 +203,7 @@ class StopSuite:
         assert f"to go on with this run: ensemble resume {self.tag}" in self.lines("output")[-1]
         assert self.state() == "stopped"
         (self.folder / "go").touch()
-        if kept:  # with no controller
+        if kept:  # without a controller
             wait_until(lambda: len(self.lines("ended")) == 3, self.timeout)
         before = len(self.lines("started"))
         self.check_whole()
@@ -216,11 +217,11 @@ class StopSuite:
         wait_until(lambda: "stopping" in self.errors(), self.timeout)
         while process.poll() is None and "leaving at once" not in self.errors():
             process.terminate()
-            time.sleep(0.4)  # signals that come within a moment are one
-        # The signal may come when all is done and Python itself answers it.
+            time.sleep(0.4)  # signals in quick succession count as one
+        # The signal may come when everything is done, and Python itself handles it.
         assert self.ended(process) in (143, -signal.SIGTERM)
-        assert self.state() in ("interrupted", "stopped")  # where the queue was faster
+        assert self.state() in ("interrupted", "stopped")  # if the queue was faster
         (self.folder / "go").touch()
-        # These jobs take no notice of SIGTERM. One that was sent it and ends with 0 before it is
-        # killed may have cut its work short: it is cancelled, and runs again.
+        # These jobs ignore SIGTERM. One that received it and ends with 0 before it is killed may
+        # have been cut short: it is cancelled and runs again.
         self.check_whole(once=False)

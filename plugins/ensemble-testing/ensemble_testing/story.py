@@ -1,8 +1,7 @@
-"""A run told event by event: an engine with no queue, no clock and no threads.
+"""A run played event by event: an engine without a queue, clock or threads.
 
-For tests of rules and actions. The story plays the queue: it lets jobs start, finish, fail or be
-cancelled at times it chooses, hands each event to the engine, and after each of them checks what
-must hold whatever the rules are.
+For tests of rules and actions. The story replaces the queue: it starts, ends or cancels jobs at
+times of its choice, passes each event to the engine, and then checks the engine's laws.
 
 >>> story = Story('''
 ... jobs: [{name: echo, command: echo hello, count: 2}]
@@ -33,7 +32,7 @@ from ensemble_core.plugin.registry import Registry
 
 __all__ = ["Story"]
 
-#: Events of a job before it runs, and after it has finished, as a queue tells them.
+#: Events of a job before it runs and after it has finished.
 ARRIVAL = ("submit", "validate", "depend", "priority")
 BEGIN = ("alloc", "start")
 CLEARING = ("release", "free", "clean")
@@ -45,10 +44,10 @@ def _installed() -> Registry:
 
 
 class Story:
-    """One run, told.
+    """A run, event by event.
 
     ``source`` is the text of an ensemble file, or a checked ensemble. ``now`` is the time in
-    seconds; it goes on by what the story's methods are given. ``decisions`` are all so far.
+    seconds; the methods advance it. ``decisions`` are all so far.
     """
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
@@ -65,26 +64,26 @@ class Story:
     # -- telling -------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> list[Decision]:
-        """Hand one event to the engine, and check the laws."""
+        """Pass an event to the engine and check the laws."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
         state = self.engine.state
         taken_back = state.ended_for_now is not None or state.stop is not None
         if isinstance(event, Resumed) and (taken_back or event.reopened):
-            self._terminated = False  # a resume takes this end back
+            self._terminated = False  # a resume revokes this end
         decisions = self.engine.handle(event)
         self.decisions += decisions
         self._check(decisions)
         return decisions
 
     def start(self, resources: Mapping[str, float] | None = None) -> list[Decision]:
-        """The run begins."""
+        """Start the run."""
         return self.tell(Started(self.now, dict(resources or {})))
 
     def job(
         self, job: str, *names: str, after: float = 0.0, ours: bool = True, **context: Any
     ) -> list[Decision]:
-        """Events of one job, ``after`` seconds; each has this context."""
+        """Emit events of a job, ``after`` seconds; each has this context."""
         self.now += after
         decided: list[Decision] = []
         for name in names:
@@ -92,22 +91,22 @@ class Story:
         return decided
 
     def begin(self, job: str, *, pending: float = 0.0) -> list[Decision]:
-        """The queue takes a job and, ``pending`` seconds later, starts it."""
+        """Submit a job to the queue, and start it ``pending`` seconds later."""
         return self.job(job, *ARRIVAL) + self.job(job, *BEGIN, after=pending)
 
     def end(self, job: str, *, status: int = 0, duration: float = 1.0) -> list[Decision]:
-        """A running job ends with this wait status, ``duration`` seconds later."""
+        """End a running job with this wait status, ``duration`` seconds later."""
         decided = self.job(job, "finish", after=duration, status=status)
         return decided + self.job(job, *CLEARING)
 
     def play(
         self, job: str, *, status: int = 0, duration: float = 1.0, pending: float = 0.0
     ) -> list[Decision]:
-        """A job's whole life."""
+        """Play a job's whole life."""
         return self.begin(job, pending=pending) + self.end(job, status=status, duration=duration)
 
     def cancel(self, job: str) -> list[Decision]:
-        """A job is cancelled: at once if it waits, by a signal if it runs."""
+        """Cancel a job: immediately if it waits, by a signal if it runs."""
         decided = self.job(job, "exception", type="cancel", severity=0, note="")
         record = self.engine.state.table.records[job]
         if record.started is not None:
@@ -124,11 +123,11 @@ class Story:
         clock: float | None = None,
         **more: float,
     ) -> list[Decision]:
-        """An observer reads a row of these values."""
+        """Let an observer read a row with these values."""
         return self.tell(Observed(self.now, job, observer, {**(values or {}), **more}, clock))
 
     def wait(self, seconds: float) -> list[Decision]:
-        """Time passes; every timer that comes due meanwhile is told of."""
+        """Advance the time, and fire every timer that comes due."""
         end, decided = self.now + seconds, []
         while (timer := self.engine.next_timer()) is not None and timer.when <= end:
             self.now = max(self.now, timer.when)
@@ -139,22 +138,22 @@ class Story:
     # -- asking --------------------------------------------------------------------------------
 
     def metric(self, path: str) -> float | None:
-        """A metric's value now."""
+        """Return a metric's current value."""
         return self.engine.state.metric(path)
 
     def submitted(self, decisions: Sequence[Decision] | None = None) -> list[str]:
-        """Our ids of the jobs that these decisions (or all so far) submit."""
+        """Return the ids of the jobs that these decisions (or all so far) submit."""
         source = self.decisions if decisions is None else decisions
         return [job.id for one in source if isinstance(one, Submit) for job in one.jobs]
 
     def fired(self, decisions: Sequence[Decision] | None = None) -> list[str]:
-        """The rules that fired in these decisions (or in all so far)."""
+        """Return the rules that fired in these decisions (or in all so far)."""
         source = self.decisions if decisions is None else decisions
         return [one.rule or "" for one in source if isinstance(one, Fired)]
 
     @property
     def exit_code(self) -> int | None:
-        """How the run ended; ``None`` while it goes on."""
+        """Return the run's exit code; ``None`` while it is active."""
         return self.engine.state.ended.exit_code if self.engine.state.ended else None
 
     # -- the laws ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The contract of triggers, as a suite to inherit."""
+"""Contract suite for triggers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TriggerContract(RecordContract):
             sleeps = [PluginEvent(9.0, "nightly", {"hour": 4})]
 
     ``name`` is the rule's ``name``. ``wakes`` and ``sleeps`` are events that ``match`` must accept
-    and refuse; an event stands alone, or with its fields as a pair.
+    or reject, each alone or as a pair with its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]
@@ -77,7 +77,7 @@ class TriggerContract(RecordContract):
         assert isinstance(trigger, Trigger)
         occasions: object = trigger.wakes
         ways = [bool(trigger.wakes), trigger.metric is not None, trigger.every is not None]
-        assert sum(ways) == 1, "exactly one of wakes, metric and every wakes a rule"
+        assert sum(ways) == 1, "a trigger needs exactly one of wakes, metric and every"
         assert trigger.every is None or trigger.every > 0
         assert isinstance(occasions, tuple)
         for occasion in occasions:
@@ -93,15 +93,15 @@ class TriggerContract(RecordContract):
         for name in self._build().wakes:
             meant = meant_occasion(name)
             assert name in OCCASIONS or name in own, (
-                f"nothing reports {name!r}, so the rule would never be woken: "
+                f"no event has the name {name!r}, so the rule would never trigger: "
                 + (f"did you mean {meant!r}? " if meant else "")
-                + "An event of the plugin's own has the trigger's name, or stands in `wakes`"
+                + "A plugin's event has the trigger's name, or is listed in `wakes`"
             )
 
     def test_name_is_used_as_the_record_says(self) -> None:
         trigger = self._build()
         if self.name is not None and self.plugin.name_means in ("group", "groups"):
-            assert trigger.group == self.name, "the rule would hear of every group's jobs"
+            assert trigger.group == self.name, "the rule would see every group's jobs"
         if self.name is not None and self.plugin.name_means == "metric":
             assert trigger.metric == self.name
 
@@ -128,18 +128,18 @@ class TriggerContract(RecordContract):
 
     def test_match_accepts_what_wakes_it(self) -> None:
         for item in self.wakes:
-            assert self._matches(self._build(), item), f"{item!r} should wake it"
+            assert self._matches(self._build(), item), f"{item!r} should trigger it"
 
     def test_match_refuses_what_does_not(self) -> None:
         for item in self.sleeps:
-            assert not self._matches(self._build(), item), f"{item!r} should not wake it"
+            assert not self._matches(self._build(), item), f"{item!r} should not trigger it"
 
     def test_match_is_pure(self) -> None:
         trigger = self._build()
         events = [*_EVENTS, *self.wakes, *self.sleeps]
         first = [self._matches(trigger, item) for item in events]
         again = [self._matches(trigger, item) for item in reversed(events)]
-        assert first == again[::-1], "what match says depends on what it was asked before"
+        assert first == again[::-1], "the result of match depends on earlier calls"
 
     def _matches(self, trigger: Trigger, item: Event | tuple[Event, Mapping[str, Any]]) -> bool:
         if trigger.match is None:

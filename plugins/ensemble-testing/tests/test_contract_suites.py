@@ -342,7 +342,7 @@ def test_an_evaluate_without_an_output_has_a_clear_error() -> None:
         def evaluate(parameters: Mapping[str, Any]) -> Mapping[str, float]:
             return {"yield": 1.0}
 
-    with pytest.raises(AssertionError, match=r"'evaluate' gives no value for cost\.total"):
+    with pytest.raises(AssertionError, match=r"'evaluate' returns no value for cost\.total"):
         Suite().test_points_are_points_of_the_problem_and_not_more_than_asked_for()
 
 

@@ -124,7 +124,7 @@ def test_failed_test_leaves_no_job_and_later_tests_pass(
 
 def test_timeout_says_whose_jobs_the_queue_holds(tmp_path: Path) -> None:
     output = run_suite(tmp_path, "TestHangs::test_first")
-    assert "start of t.4 did not come within 1 s" in output
+    assert "start of t.4 did not happen within 1 s" in output
     assert "the queue still holds 4 jobs of test_first (t.0, t.1, t.2, t.3)" in output
     assert outcomes(output) == {"first": "FAILED"}
     check_free(tmp_path)

@@ -175,8 +175,8 @@ def test_a_kubeconfig_that_is_none_is_said_to(tmp_path: Path, text: str | None) 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"map": "{"}, "no JSON"),
-        ({"map": "[]"}, "no object"),
+        ({"map": "{"}, "not JSON"),
+        ({"map": "[]"}, "not an object"),
         ({"map": {"a/b/c": "x"}}, "not the name of a member"),
         ({"map": {"a/b": "X!"}}, "not the name of a MiniCluster"),
         ({"map": {"a/b": 3}}, "not the name of a MiniCluster"),

@@ -22,7 +22,7 @@ def test_one_that_is_not_there_is_not_found(build: Build) -> None:
     answer = build().resize(MEMBER, 1)
     assert sizes(answer) == ("denied", 0, 0, 0, "not-found")
     assert not answer.transient
-    assert "MiniCluster default/ensemble: there is no such MiniCluster" in answer.reason
+    assert "MiniCluster default/ensemble: the MiniCluster does not exist" in answer.reason
 
 
 def test_a_cluster_without_the_operator_is_told_from_a_missing_minicluster(

@@ -111,8 +111,8 @@ class TestWithAnOperator:
         [
             (8, "its maxSize"),
             (3, "its maxSize"),
-            (12, "fixed by the Flux Operator when it was made, and its maxSize of 12 came later"),
-            (None, "fixed by the Flux Operator when it was made, for it has no maxSize"),
+            (12, "fixed by the Flux Operator at creation; its maxSize of 12 was set later"),
+            (None, "fixed by the Flux Operator at creation; it has no maxSize"),
         ],
     )
     def test_why_it_may_not_grow_is_what_the_object_says(
@@ -208,7 +208,7 @@ def test_where_it_cannot_be_known_how_many_there_are_nothing_is_done(
     for delta in (1, -1):
         answer = resizer.resize(MEMBER, delta)
         assert (answer.outcome, answer.code) == ("denied", "size-unknown")
-        assert f"size on record, {size}" in answer.reason
+        assert f"ignores its spec.size, {size}" in answer.reason
     assert resizer.size(MEMBER) is None
     assert patches(cluster) == []
 

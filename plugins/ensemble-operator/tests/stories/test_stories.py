@@ -57,7 +57,7 @@ def test_a_wrong_file_is_told_and_nothing_is_made(place: Place) -> None:
     [
         ({"members": []}, "members"),
         ({"members": [{"minicluster": {"spec": {"containers": []}}, "ensemble": FILE}]}, "containers"),
-        ({"members": [member(spec={"size": 3, "maxSize": 2})]}, "size is more than maxSize"),
+        ({"members": [member(spec={"size": 3, "maxSize": 2})]}, "size is greater than maxSize"),
         ({"members": [member(spec={"cleanup": True})]}, "cleanup"),
         ({"members": [member(name="a"), member(name="a")]}, "same name"),
         ({"members": [member()], "ensemble": FILE}, "exactly one"),

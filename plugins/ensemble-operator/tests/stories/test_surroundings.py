@@ -160,7 +160,7 @@ def test_a_file_for_members_of_another_namespace_is_refused_and_the_names_there_
     place.make(ensemble(found, name="named", ensemble=text))
     place.until(lambda: place.condition("named", "Valid") == ("False", "InvalidFile"))
     told = message(place, "named", "Valid")
-    assert "there is no member 'elsewhere/named-0'; there are named-0" in told
+    assert "unknown member 'elsewhere/named-0'; members are named-0" in told
     assert of(place, "named") == []
     place.delete("Ensemble", "named")
 
@@ -202,7 +202,7 @@ def test_a_policy_of_the_namespace_that_denies_everything_stays_beside_that_of_t
 @pytest.mark.parametrize(
     ("counted", "words"),
     [
-        ("count/jobs.batch", "the Flux Operator has made no Job limited-0"),
+        ("count/jobs.batch", "the Flux Operator has not created Job limited-0"),
         ("pods", "exceeded quota: few"),
     ],
 )
@@ -259,7 +259,7 @@ def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_killed(
     first = place.operate(*words)
     place.until(lambda: place("GET", lease)["items"])
     place.operate(*words)
-    place.until(lambda: "another operator is at work" in place.said)
+    place.until(lambda: "another operator is active" in place.said)
     place.make(ensemble(long_member(), name="led"))
     place.until(lambda: "led-0" in place.names("MiniCluster"))
     made = uid(place, "MiniCluster", "led-0")

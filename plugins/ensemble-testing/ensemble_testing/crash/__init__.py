@@ -1,4 +1,4 @@
-"""Crash suite: an executor whose controllers are killed with SIGKILL and resumed.
+"""Crash suite: kills an executor's controllers with SIGKILL and resumes the runs.
 
 An author's own test file::
 
@@ -8,13 +8,13 @@ An author's own test file::
         executor = "my-queue"
         options = ("-o", "partition=debug")
 
-Each round is one ``ensemble run`` in a process of its own. It is killed once or several times, at
-kill points (between a decision and what it leads to, before and after each write …) and at random
-moments, and resumed until it is over. No job may be lost and none may run twice, no rule may fire
-again, and deciding everything anew from the journal must come to the same.
+Each round is one ``ensemble run`` in its own process. It is killed at least once, at kill points
+(between a decision and its effect, before and after each write …) and at random moments, and
+resumed until it is over. No job may be lost or run twice, no rule may fire again, and a replay of
+the journal must make the same decisions.
 
-``ENSEMBLE_CRASH=SEED:COUNT`` chooses the first seed and the number of rounds; what is printed of a
-failure has its seed.
+``ENSEMBLE_CRASH=SEED:COUNT`` chooses the first seed and the number of rounds. Failures print their
+seed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["CrashSuite", "read_rounds", "seed_and_rounds"]
 
 
 def seed_and_rounds(rounds: int) -> tuple[int, int]:
-    """The first seed and the number of rounds, as ``ENSEMBLE_CRASH`` has them."""
+    """Return the first seed and the number of rounds, from ``ENSEMBLE_CRASH`` if set."""
     chosen = os.environ.get("ENSEMBLE_CRASH", "") or f"1:{rounds}"
     seed, _, count = chosen.partition(":")
     return int(seed), int(count or rounds)
 
 
 def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[dict[str, Any]]:
-    """Run a program that prints a line of JSON for each round; all must be as they should."""
+    """Run a program that prints a line of JSON for each round, and check all rounds."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [each for each in found if not each["good"]]
@@ -49,27 +49,27 @@ def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[di
 
 
 class CrashSuite:
-    """Tests of an executor by its name; it must be able to find jobs again (``reattach``).
+    """Tests of an executor by its name; it must support ``reattach``.
 
-    The queue must be there and be found from the environment: begin it in a fixture. Jobs must run
-    on this machine, as this user, in the folder of their run.
+    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
+    machine, as this user, in their run's folder.
     """
 
-    #: The executor's name, and further options of ``ensemble run``.
+    #: The executor's name, and other options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
-    #: How many jobs of one core run at once; ``None``: so many as the gauge ``cores.up`` says. One
-    #: is enough, if jobs begin in the order in which they were submitted.
+    #: Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``. One is
+    #: enough if jobs start in the order of submission.
     slots: ClassVar[int | None] = None
-    #: How many runs are killed, unless ``ENSEMBLE_CRASH`` says otherwise.
+    #: Number of killed runs, unless ``ENSEMBLE_CRASH`` is set.
     rounds: ClassVar[int] = 2
 
     def submitted(self) -> int | None:
-        """How many jobs the queue was given so far; ``None`` where it keeps no account of that."""
+        """Return how many jobs the queue has received so far, or ``None`` if it does not count."""
         return None
 
     def active(self) -> int:
-        """How many of the queue's jobs are not over."""
+        """Return how many of the queue's jobs are unfinished."""
         return 0
 
     def test_each_job_runs_once_whenever_its_controller_is_killed(self, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ class CrashSuite:
         )  # fmt: skip
         assert len(found) == count + 1  # the first is not killed
         assert {each["jobs"] for each in found} == {JOBS}
-        # What jobs wrote says that none ran twice; the queue says that none was submitted twice.
+        # The jobs' output shows that none ran twice; the queue shows that none was submitted twice.
         after = self.submitted()
         if before is not None and after is not None:
             assert after - before == JOBS * len(found)

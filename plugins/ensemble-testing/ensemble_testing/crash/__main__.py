@@ -2,9 +2,9 @@
 
     python -m ensemble_testing.crash local --seed 7 --rounds 3 -- --slots 8
 
-What follows ``--`` are options of ``ensemble run``. Each job appends its id to a file when it runs:
-each line must be there exactly once. The queue must be there: for ``flux`` an instance around it,
-for ``slurm`` a cluster that this machine submits to. Exit code 1 if a round went wrong.
+After ``--`` come options of ``ensemble run``. Each job appends its id to a file, where each id must
+occur exactly once. The queue must exist: a surrounding instance for ``flux``, a cluster that this
+machine submits to for ``slurm``. Exit code 1 if a round failed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ensemble_testing.crash.rounds import (
     Outcome,
     Round,
     compare,
-    on_record,
     plan,
     play,
+    replay_journal,
 )
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 
@@ -76,8 +76,8 @@ custom: |
 """
 
 
-#: What is otherwise in a queue of one slot, where all would wait for the server: it comes last, and
-#: is cancelled when it has said that it runs.
+#: Differences for a queue with one slot, where all jobs would wait for the server: it comes last
+#: and is cancelled once it runs.
 _ONE_SLOT = (
     (
         '; exec sleep 600"]',
@@ -91,12 +91,12 @@ _ONE_SLOT = (
 """,
     ),
 )
-#: How many jobs ``TEXT`` leads to.
+#: Number of jobs in ``TEXT``.
 JOBS = 10
 
 
 def text_for(slots: int | None) -> str:
-    """The ensemble for a queue that runs so many jobs at once; ``None`` if that is not known."""
+    """Return the ensemble for a queue with this number of slots; ``None`` means unknown."""
     text = TEXT
     for usual, alone in _ONE_SLOT if (slots or 1) == 1 else ():
         assert usual in text
@@ -105,13 +105,13 @@ def text_for(slots: int | None) -> str:
 
 
 def ran(folder: Path) -> Counter[str]:
-    """How often each job ran."""
+    """Return how often each job ran."""
     path = folder / "ran"
     return Counter(path.read_text().split() if path.exists() else ())
 
 
-def left_behind(folder: Path) -> list[str]:
-    """Processes that still work in this folder, after a moment."""
+def leftover_processes(folder: Path) -> list[str]:
+    """Return processes that still work in this folder, after a short wait."""
     deadline = time.monotonic() + 120
     while True:
         found = []
@@ -137,22 +137,22 @@ def one(
     kills: Sequence[Kill],
     round_: Round,
 ) -> tuple[Outcome, Counter[str]]:
-    """Play one run and check it; its outcome, and the kill points that it reached."""
+    """Play one run and check it. Return its outcome and the kill points that it reached."""
     command = ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
     code, reached = play(folder, text, command, kills, round_)
-    record = on_record(folder, code, round_)
+    record = replay_journal(folder, code, round_)
     counts = ran(folder)
     round_.jobs += len(counts)
     round_.doubled += [job for job, count in counts.items() if count > 1]
     round_.lost += sorted(record.decided - counts.keys())
-    round_.other += [f"left behind: {each}" for each in left_behind(folder)]
+    round_.other += [f"left behind: {each}" for each in leftover_processes(folder)]
     return Outcome(code, record, counts), reached
 
 
 def rounds(
     base: Path, text: str, executor: str, options: Sequence[str], seed: int, count: int
 ) -> Iterator[Round]:
-    """One run that nobody kills, then ``count`` that are killed and compared with it."""
+    """Play one undisturbed run, then ``count`` killed ones, and compare them with the first."""
     reference: tuple[Outcome, Counter[str]] | None = None
     for number in range(seed - 1, seed + count):
         first = reference is None
@@ -168,7 +168,7 @@ def rounds(
                 compare(found.code, found.record, found.submits, outcome, round_)
         except TimeoutError as error:
             round_.other.append(str(error))
-        except Exception as error:  # also of a round that broke off, the seed is to be told
+        except Exception as error:  # print the seed even if the round fails
             round_.other.append("".join(traceback.format_exception(error)))
         if round_.good:
             if not first:
@@ -182,7 +182,7 @@ def rounds(
 
 
 def main() -> int:
-    """Play the rounds that the command line asks for."""
+    """Play the rounds that the command line requests."""
     parser = argparse.ArgumentParser(
         prog="python -m ensemble_testing.crash", epilog="After --: options of ensemble run."
     )
@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--base", type=Path)
-    parser.add_argument("--slots", type=int, help="jobs that run at once, if no gauge says it")
+    parser.add_argument("--slots", type=int, help="concurrent jobs, if no gauge reports them")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     chosen, options = parser.parse_args(words[:end]), words[end + 1 :]

@@ -1,7 +1,7 @@
-"""Instrumentation of a controller: kill points around its writes, its orders and its snapshots.
+"""Instrumentation of a controller: adds kill points around its writes, orders and snapshots.
 
-Functions are replaced in this process only, which is a child that runs one controller. The code of
-the project has no hooks for any of this.
+It replaces functions in this process only, a child that runs one controller. The project's code has
+no hooks for this.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ __all__ = ["instrument"]
 
 
 class _Connection:
-    """A connection to a journal that may be killed before and after each statement, and in the
-    middle of those that are a transaction by themselves."""
+    """A connection to a journal with kill points before and after each statement, and inside those
+    that are transactions.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -60,7 +61,7 @@ def _connecting(original: Callable[..., sqlite3.Connection]) -> Callable[..., _C
 
 
 def _around(owner: Any, name: str, label: str) -> None:
-    """Places before and after each call of ``owner.name``."""
+    """Add kill points before and after each call of ``owner.name``."""
     original: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(original)
@@ -82,7 +83,7 @@ def _appending(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Writes that let more or fewer events come together for the next."""
+    """Make writes collect more or fewer events for the next."""
 
     def paused(original: Callable[..., None]) -> Callable[..., None]:
         def write(*given: Any) -> None:
@@ -107,7 +108,7 @@ def _handling(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def instrument(chance: random.Random) -> None:
-    """Add the kill points, and vary how often the journal is committed and a snapshot taken."""
+    """Add the kill points, and vary the intervals of commits and snapshots."""
     pause = chance.choice((0.0, 0.005, 0.02))
     writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
     snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))

@@ -1,4 +1,4 @@
-"""Kill points: named places in a controller's work at which a test may have it killed.
+"""Kill points: named places in a controller where a test can kill it.
 
 ``reach(name)`` marks one. It is called by :mod:`~ensemble_testing.crash.instrumentation`, and
 may be called by a fake queue. It only counts, unless :func:`kill_at` was called in this process.
@@ -17,13 +17,14 @@ _lock = threading.Lock()
 _kind: str | None = None
 _number = 0
 _total = 0
-#: How often each place was reached.
+#: Number of times that each place was reached.
 reached: Counter[str] = Counter()
 
 
 def kill_at(kind: str | None, number: int) -> None:
-    """Kill this process when a place is reached for the ``number``-th time (from 1; 0: never): any
-    place, or only those of one kind."""
+    """Kill this process the ``number``-th time that a place of this kind (or any place) is reached;
+    0 means never.
+    """
     global _kind, _number
     _kind, _number = kind, number
 

@@ -1,8 +1,7 @@
-"""Crash rounds: runs whose controllers are killed with SIGKILL and resumed until they are over.
+"""Crash rounds: kills the controllers of a run with SIGKILL, resumes it until it is over, and
+compares its journal with an undisturbed run's.
 
-Each controller is a child of this process, forked so that nothing has to be imported anew, and runs
-the very command line that a user would. What its journal says is then compared with a run that
-nobody killed.
+Each controller is a child of this process, forked to save imports, and runs a user's command line.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ensemble_core.session import executor_choice, interrupts, run_control  # no
 from ensemble_testing.crash import kill_points
 from ensemble_testing.crash.instrumentation import instrument
 
-__all__ = ["Kill", "Outcome", "Record", "Round", "compare", "on_record", "plan", "play"]
+__all__ = ["Kill", "Outcome", "Record", "Round", "compare", "plan", "play", "replay_journal"]
 
 #: Seconds after which a controller counts as stuck.
 _PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "100"))
@@ -72,7 +71,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Kill:
-    """When a controller is killed: at a place, or after some seconds."""
+    """The time of a kill: at a kill point, or after some seconds."""
 
     kind: str | None = None
     number: int = 0
@@ -87,8 +86,9 @@ class Kill:
 def controller(
     folder: Path, args: Sequence[str], kill: Kill, seed: str
 ) -> tuple[int, Counter[str]]:
-    """Run one controller; its exit code (negative: the signal that ended it) and the places that it
-    reached, if it lived to tell."""
+    """Run one controller. Return its exit code (negative: the signal that ended it) and, if it
+    survived, the places that it reached.
+    """
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -128,7 +128,7 @@ def controller(
             if time.monotonic() - began > _PATIENCE:
                 os.kill(child, signal.SIGABRT)
                 os.waitpid(child, 0)
-                last = "\n".join(last_words(folder).splitlines()[-9:])
+                last = "\n".join(last_output(folder).splitlines()[-9:])
                 raise TimeoutError(f"a controller did not end within {_PATIENCE:.0f} s:\n{last}")
             time.sleep(0.001)
         told = b"".join(iter(lambda: os.read(reading, 65536), b""))
@@ -138,7 +138,7 @@ def controller(
 
 
 def tag_of(folder: Path) -> str | None:
-    """The tag of the one run in this folder, if it came so far."""
+    """Return the tag of the only run in this folder, if it has started."""
     with contextlib.suppress(FileNotFoundError):
         for found in sorted((folder / "state" / "runs").iterdir()):
             return found.name
@@ -148,7 +148,7 @@ def tag_of(folder: Path) -> str | None:
 def play(
     folder: Path, text: str, args: Sequence[str], kills: Sequence[Kill], round_: Round
 ) -> tuple[int, Counter[str]]:
-    """Run to the end, being killed on the way; the exit code and the places that were reached."""
+    """Play a run to its end with these kills. Return the exit code and the places reached."""
     folder.mkdir(parents=True)
     (folder / "e.yaml").write_text(text.lstrip())
     command = args
@@ -160,23 +160,19 @@ def play(
         tag = tag_of(folder)
         if tag is not None:
             command = ["resume", tag, "--state", "state"]
-    said = last_words(folder)
-    if (
-        code == 2
-        and round_.killed
-        and ("nothing happened in it" in said or "there is no run" in said)
-    ):
-        # Killed before anything happened: there is nothing to resume, it is started anew.
+    said = last_output(folder)
+    if code == 2 and round_.killed and ("it has no events" in said or "there is no run" in said):
+        # killed before its first event: start it again
         shutil.rmtree(folder / "state")
         return controller(folder, args, Kill(), f"{round_.seed} again")
     ended = re.search(r"has ended, with exit code (\d+)", said)
     if code == 2 and round_.killed and ended:
-        code = int(ended.group(1))  # killed after its end was on record
+        code = int(ended.group(1))  # killed after its end was recorded
     return code, reached
 
 
-def last_words(folder: Path) -> str:
-    """The last output of the newest controller."""
+def last_output(folder: Path) -> str:
+    """Return the last output of the newest controller."""
     return (folder / "said.txt").read_text().rpartition("== ")[2]
 
 
@@ -185,18 +181,18 @@ def last_words(folder: Path) -> str:
 
 @dataclass
 class Record:
-    """The journal of a run, and what deciding it anew comes to."""
+    """The journal of a run, and the result of its replay."""
 
     report: dict[str, Any]
     metrics: dict[str, float]
     fired: Counter[str]
     rows: list[Row]
-    #: Our ids of the jobs whose submission was decided.
+    #: Ids of the jobs whose submission was decided.
     decided: set[str]
 
 
-def on_record(folder: Path, code: int, round_: Round) -> Record:
-    """Read a run's journal, and decide everything anew from that."""
+def replay_journal(folder: Path, code: int, round_: Round) -> Record:
+    """Read a run's journal and replay it."""
     tag = tag_of(folder)
     assert tag is not None
     rows: list[Row] = []
@@ -218,9 +214,9 @@ def on_record(folder: Path, code: int, round_: Round) -> Record:
         report = replay.engine.report().to_dict()
         kept = past.recover().engine
         if kept.report().to_dict() != report:
-            round_.replay_differences.append("from the snapshot the report is another")
+            round_.replay_differences.append("the report differs when it starts from the snapshot")
         if repr(dict(kept.snapshot())) != repr(dict(replay.engine.snapshot())):
-            round_.replay_differences.append("from the snapshot the metrics are others")
+            round_.replay_differences.append("the metrics differ when they start from the snapshot")
         sessions = past.journal.sessions()
         outcome = sessions[-1].outcome or {}
         if not outcome.get("over") or outcome.get("exit_code") != code:
@@ -236,7 +232,7 @@ def on_record(folder: Path, code: int, round_: Round) -> Record:
 
 @dataclass
 class Outcome:
-    """The facts about a run that is over: ``submits`` is how often each job was submitted."""
+    """The result of a finished run. ``submits`` has the number of submissions of each job."""
 
     code: int
     record: Record
@@ -246,11 +242,11 @@ class Outcome:
 def compare(
     code: int, record: Record, submits: Counter[str], reference: Outcome, round_: Round
 ) -> None:
-    """Hold jobs, rules and counts to those of the undisturbed run."""
+    """Compare jobs, rules and counts with those of the undisturbed run."""
     round_.lost += sorted(reference.submits.keys() - submits.keys())
     surplus = sorted(submits.keys() - reference.submits.keys())
     if surplus:
-        round_.other.append(f"submitted {surplus}, which the undisturbed run did not")
+        round_.other.append(f"submitted {surplus}, unlike the undisturbed run")
     if code != reference.code:
         round_.other.append(f"exit code {code}, undisturbed {reference.code}")
     expected = reference.record.fired
@@ -269,7 +265,7 @@ def compare(
 # -- kills -----------------------------------------------------------------------------------------
 
 
-#: Between what is decided and what is done about it.
+#: Between a decision and its effect.
 _BETWEEN = (
     "after a write", "before an order", "after an order", "before a submit", "before a cancel",
     "before a resize", "before a call", "after a call", "submit a job", "resized", "told",
@@ -277,7 +273,7 @@ _BETWEEN = (
 
 
 def plan(chance: random.Random, reached: Counter[str]) -> list[Kill]:
-    """A few kills: most at places that the undisturbed run reached, some at any moment."""
+    """Choose a few kills: most at places that the undisturbed run reached, some at random times."""
     kills = []
     for _ in range(chance.choice((1, 1, 2, 3, 5))):
         way = chance.random()

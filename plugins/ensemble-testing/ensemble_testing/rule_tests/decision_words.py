@@ -1,7 +1,7 @@
-"""Decisions in the few words that rule tests have for them: ``cancel: sim.0``.
+"""Decisions in the short form of rule tests: ``cancel: sim.0``.
 
-``spoken`` says a decision so, for failures and recorded tests; ``check`` reads what a test
-expects and ``fits`` compares it. Used by ``expectations`` and ``recording``.
+:func:`to_words` writes a decision this way, for failures and recorded tests; ``check`` reads an
+expected decision and ``matches`` compares it. Used by ``expectations`` and ``recording``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ensemble_core.model.decisions import (
     Terminate,
 )
 
-__all__ = ["WORDS", "check", "counts", "fits", "group_of", "spoken", "told"]
+__all__ = ["WORDS", "check", "counts", "group_of", "matches", "one_line", "to_words"]
 
-#: Jobs that are named one by one; of more the number is said.
+#: Above this number, jobs are counted instead of listed.
 _NAMED = 4
 
 
@@ -51,7 +51,7 @@ def _jobs(names: Sequence[str]) -> Any:
 
 
 def group_of(job: str) -> str:
-    """The group of a job's id."""
+    """Return the group of a job's id."""
     return job.rpartition(".")[0]
 
 
@@ -64,7 +64,7 @@ def _retried(decision: Retry) -> Any:
     return {"job": decision.job, **more} if more else decision.job
 
 
-#: The word of each decision, and what it says of one.
+#: The word of each decision, and how to describe its argument.
 _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
     LookUp: lambda d: ("look-up", _jobs([job.id for job in d.jobs])),
@@ -90,21 +90,22 @@ WORDS = (
 
 
 def counts(decision: Decision) -> bool:
-    """True if it is one that tests speak of: no head of a firing, no end of the run by itself, and
-    nothing that the run said without a rule."""
+    """Return whether rule tests compare this decision. The start of a firing, the automatic end of
+    the run, and messages without a rule are excluded.
+    """
     if isinstance(decision, (Fired, Terminate)):
         return isinstance(decision, Terminate) and not decision.natural
     return decision.rule is not None or not isinstance(decision, Log)
 
 
-def spoken(decision: Decision) -> dict[str, Any]:
-    """A decision as a test has it."""
+def to_words(decision: Decision) -> dict[str, Any]:
+    """Return a decision in the form of rule tests."""
     word, what = _SPOKEN[type(decision)](decision)
     return {word: what}
 
 
-def told(decisions: Sequence[Mapping[str, Any]]) -> str:
-    """Decisions in one line, as YAML has them."""
+def one_line(decisions: Sequence[Mapping[str, Any]]) -> str:
+    """Return decisions on one line, as YAML."""
     return "[" + ", ".join(_flow(each) for each in decisions) + "]"
 
 
@@ -116,8 +117,8 @@ def _flow(value: Any) -> str:
     return str(value)
 
 
-def fits(expected: Mapping[str, Any], decision: Decision) -> bool:
-    """True if this is the decision that is expected."""
+def matches(expected: Mapping[str, Any], decision: Decision) -> bool:
+    """Return whether this is the expected decision."""
     ((word, what),) = expected.items()
     said, is_so = _SPOKEN[type(decision)](decision)
     if said != word:
@@ -149,7 +150,7 @@ def _fits_jobs(what: Any, jobs: Sequence[str]) -> bool:
             have[group_of(job)] = have.get(group_of(job), 0) + 1
         return dict(what) == have
     if isinstance(what, str) and {group_of(job) for job in jobs} == {what}:
-        return True  # jobs of this group, however many
+        return True  # any number of jobs of this group
     return _as_list(what) == list(jobs)
 
 
@@ -158,14 +159,14 @@ def _as_list(what: Any) -> list[Any]:
 
 
 def check(context: Context, path: Path, data: Any) -> tuple[Mapping[str, Any], ...]:
-    """The decisions that a test expects; what is wrong with them is reported."""
+    """Return the decisions that a test expects; report mistakes."""
     found = []
     entries = data if isinstance(data, list) else [data]
     for place, entry in enumerate(entries):
         here = (*path, place) if isinstance(data, list) else path
         if not isinstance(entry, Mapping) or len(entry) != 1:
-            what = f"{shown(entry)} is no decision"
-            hint = "write one word with what it is about: {cancel: sim.0}"
+            what = f"{shown(entry)} is not a decision"
+            hint = "write a word with its argument: {cancel: sim.0}"
             context.report(here, what, hint=hint, code="wrong-type")
             continue
         ((word, what),) = entry.items()
@@ -178,7 +179,7 @@ def check(context: Context, path: Path, data: Any) -> tuple[Mapping[str, Any], .
 
 
 def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
-    """True if a decision speaks of what there is."""
+    """Return whether a decision refers to existing things."""
     if word in ("submit", "cancel", "retry"):
         if word == "retry" and isinstance(what, Mapping):
             for key in set(what) - {"job", "with", "wait"}:
@@ -195,7 +196,10 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
     if word == "set":
         if not isinstance(what, Mapping):
             context.report(
-                path, f"{shown(what)} is no mapping", hint="{GROUP: {FIELD: …}}", code="wrong-type"
+                path,
+                f"{shown(what)} is not a mapping",
+                hint="{GROUP: {FIELD: …}}",
+                code="wrong-type",
             )
             return False
         return all(context.group(name, (*path, name)) for name in what)
@@ -218,7 +222,7 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
     if word in ("grow", "shrink", "terminate") and (
         not isinstance(what, int) or isinstance(what, bool)
     ):
-        context.report(path, f"{shown(what)} is no number", hint=f"{word}: 1", code="wrong-type")
+        context.report(path, f"{shown(what)} is not a number", hint=f"{word}: 1", code="wrong-type")
         return False
     return True
 
@@ -232,7 +236,7 @@ def _is_rule(context: Context, path: Path, name: Any) -> bool:
 
 
 def _is_job_or_group(context: Context, path: Path, name: Any) -> bool:
-    """True if this is a job group, or a job of one, as far as its name goes."""
+    """Return whether the name is that of a job group, or could be that of a job."""
     groups = context.known.groups
     if isinstance(name, str) and name in groups:
         return True

@@ -1,7 +1,7 @@
-"""The words of ``expect``: which rules fire, what is decided, what metrics are, how the run ends.
+"""The words of ``expect``: which rules fire, what they decide, metrics, and the end of the run.
 
-Each entry is checked when the file is read and held against what was played; what differs is a
-:class:`Failure`, with what was expected and what was decided. Used by ``test_file`` and ``player``.
+Entries are checked when the file is read, and compared with what was played. Each difference is a
+:class:`Failure`. Used by ``test_file`` and ``player``.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.conditions import Condition, parse
 from ensemble_core.model.decisions import Decision, Fired, Log, Notify, Terminate
 from ensemble_core.model.events import Event
-from ensemble_testing.rule_tests.decision_words import check, counts, fits, spoken, told
+from ensemble_testing.rule_tests.decision_words import check, counts, matches, one_line, to_words
 
 __all__ = ["KEYS", "Expectation", "Failure", "Happened", "decided_by", "read_expectation"]
 
 #: The words of ``expect``.
 KEYS = ("at", "fired", "decisions", "never", "metric", "ended")
-#: Seconds by which times may differ and still be the same.
+#: Tolerance of times, in seconds.
 SAME_TIME = 1e-5
 
 
 class Happened(NamedTuple):
-    """One event of a played test, at so many seconds after the begin, with what was decided."""
+    """An event of a played test, in seconds after the start, with its decisions."""
 
     at: float
     event: Event
     decisions: list[Decision]
 
     def is_at(self, when: float | None) -> bool:
-        """True if it happened then; ``None`` is any time."""
+        """Return whether it happened then; ``None`` is any time."""
         return when is None or abs(self.at - when) <= SAME_TIME
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One difference: what was ``expected``, what was ``decided`` instead (a line each), and of
-    which ``rules`` to say why."""
+    """A difference: what was ``expected``, what was ``decided`` instead (one per line), and the
+    ``rules`` to explain.
+    """
 
     where: Location | None
     expected: str
@@ -53,10 +54,12 @@ class Failure:
 
 @dataclass(slots=True)
 class Expectation:
-    """One entry of ``expect``; ``at`` in seconds after the begin, ``None`` for any time (of a
-    metric: the end). ``fired`` are how often each rule fires, ``None`` for once at least; empty for
-    no rule at all. ``metrics`` are the conditions that they must meet, ``None`` for no value.
-    ``ended`` is an exit code and a part of the reason; ``False`` that the run goes on.
+    """An entry of ``expect``.
+
+    ``at`` is in seconds after the start; ``None`` means any time (for a metric: the end). ``fired``
+    has the number of firings of each rule, ``None`` for at least one; if empty, no rule may fire.
+    ``metrics`` are conditions, ``None`` for no value. ``ended`` is an exit code and a part of the
+    reason, or ``False`` if the run must continue.
     """
 
     where: Location | None
@@ -66,16 +69,16 @@ class Expectation:
     never: tuple[str, ...] = ()
     metrics: Mapping[str, Condition | None] = field(default_factory=dict)
     ended: tuple[int | None, str] | bool | None = None
-    #: What the metrics were at its time: set by whoever plays the test.
+    #: Values of the metrics at its time, set by the player.
     values: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules that it speaks of."""
+        """Return the rules that it mentions."""
         return (*(self.fired or ()), *self.never)
 
     def failures(self, happened: Sequence[Happened]) -> list[Failure]:
-        """All that is not as expected."""
+        """Return all differences."""
         here = [each for each in happened if each.is_at(self.at)]
         return [
             *self._firings(here, happened),
@@ -125,8 +128,8 @@ class Expectation:
         whose = f" by {', '.join(self.fired)}" if self.fired else ""
         return [
             self._fail(
-                f"decisions{whose}{self._when}: {told(self.decisions)}",
-                [told([spoken(each) for each in all_here])],
+                f"decisions{whose}{self._when}: {one_line(self.decisions)}",
+                [one_line([to_words(each) for each in all_here])],
                 rules or list(self.fired or ()),
             )
         ]
@@ -170,27 +173,28 @@ class Expectation:
             for when, end in ends
         ]
         if self.ended is False:
-            return [self._fail(f"the run goes on{self._when}", lines)] if ends else []
+            return [self._fail(f"the run continues{self._when}", lines)] if ends else []
         code, reason = self.ended if isinstance(self.ended, tuple) else (None, "")
         if ends and code in (None, ends[-1][1].exit_code) and reason in ends[-1][1].reason:
             return []
         said = "the run ends" + ("" if code is None else f" with exit code {code}")
         said += f" ({reason})" if reason else ""
-        return [self._fail(f"{said}{self._when}", lines or ["the run goes on"])]
+        return [self._fail(f"{said}{self._when}", lines or ["the run continues"])]
 
 
 def decided_by(happened: Sequence[Happened], rules: Collection[str] | None) -> list[Decision]:
-    """The decisions that tests speak of, of these rules or of all."""
+    """Return the compared decisions of these rules, or of all."""
     found = [each for one in happened for each in one.decisions if counts(each)]
     return [each for each in found if each.rule in rules] if rules else found
 
 
 def _same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) -> bool:
-    """Return whether exactly these decisions were taken, in this order. Messages that the test does
-    not name are ignored, because a limit also logs a warning."""
+    """Return whether exactly these decisions were made, in this order. Messages that the test does
+    not mention are ignored, because a limit also logs a warning.
+    """
     left = list(expected)
     for decision in decided:
-        if left and fits(left[0], decision):
+        if left and matches(left[0], decision):
             del left[0]
         elif not isinstance(decision, (Log, Notify)):
             return False
@@ -216,18 +220,18 @@ def _meets(wanted: Condition, value: float) -> bool:
 def _firings_of(
     happened: Sequence[Happened], rule: str | None, but: str | None = None
 ) -> list[str]:
-    """A line for each firing of this rule, or of all, with what it decided."""
+    """Return a line with the decisions of each firing of this rule, or of all."""
     lines = []
     for one in happened:
         for head in one.decisions:
             if type(head) is not Fired or head.rule == but or rule not in (None, head.rule):
                 continue
             made = [
-                spoken(each)
+                to_words(each)
                 for each in one.decisions
                 if each.firing == head.firing and each.rule == head.rule and counts(each)
             ]
-            lines.append(f"at {_clock(one.at)} {head.rule} fired: {told(made)}")
+            lines.append(f"at {_clock(one.at)} {head.rule} fired: {one_line(made)}")
     return lines
 
 
@@ -237,7 +241,7 @@ def _firings_of(
 def read_expectation(
     context: Context, data: Mapping[str, Any], path: Path, at: float | None
 ) -> Expectation:
-    """An entry of ``expect``, checked; what is wrong is reported."""
+    """Return an entry of ``expect``; report mistakes."""
     found = Expectation(context.document.at(path), at)
     if "fired" in data:
         found.fired = _read_fired(context, data["fired"], (*path, "fired"))
@@ -267,7 +271,7 @@ def _read_fired(context: Context, data: Any, path: Path) -> Mapping[str, int | N
     if isinstance(data, Mapping):
         for rule, times in data.items():
             if not isinstance(times, int) or isinstance(times, bool) or times < 0:
-                what = f"{shown(times)} is no number of times"
+                what = f"{shown(times)} is not a number of times"
                 context.report((*path, rule), what, hint=f"write {rule}: 2", code="wrong-type")
         return {rule: times for rule, times in data.items() if _rule(context, rule, (*path, rule))}
     names = data if isinstance(data, list) else [data]
@@ -277,7 +281,7 @@ def _read_fired(context: Context, data: Any, path: Path) -> Mapping[str, int | N
 def _read_metrics(context: Context, data: Any, path: Path) -> Mapping[str, Condition | None]:
     if not isinstance(data, Mapping):
         hint = 'write {count.sim.failed: 1} or {mean.sim-duration: "> 5"}'
-        context.report(path, f"{shown(data)} is no mapping", hint=hint, code="wrong-type")
+        context.report(path, f"{shown(data)} is not a mapping", hint=hint, code="wrong-type")
         return {}
     found: dict[str, Condition | None] = {}
     for name, wanted in data.items():
@@ -288,7 +292,7 @@ def _read_metrics(context: Context, data: Any, path: Path) -> Mapping[str, Condi
             condition = None if wanted is None else parse(wanted)
             if condition is not None and set(condition.names) - {"value"}:
                 odd = sorted(set(condition.names) - {"value"})[0]
-                what = f"{wanted!r} speaks of {odd!r}, and a metric has a value only"
+                what = f"{wanted!r} uses {odd!r}, but a metric has only 'value'"
                 context.report(here, what, hint='write for example "> 5"', code="bad-condition")
                 continue
         except EnsembleError as error:
@@ -311,5 +315,5 @@ def _read_end(context: Context, data: Any, path: Path) -> tuple[int | None, str]
         if code is None or (isinstance(code, int) and not isinstance(code, bool)):
             return (code, str(data.get("reason", "")))
     hint = "write an exit code, {exit_code: 0, reason: …}, or false for a run that goes on"
-    context.report(path, f"{shown(data)} is no end of a run", hint=hint, code="wrong-type")
+    context.report(path, f"{shown(data)} is not the end of a run", hint=hint, code="wrong-type")
     return None

@@ -1,9 +1,9 @@
-"""The words of ``given``: what happens in a rule test, one step after another.
+"""The words of ``given``: the events of a rule test, step by step.
 
 There is a word for each kind of event, and short forms for whole lives of jobs (``ran``,
-``finished`` of a job that has not started). Timers have none: they elapse by themselves as the
-time goes on. Each word is checked when the file is read, and becomes what the test's queue is told
-at its time. Used by ``test_file``.
+``finished`` for a job that has not started). Timers have no word, because they expire when their
+time comes. Words are checked when the file is read, and become calls of the test's queue. Used by
+``test_file``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ensemble_core.model.events import (
     StopRequested,
 )
 from ensemble_testing.rule_tests.decision_words import group_of
-from ensemble_testing.rule_tests.scripted_queue import NotPossible, Tell, ToldQueue, called
+from ensemble_testing.rule_tests.scripted_queue import NotPossible, ScriptedQueue, Tell, called
 from ensemble_testing.rule_tests.step_reader import StepReader
 
 __all__ = ["WORDS", "Given"]
 
-#: Types of exceptions by the cause that they are.
+#: Exception types by cause.
 _EXCEPTIONS = {
     "timeout": "timeout",
     "memory": "out-of-memory",
@@ -49,22 +49,24 @@ _EXCEPTIONS = {
     "submit": "submit",
     "lost": "lost",
 }
-#: Causes of which a job has no wait status.
+#: Causes without a wait status.
 _NO_STATUS = ("submit", "lost")
 _CAUSES = ("exit", "signal", *_EXCEPTIONS)
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 
 
 class Given(StepReader):
-    """Translates the steps of one ensemble's tests. ``answered`` are the functions and generators
-    whose calls the current test answers itself."""
+    """Translates the steps of one ensemble's tests.
+
+    ``answered`` lists the functions and generators whose calls the current test answers itself.
+    """
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         super().__init__(context, ensemble)
         self.answered: set[str] = set()
 
     def step(self, word: str, value: Any, path: Path) -> Tell | None:
-        """The step that this word gives to the queue; ``None`` where something is wrong with it."""
+        """Return the step of this word, or ``None`` if it is invalid."""
         errors = len(self._context.errors)
         tell = WORDS[word](self, value, path)
         return tell if len(self._context.errors) == errors else None
@@ -72,15 +74,16 @@ class Given(StepReader):
     # -- jobs ----------------------------------------------------------------------------------
 
     def submitted(self, value: Any, path: Path) -> Tell:
-        """A step by which jobs of each group have been submitted; fields that rules lack are asked
-        for."""
+        """Check that this number of jobs of each group was submitted; add fields that rules
+        lack.
+        """
         wanted = self._mapping(value, path, (), ())
         for name, count in wanted.items():
             if name not in self._context.known.groups:
                 self._unknown_key((*path, name), "job group", self._context.known.groups)
             self._number(count, (*path, name), 1, 1e6)
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             for name, count in wanted.items():
                 there = queue.submitted(name)
                 missing = int(count) - there
@@ -97,31 +100,31 @@ class Given(StepReader):
         return tell
 
     def started(self, value: Any, path: Path) -> Tell:
-        """These jobs start."""
+        """Start these jobs."""
         names = self._jobs(value, path)
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             for job in queue.named(names):
                 queue.start(job)
 
         return tell
 
     def finished(self, value: Any, path: Path) -> Tell:
-        """These jobs end by themselves, with an exit code or by a signal."""
-        names, data = self._of(value, path, ("exit_code", "signal"))
+        """End these jobs with an exit code or by a signal."""
+        names, data = self._jobs_and_fields(value, path, ("exit_code", "signal"))
         status = self._status(data, path, 0)
         return partial(_ended, names, "", status, "")
 
     def failed(self, value: Any, path: Path) -> Tell:
-        """These jobs fail by a cause."""
-        names, data = self._of(value, path, ("cause", "exit_code", "signal", "note"))
+        """Make these jobs fail with a cause."""
+        names, data = self._jobs_and_fields(value, path, ("cause", "exit_code", "signal", "note"))
         cause = self._one_of(data.get("cause", "exit"), (*path, "cause"), "cause", _CAUSES)
         default = 9 if cause == "signal" else 15 if cause == "timeout" else 1 << 8
         note = self._text(data, "note", path, "")
         return partial(_ended, names, cause, self._status(data, path, default), note)
 
     def _status(self, data: Mapping[str, Any], path: Path, default: int) -> int:
-        """A wait status of an exit code or a signal."""
+        """Return the wait status of an exit code or a signal."""
         if "signal" in data:
             number = self._number(data["signal"], (*path, "signal"), 1, 64)
             return int(number) if isinstance(number, int) else 9
@@ -131,19 +134,19 @@ class Given(StepReader):
         return default
 
     def cancelled(self, value: Any, path: Path) -> Tell:
-        """Somebody cancels these jobs in the queue."""
+        """Cancel these jobs in the queue, from outside the run."""
         names = self._jobs(value, path)
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             for job in queue.named(names):
                 queue.end(job, 15, "cancel")
 
         return tell
 
     def ran(self, value: Any, path: Path) -> Tell:
-        """These jobs start after ``pending`` and end ``duration`` later: whole lives."""
+        """Start these jobs after ``pending`` seconds and end them ``duration`` seconds later."""
         keys = ("pending", "duration", "exit_code", "signal", "cause")
-        names, data = self._of(value, path, keys)
+        names, data = self._jobs_and_fields(value, path, keys)
         pending = self._seconds(data, "pending", path, 0.0)
         duration = self._seconds(data, "duration", path, 1.0)
         cause = ""
@@ -151,7 +154,7 @@ class Given(StepReader):
             cause = self._one_of(data["cause"], (*path, "cause"), "cause", _CAUSES)
         status = self._status(data, path, 0 if cause in ("", "exit") else 15)
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             jobs = queue.named(names)
             queue.later(pending, lambda queue: _each(queue, jobs, queue.start))
             queue.later(pending + duration, partial(_ended, jobs, cause, status, "", gone=True))
@@ -159,7 +162,7 @@ class Given(StepReader):
         return tell
 
     def reused(self, value: Any, path: Path) -> Tell:
-        """A job of an earlier run stands in for these, with what it printed."""
+        """Let a job of an earlier run, with its output, replace these."""
         data = self._mapping(value, path, ("job", "rows", "duration"), ("job",))
         names = self._jobs(data.get("job", []), (*path, "job"))
         duration = self._seconds(data, "duration", path, 1.0)
@@ -173,7 +176,7 @@ class Given(StepReader):
             _, *found = self._columns({"job": names, **columns}, (*path, "rows", place), ())
             read.append((found[0], found[1]))
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             for job in queue.looked_up(names):
                 group = group_of(job)
                 told = [(self._observer(group, columns, more), columns) for columns, more in read]
@@ -182,10 +185,10 @@ class Given(StepReader):
         return tell
 
     def row(self, value: Any, path: Path) -> Tell:
-        """These jobs print a row."""
+        """Let these jobs print a row."""
         names, columns, more = self._columns(value, path, ())
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             for job in queue.named(names):
                 queue.start(job)
                 observer = self._observer(group_of(job), columns, more)
@@ -195,18 +198,18 @@ class Given(StepReader):
         return tell
 
     def rows(self, value: Any, path: Path) -> Tell:
-        """These jobs print a row every so many seconds: one for each value of the columns."""
+        """Let these jobs print a row at a fixed interval: one for each value of the columns."""
         names, columns, more = self._columns(value, path, ("every",), several=True)
         every = self._seconds(more, "every", path, 1.0)
         count = max(map(len, columns.values()), default=0)
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             jobs = queue.named(names)
             for place in range(count):
                 values = {name: each[place] for name, each in columns.items() if place < len(each)}
                 queue.later(place * every, partial(printed, jobs, values))
 
-        def printed(jobs: Sequence[str], values: Mapping[str, float], queue: ToldQueue) -> None:
+        def printed(jobs: Sequence[str], values: Mapping[str, float], queue: ScriptedQueue) -> None:
             for job in queue.here(jobs):  # a rule may have cancelled it
                 queue.start(job)
                 observer = self._observer(group_of(job), values, more)
@@ -217,7 +220,7 @@ class Given(StepReader):
     def _columns(
         self, value: Any, path: Path, keys: Sequence[str], *, several: bool = False
     ) -> tuple[list[str], dict[str, Any], Mapping[str, Any]]:
-        """Jobs, the values of the columns, and what else is said of a row."""
+        """Return jobs, column values, and the row's other fields."""
         data = self._mapping(value, path, (), ("job",))
         names = self._jobs(data.get("job", []), (*path, "job"))
         own = ("job", "observer", *(keys or ("clock",)))
@@ -234,11 +237,11 @@ class Given(StepReader):
                 self._number(each, here)
             columns[name] = number if isinstance(number, list) or not several else [number]
         if data and not columns:
-            self._wrong(path, "the row has no column", "write {job: JOB, COLUMN: NUMBER}")
+            self._wrong(path, "the row has no columns", "write {job: JOB, COLUMN: NUMBER}")
         return names, columns, {key: data[key] for key in own if key in data and key not in columns}
 
     def _yields(self, groups: set[str], name: str) -> bool:
-        """True if observers of these groups give this column, as far as can be known."""
+        """Return whether observers of these groups yield this column, as far as is known."""
         known = [group for group in groups if group in self._ensemble.groups]
         return all(self._context.why_not(group, name) is None for group in known)
 
@@ -254,7 +257,7 @@ class Given(StepReader):
         return next(iter(options), "test")
 
     def job_event(self, value: Any, path: Path) -> Tell:
-        """One event of a job, in the words of RFC 21; of a stranger's where ``ours`` is false."""
+        """Emit one event of a job, in terms of RFC 21; with ``ours: false`` of a foreign job."""
         data = self._mapping(value, path, ("job", "name", "context", "ours"), ("job", "name"))
         job, name = str(data.get("job", "")), str(data.get("name", ""))
         ours = bool(data.get("ours", True))
@@ -266,16 +269,16 @@ class Given(StepReader):
     # -- the queue and the run -----------------------------------------------------------------
 
     def gauges(self, value: Any, path: Path) -> Tell:
-        """Gauges of the queue change."""
+        """Change gauges of the queue."""
         gauges = self._gauges(value, path)
         return lambda queue: queue.emit(Resources(queue.now, gauges))
 
     def start_gauges(self, value: Any, path: Path) -> dict[str, float]:
-        """The queue's gauges when the run begins."""
+        """Set the queue's gauges at the start of the run."""
         return self._gauges(value, path)
 
     def resized(self, value: Any, path: Path) -> Tell:
-        """The oldest open request for nodes is answered."""
+        """Answer the oldest open request for nodes."""
         data = value if isinstance(value, Mapping) else {"outcome": value}
         data = self._mapping(data, path, ("outcome", "size", "reason"), ("outcome",))
         outcome = self._one_of(
@@ -287,7 +290,7 @@ class Given(StepReader):
             self._number(size, (*path, "size"), 0)
         reason = self._text(data, "reason", path, "")
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             if not queue.resizes:
                 raise NotPossible("no request for nodes is open")
             request = queue.resizes.pop(0)
@@ -312,13 +315,13 @@ class Given(StepReader):
             asked = {"submit": call.options["group"], "with": call.options["with"]}
             missing = set(call.options["functions"]) - set(values)
             if missing:
-                raise NotPossible(f"{name!r} gives no value for {min(missing)!r}")
+                raise NotPossible(f"{name!r} returns no value for {min(missing)!r}")
             return CallReturned(now, call.call, ({**asked, "parameters": values},))
 
         return partial(_answered, name, answer)
 
     def suggested(self, value: Any, path: Path) -> Tell:
-        """A generator suggests points, and names those whose jobs are to be cancelled."""
+        """Let a generator suggest points and choose jobs to cancel."""
         keys = ("generator", "points", "prune")
         data = self._mapping(value, path, keys, ("generator",))
         name = self._generator(data, path)
@@ -335,12 +338,12 @@ class Given(StepReader):
             assert spec is not None
             why = spec.vocs.refused({key: each for key, each in known.items() if key != "_id"})
             if why is not None:
-                self._wrong(here, f"not a point of {name!r}: {why}", "correct its variables")
+                self._wrong(here, f"not a point of {name!r}: {why}", "check its variables")
         for number in pruned:
             self._number(number, (*path, "prune"), 0)
         parts = (*({"prune": each} for each in pruned), *({"point": each} for each in points))
 
-        def tell(queue: ToldQueue) -> None:
+        def tell(queue: ScriptedQueue) -> None:
             _answered(of, answer, queue, len(points))
 
         def answer(now: float, call: Call) -> CallReturned:
@@ -358,12 +361,12 @@ class Given(StepReader):
                 binder.rule(part["rule"], "returned")
             else:
                 hint = "write {action: {name: …}} or {rule: {trigger: …}}, or a list of these"
-                self._wrong(path, f"{shown(part)} is no action or rule", hint, "wrong-type")
+                self._wrong(path, f"{shown(part)} is not an action or rule", hint, "wrong-type")
         except EnsembleError as error:
             self._context.attach(error, path)
 
     def raised(self, value: Any, path: Path) -> Tell:
-        """A function, a plugin's slow action or a generator raises."""
+        """Let a function, a plugin's slow action or a generator raise."""
         of = "generator" if isinstance(value, Mapping) and "generator" in value else "function"
         data = self._mapping(value, path, (of, "error"), (of,))
         if of == "generator":
@@ -390,7 +393,7 @@ class Given(StepReader):
         return name
 
     def requested(self, value: Any, path: Path) -> Tell:
-        """A user asks the run for an action: submit, cancel, set, enable or disable."""
+        """Request an action as a user: submit, cancel, set, enable or disable."""
         action = self._mapping(value, path, (), ("name",))
         refused = refusal(State(self._ensemble), action) if action else None
         if refused is not None:
@@ -398,7 +401,7 @@ class Given(StepReader):
         return lambda queue: queue.emit(Requested(queue.now, "the test", action))
 
     def stopped(self, value: Any, path: Path) -> Tell:
-        """Somebody stops the run, or ends it."""
+        """Stop or end the run from outside."""
         data = value if isinstance(value, Mapping) else {"reason": value or "interrupted"}
         data = self._mapping(data, path, ("reason", "exit_code", "then"), ())
         ways = ("end", "cancel", "keep", "cancel-left")
@@ -408,17 +411,17 @@ class Given(StepReader):
         return lambda queue: queue.emit(StopRequested(queue.now, reason, code, then))
 
     def resumed(self, value: Any, path: Path) -> Tell:
-        """A later controller takes the run up again."""
+        """Resume the run with another controller."""
         gauges = self._gauges(value or {}, path)
         return lambda queue: queue.emit(Resumed(queue.now, gauges))
 
     def queue_lost(self, value: Any, path: Path) -> Tell:
-        """The queue goes away."""
-        reason = str(value or "it went away")
+        """Lose the queue."""
+        reason = str(value or "it is gone")
         return lambda queue: queue.emit(ExecutorLost(queue.now, "the queue", reason))
 
     def problem(self, value: Any, path: Path) -> Tell:
-        """Something goes wrong beside the jobs."""
+        """Report a problem that does not concern a job."""
         data = value if isinstance(value, Mapping) else {"message": value}
         data = self._mapping(data, path, ("message", "level"), ("message",))
         level = self._one_of(
@@ -428,7 +431,7 @@ class Given(StepReader):
         return lambda queue: queue.emit(Problem(queue.now, message, level))
 
     def event(self, value: Any, path: Path) -> Tell:
-        """An event of a plugin."""
+        """Emit an event of a plugin."""
         data = self._mapping(value, path, ("name", "data", "job"), ("name",))
         name = str(data.get("name", ""))
         known = list(self._context.registry.triggers)
@@ -441,8 +444,8 @@ class Given(StepReader):
         return lambda queue: queue.emit(PluginEvent(queue.now, name, fields, job))
 
 
-def _each(queue: ToldQueue, jobs: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Tell of each of these jobs that is still there: a rule may have cancelled it."""
+def _each(queue: ScriptedQueue, jobs: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Call ``tell`` for each of these jobs that still exists: a rule may have cancelled it."""
     for job in queue.here(jobs):
         tell(job)
 
@@ -452,11 +455,11 @@ def _ended(
     cause: str,
     status: int,
     note: str,
-    queue: ToldQueue,
+    queue: ScriptedQueue,
     *,
     gone: bool = False,
 ) -> None:
-    """Jobs end. With ``gone`` those that are no longer there are passed over."""
+    """End jobs. With ``gone``, skip those that no longer exist."""
     for job in queue.here(names) if gone else queue.named(names):
         if cause != "submit":
             queue.start(job)
@@ -464,7 +467,7 @@ def _ended(
 
 
 def _answered(
-    name: str, answer: Callable[[float, Call], Event], queue: ToldQueue, points: int = 0
+    name: str, answer: Callable[[float, Call], Event], queue: ScriptedQueue, points: int = 0
 ) -> None:
     call = next((call for call in queue.calls if name in called(call)), None)
     if call is None:

@@ -11,7 +11,7 @@ __all__ = ["report"]
 
 
 def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
-    """XML of these files, each with its tests and the seconds that they took."""
+    """Return the report of these files as XML, with each test and its duration."""
     root = ET.Element("testsuites")
     for file, tests in files:
         suite = ET.SubElement(
@@ -35,5 +35,5 @@ def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Text without the characters that XML has no way to say."""
+    """Return text without characters that XML cannot represent."""
     return "".join(c if c in "\n\t" or c >= " " else "?" for c in text)

@@ -1,7 +1,7 @@
-"""A rule test, played: the engine and the runtime of simulations, on the queue of the test.
+"""Plays a rule test: the engine and the runtime of simulations on the test's queue.
 
-What differs from what was expected is told with what ``why`` says of the rules concerned: the test
-is played once more, with a tracer on each. Used by ``ensemble test`` and by the pytest plugin.
+A difference is reported with the output of ``why`` about the rules: the test is played again with a
+tracer on each. Used by ``ensemble test`` and by the pytest plugin.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ from ensemble_core.engine.rule_trace import RuleTracer, event_words
 from ensemble_core.model.decisions import Call, Decision, Fired
 from ensemble_core.model.events import Event
 from ensemble_testing.rule_tests.expectations import Expectation, Failure, Happened
-from ensemble_testing.rule_tests.scripted_queue import NotPossible, ToldQueue, called
+from ensemble_testing.rule_tests.scripted_queue import NotPossible, ScriptedQueue, called
 from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
 
 __all__ = ["Played", "play"]
 
-#: The time at which each test begins.
+#: Time at which each test starts.
 BEGAN = 1000.0
-#: Seconds after its time at which a metric is looked at: what happens then is over.
+#: Seconds until a metric is read after its time, when all events of that time are handled.
 _AFTER = 1e-6
-#: Spans of verdicts that are told of a rule.
+#: Number of verdicts reported for a rule.
 _SPANS = 4
 
 
 @dataclass(slots=True)
 class Played:
-    """Outcome of one test: ``happened`` is each event with what was decided, ``fired`` the rules
-    that did, ``failures`` each in some lines, and ``untold`` how many steps came after the end."""
+    """Result of one test.
+
+    ``happened`` lists the events with their decisions, ``fired`` the rules that fired, ``failures``
+    the differences in lines; ``untold`` counts steps after the end.
+    """
 
     test: RuleTest
     happened: list[Happened] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    untold: int = 0
+    skipped_steps: int = 0
 
     @property
     def passed(self) -> bool:
@@ -55,7 +58,7 @@ class Played:
 
     @property
     def fired(self) -> set[str]:
-        """The rules that fired."""
+        """Return the rules that fired."""
         return {
             each.rule or ""
             for one in self.happened
@@ -69,13 +72,14 @@ def _is_answered(call: Call, test: RuleTest) -> bool:
 
 
 def play(tests: TestFile, test: RuleTest) -> Played:
-    """Play one test and compare. Raises :class:`EnsembleError` if the file's functions cannot be
-    executed, or are not allowed to be."""
-    told = _Told(tests, test)
+    """Play one test and compare. Raises :class:`EnsembleError` if the file's functions fail to load
+    or are not allowed to run.
+    """
+    told = _Playback(tests, test)
     failures = told.run()
     for expectation in test.expect:
         failures += expectation.failures(told.happened)
-    played = Played(test, told.happened, untold=told.untold)
+    played = Played(test, told.happened, skipped_steps=told.skipped_steps)
     explained: set[str] = set()
     for failure in failures:
         lines = [f"{failure.where or tests.file}: {test.name}", f"  expected: {failure.expected}"]
@@ -88,8 +92,8 @@ def play(tests: TestFile, test: RuleTest) -> Played:
     return played
 
 
-class _Told(Watcher):
-    """One test as it is played: keeps what happens, and looks at metrics at their times."""
+class _Playback(Watcher):
+    """A test being played: records events, and reads metrics at their times."""
 
     def __init__(self, tests: TestFile, test: RuleTest) -> None:
         reused = {name for step in test.steps for name in step.reuses}
@@ -97,7 +101,7 @@ class _Told(Watcher):
         self._test = test
         self.happened: list[Happened] = []
         self.engine = Engine(ensemble, everything=True)
-        self._queue = queue = ToldQueue(BEGAN, self.engine.state, test.gauges)
+        self._queue = queue = ScriptedQueue(BEGAN, self.engine.state, test.gauges)
         queue.to_reuse = reused
         self._step: Step | None = None
         self._untold = [step for step in test.steps if step.tell is not None]
@@ -125,18 +129,18 @@ class _Told(Watcher):
         )
 
     @property
-    def untold(self) -> int:
-        """Steps that came after the run was over."""
+    def skipped_steps(self) -> int:
+        """Return the number of steps after the end of the run."""
         return len(self._untold)
 
-    def _tell(self, step: Step, queue: ToldQueue) -> None:
+    def _tell(self, step: Step, queue: ScriptedQueue) -> None:
         self._step = step
         if step.tell is not None:
             self._untold.remove(step)
             step.tell(queue)
         self._step = None
 
-    def _look(self, expectation: Expectation, queue: ToldQueue) -> None:
+    def _look(self, expectation: Expectation, queue: ScriptedQueue) -> None:
         for path in expectation.metrics:
             expectation.values[path] = self.engine.state.metric(path)
 
@@ -149,7 +153,7 @@ class _Told(Watcher):
             self._queue.calls.append(decision)
 
     def run(self) -> list[Failure]:
-        """Play it; the steps that could not be."""
+        """Play it. Return the steps that were impossible."""
         for each in self._test.expect:
             each.values.clear()
         try:
@@ -157,10 +161,10 @@ class _Told(Watcher):
         except NotPossible as error:
             step = self._step
             assert step is not None
-            said = f"{step.word} can be given"
+            said = f"{step.word} is possible"
             return [Failure(step.where, said, (f"it cannot: {error}",))]
         for each in self._test.expect:
-            if each.metrics and not each.values:  # the run ended before
+            if each.metrics and not each.values:  # the run has already ended
                 self._look(each, self._queue)
         if self._untold:
             step = self._untold[0]
@@ -170,8 +174,8 @@ class _Told(Watcher):
         return []
 
 
-class _Traced(_Told):
-    """A test that is played with a tracer on one rule."""
+class _Traced(_Playback):
+    """Plays a test with a tracer on one rule."""
 
     def __init__(self, tests: TestFile, test: RuleTest, rule: str) -> None:
         super().__init__(tests, test)
@@ -185,7 +189,7 @@ class _Traced(_Told):
         self._last = event
 
     def take(self) -> None:
-        """Keep what came of the rule at the last event."""
+        """Keep the tracer's verdicts about the last event."""
         if self._last is None:
             return
         place = len(self.happened)
@@ -203,13 +207,13 @@ class _Traced(_Told):
 
 
 def why(tests: TestFile, test: RuleTest, rule: str) -> Sequence[str]:
-    """The answer of ``ensemble why`` about a rule in this test, in lines."""
+    """Return the lines of ``ensemble why`` about a rule in this test."""
     traced = _Traced(tests, test, rule)
     traced.run()
     traced.take()
     state = traced.engine.state.rules.states.get(rule)
     if state is None:
-        return [f"{rule}: there is no such rule, and none joined"]
+        return [f"{rule}: no such rule, and none was added"]
     bound = state.rule
     lines = [f"{rule}: {describe_rule(bound)}"]
     for span in traced.spans[-_SPANS:]:

@@ -1,7 +1,7 @@
-"""A rule test made of a kept run: what happened in it, and what was decided.
+"""Records a rule test from a kept run: its events and decisions.
 
-Rows that woke no rule are left out where the decisions are the same without them. Used by
-``ensemble test --record``.
+Rows that triggered no rule are left out if the decisions stay the same. Used by ``ensemble test
+--record``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ensemble_core.model.events import (
     StopRequested,
 )
 from ensemble_core.plugin.registry import Registry
-from ensemble_testing.rule_tests.decision_words import spoken, told
+from ensemble_testing.rule_tests.decision_words import one_line, to_words
 from ensemble_testing.rule_tests.expectations import SAME_TIME, Happened, decided_by
 from ensemble_testing.rule_tests.player import Played, play
 from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
@@ -46,14 +46,14 @@ from ensemble_testing.rule_tests.test_file import read_tests
 
 __all__ = ["recorded"]
 
-#: Digits of times: few for people, or as many as clocks have, where the decisions hang on them.
+#: Digits of times: few for readability, or all if the decisions depend on them.
 _DIGITS = (3, 7)
-#: A time in seconds after the begin, how often each rule fired then, and what these decided.
+#: A time in seconds after the start, the number of firings of each rule, and their decisions.
 _Firing = tuple[float, dict[str, int], list[dict[str, Any]]]
 
 
-class _Woken:
-    """Notes whether the event at hand woke a rule: a ``RuleObserver``."""
+class _TriggerRecorder:
+    """Records whether the current event triggered a rule: a ``RuleObserver``."""
 
     def __init__(self) -> None:
         self.woken = False
@@ -81,7 +81,9 @@ class _Woken:
 
 
 class _Recording:
-    """Steps of a run's events: each with its time, and whether it is a row that woke no rule."""
+    """Steps of a run's events: each with its time, and whether it is a row that triggered
+    no rule.
+    """
 
     def __init__(self) -> None:
         self.steps: list[tuple[float, dict[str, Any], bool]] = []
@@ -89,9 +91,9 @@ class _Recording:
         self._now = 0.0
         self._ended = False
         self._calls: dict[str, Call] = {}
-        #: Jobs that the run itself cancelled: the queue of a test does that by itself.
+        #: Jobs cancelled by the run, which the test's queue repeats on its own.
         self._cancelled: set[str] = set()
-        #: Jobs with an exception: their further events are kept as they are.
+        #: Jobs with an exception, whose later events are kept unchanged.
         self._excepted: set[str] = set()
         #: Jobs that were taken from an earlier run, each with its step, which grows.
         self._reused: dict[str, dict[str, Any]] = {}
@@ -99,7 +101,7 @@ class _Recording:
     def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
         self.happened.append(Happened(at, event, decisions))
         if self._ended:
-            return  # what is told of the rest of its jobs concerns no rule
+            return  # no rule depends on the rest of its jobs
         self._now = max(self._now, at)
         for word, what in self._words(event):
             step = {word: what}
@@ -114,7 +116,7 @@ class _Recording:
                 self._ended = True
 
     def _words(self, event: Event) -> Iterable[tuple[str, Any]]:
-        """The words of one event: one, or none."""
+        """Return the word of an event, if it has one."""
         if isinstance(event, JobEvent):
             yield from self._of_job(event)
         elif isinstance(event, Observed):
@@ -148,7 +150,7 @@ class _Recording:
     def _of_job(self, event: JobEvent) -> Iterable[tuple[str, Any]]:
         job, name, context = event.job, event.name, event.context
         if not event.ours:
-            yield _as_it_is(event)
+            yield _unchanged(event)
         elif job in self._cancelled:
             return
         elif name == "submit" and "reused" in context:
@@ -166,9 +168,9 @@ class _Recording:
                 yield "cancelled", job
             else:
                 self._excepted.add(job)
-                yield _as_it_is(event)
+                yield _unchanged(event)
         elif job in self._excepted:
-            yield _as_it_is(event)
+            yield _unchanged(event)
         elif name == "finish":
             status = int(context.get("status", 0))
             if status & 0x7F:
@@ -189,14 +191,14 @@ def _answer(call: Call, event: CallReturned | CallFailed) -> tuple[str, dict[str
         return "returned", {**of, "parameters": event.result[0]["parameters"]}
     if call.kind != "generator":
         return "returned", {**of, "result": list(event.result)} if event.result else of
-    told = {
+    one_line = {
         "points": [each["point"] for each in event.result if "point" in each],
         "prune": [each["prune"] for each in event.result if "prune" in each],
     }
-    return "suggested", {**of, **{key: each for key, each in told.items() if each}}
+    return "suggested", {**of, **{key: each for key, each in one_line.items() if each}}
 
 
-def _as_it_is(event: JobEvent) -> tuple[str, Any]:
+def _unchanged(event: JobEvent) -> tuple[str, Any]:
     context = {"context": dict(event.context)} if event.context else {}
     ours = {} if event.ours else {"ours": False}
     return "job-event", {"job": event.job, "name": event.name, **context, **ours}
@@ -217,10 +219,11 @@ def _of_run(event: Event) -> Iterable[tuple[str, Any]]:
 
 
 def recorded(kept: KeptRun) -> tuple[str, str]:
-    """The text of a file of one test, and what is to be said of it; empty where it passes and
-    decides as the run did."""
+    """Return the text of a file with one test, and a warning; the warning is empty if the test
+    passes and decides as the run did.
+    """
     replay = Replay(kept.journal, kept.loading)
-    woken, recording, began = _Woken(), _Recording(), 0.0
+    woken, recording, began = _TriggerRecorder(), _Recording(), 0.0
     replay.engine.observe(woken)
     for row, event, decisions in replay.steps(kept.journal.last()):
         began = event.timestamp if row.seq == 1 else began
@@ -257,18 +260,18 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
         played = _played(made, ensemble, kept.registry)
         found = _firings(played.happened)
         if _in_order(played.happened) == _in_order(recording.happened):
-            # A job that was cancelled took a while to go, and its queue is quicker.
-            given = given[: len(given) - played.untold]
+            # A cancelled job took a while to end; the test's queue is faster.
+            given = given[: len(given) - played.skipped_steps]
             return begin + _test(kept.tag, given, [*_expectations(found), *end]), ""
     made = begin + _test(kept.tag, given, [*_expectations(wanted), *end])
-    pairs = [pair for pair in zip_longest(wanted, found) if _unlike(*pair)]
+    pairs = [pair for pair in zip_longest(wanted, found) if _differ(*pair)]
     run, test = pairs[0] if pairs else (None, None)
-    said = f"the test decides otherwise than the run did: {_said(test)}; in the run {_said(run)}"
+    said = f"the test decides differently from the run: {_said(test)}; in the run: {_said(run)}"
     return made, said
 
 
 def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The rules that fired and what they decided, in order, whatever fell on one time."""
+    """Return the rules that fired and their decisions in order, without times."""
     fired: list[str] = []
     decided: list[dict[str, Any]] = []
     for one in happened:
@@ -276,12 +279,12 @@ def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, A
         fired += rules
         if not rules:
             continue
-        decided += [_without_numbers(spoken(each)) for each in decided_by([one], Counter(rules))]
+        decided += [_without_numbers(to_words(each)) for each in decided_by([one], Counter(rules))]
     return fired, decided
 
 
-def _unlike(run: _Firing | None, test: _Firing | None) -> bool:
-    """True if two firings are of different rules, or decide otherwise."""
+def _differ(run: _Firing | None, test: _Firing | None) -> bool:
+    """Return whether two firings differ in their rules or decisions."""
     if run is None or test is None:
         return True
     decided = [[_without_numbers(each) for each in firing[2]] for firing in (run, test)]
@@ -289,7 +292,7 @@ def _unlike(run: _Firing | None, test: _Firing | None) -> bool:
 
 
 def _without_numbers(decision: dict[str, Any]) -> dict[str, Any]:
-    """A decision without what was measured: how long a job took, in a message of it."""
+    """Return a decision without measured values, such as a duration in a message."""
     ((word, what),) = decision.items()
     if word not in ("log", "notify"):
         return decision
@@ -300,11 +303,11 @@ def _said(firing: _Firing | None) -> str:
     if firing is None:
         return "nothing more fires"
     at, fired, decisions = firing
-    return f"{' and '.join(fired)} at {at:.3f} s: {told(decisions)}"
+    return f"{' and '.join(fired)} at {at:.3f} s: {one_line(decisions)}"
 
 
 def _firings(happened: Sequence[Happened]) -> list[_Firing]:
-    """The times at which rules fired, with these and what they decided."""
+    """Return the times of firings, with their rules and decisions."""
     found: list[_Firing] = []
     groups: list[list[Happened]] = []
     for one in happened:
@@ -316,13 +319,13 @@ def _firings(happened: Sequence[Happened]) -> list[_Firing]:
         heads = [each for one in group for each in one.decisions if type(each) is Fired]
         fired = Counter(str(head.rule) for head in heads)
         if fired:
-            decisions = [spoken(each) for each in decided_by(group, fired)]
+            decisions = [to_words(each) for each in decided_by(group, fired)]
             found.append((group[0].at, dict(fired), decisions))
     return found
 
 
 def _played(text: str, ensemble: Ensemble, registry: Registry) -> Played:
-    """Play a recorded test on the run's own ensemble. No call is made: the record answers."""
+    """Play a recorded test on the run's ensemble. Calls are answered from the record."""
     tests = read_tests("recorded.ensemble-test.yaml", text=text, about=(ensemble, registry))
     return play(tests, replace(tests.tests[0], answered=None))
 
@@ -346,7 +349,7 @@ def _test(name: str, given: Sequence[Any], expect: Sequence[Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Return a value as one line of YAML."""
     import yaml
 
     text = yaml.safe_dump(

@@ -1,8 +1,7 @@
-"""The queue of a rule test: an executor in which happens what the test says, at the time it says.
+"""Executor that replays the job events scripted in a rule test.
 
-It takes what is submitted and cancels what is to be cancelled at once; a job starts, prints and
-ends when the test says so, and a request for nodes is answered by the test alone. Made by
-``player``.
+It accepts submissions and cancels jobs immediately. Jobs start, print and end, and requests for
+nodes are answered, only when the test says so. Created by ``player``.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 from ensemble_testing.rule_tests.decision_words import group_of
 
-__all__ = ["NotPossible", "Tell", "ToldQueue", "called"]
+__all__ = ["NotPossible", "ScriptedQueue", "Tell", "called"]
 
-#: What comes of one step: events, told to the queue.
-Tell = Callable[["ToldQueue"], None]
+#: The effect of a step: events, reported to the queue.
+Tell = Callable[["ScriptedQueue"], None]
 
 _ARRIVAL = ("validate", "depend", "priority")
 _CLEARING = ("release", "free", "clean")
@@ -38,14 +37,14 @@ def called(call: Call) -> Set[str]:
 
 
 class NotPossible(Exception):
-    """A step that cannot be: of a job that is not there, or over."""
+    """A step is impossible: its job does not exist or is over."""
 
 
-class ToldQueue(VirtualExecutor):
-    """A queue that does what its agenda says: ``tell`` is called at its time.
+class ScriptedQueue(VirtualExecutor):
+    """A queue with an agenda of functions to call at their times.
 
-    ``calls`` are those that were decided and wait for the test's answer, by function; ``resizes``
-    the requests that nobody has answered yet. ``state`` knows the jobs that are held.
+    ``calls`` are unanswered calls by function, ``resizes`` unanswered requests. ``state`` knows the
+    held jobs.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
@@ -60,11 +59,11 @@ class ToldQueue(VirtualExecutor):
         self._resources = resources
         self._agenda: list[tuple[float, int, Tell]] = []
         self._count = 0
-        #: Jobs in the queue; whether each runs.
+        #: Jobs in the queue, and whether each runs.
         self._jobs: dict[str, bool] = {}
         self._over: set[str] = set()
-        #: Names of the jobs, or groups, for which earlier jobs are to stand in; and those of the
-        #: jobs that wait for that.
+        #: Names of jobs or groups that earlier jobs will replace, and of the jobs that wait for
+        #: that.
         self.to_reuse: set[str] = set()
         self._looking: dict[str, None] = {}
 
@@ -98,12 +97,14 @@ class ToldQueue(VirtualExecutor):
         return self._agenda[0][0] if self._agenda else None
 
     def advance(self, now: float) -> None:
-        # One at a time: what is decided on it comes before the next.
+        # One at a time: its decisions come before the next.
         if self._agenda and self._agenda[0][0] <= now:
             heapq.heappop(self._agenda)[2](self)
 
     def look_up(self, jobs: Sequence[tuple[Job, JobGroup | None]], now: float) -> Sequence[Event]:
-        """Answer a look-up: what no step speaks of is not there. The others wait for their step."""
+        """Answer a look-up: jobs that no step mentions are not found; the others wait for their
+        step.
+        """
         names = [job.id for job, _ in jobs]
         waiting = [job for job in names if not self.to_reuse.isdisjoint((job, group_of(job)))]
         self._looking.update(dict.fromkeys(waiting))
@@ -114,33 +115,32 @@ class ToldQueue(VirtualExecutor):
 
     @property
     def now(self) -> float:
-        """The time in seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         return self._clock()
 
     @property
     def left(self) -> int:
-        """Steps that have not been told."""
+        """Return the steps that are still to come."""
         return len(self._agenda)
 
     def at(self, when: float, tell: Tell) -> None:
-        """Put something on the agenda, after what is there at this time (in seconds after the
-        begin) already."""
+        """Add a function to the agenda, after others at the same time (seconds after the start)."""
         self._count += 1
         heapq.heappush(self._agenda, (self.began + when, self._count, tell))
 
     def later(self, seconds: float, tell: Tell) -> None:
-        """Put something on the agenda, so many seconds from now."""
+        """Add a function to the agenda, in this many seconds."""
         self.at(self.now - self.began + seconds, tell)
 
     def emit(self, event: Event) -> None:
-        """An event happens now."""
+        """Emit an event now."""
         if type(event) is JobEvent and event.name == "clean" and event.job in self._jobs:
             del self._jobs[event.job]
             self._over.add(event.job)
         self._emit([event])
 
     def tell(self, job: str, *names: str, **context: object) -> None:
-        """Events of one job happen now, each with this context."""
+        """Emit events of one job now, each with this context."""
         self._emit([JobEvent(self.now, job, name, context) for name in names])
 
     def submitted(self, group: str) -> int:
@@ -148,8 +148,9 @@ class ToldQueue(VirtualExecutor):
         return self._state.metrics.counts[group]["submitted"]
 
     def held(self, name: str) -> str:
-        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets,
-        or an empty text."""
+        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets;
+        may be empty.
+        """
         state, group = self._state, name if name in self._state.table.groups else group_of(name)
         standing = state.table.groups.get(group)
         held = [] if standing is None else [job for job in standing.held if name in (job, group)]
@@ -166,8 +167,9 @@ class ToldQueue(VirtualExecutor):
         return f" ({', '.join(said)})" if said else ""
 
     def named(self, names: Sequence[str]) -> list[str]:
-        """The jobs in the queue of these names, each a job or a group: all jobs of that. Raises
-        :class:`NotPossible`."""
+        """Return the queued jobs of these names, each a job or a whole group. Raises
+        :class:`NotPossible`.
+        """
         found: list[str] = []
         for name in names:
             jobs = [job for job in self._jobs if job == name or group_of(job) == name]
@@ -177,17 +179,20 @@ class ToldQueue(VirtualExecutor):
         return found
 
     def looked_up(self, names: Sequence[str]) -> list[str]:
-        """The jobs of these names, each a job or a group, that are looked up. Raises
-        :class:`NotPossible`."""
+        """Return the jobs of these names, each a job or a whole group, that are being looked up.
+        Raises :class:`NotPossible`.
+        """
         found = [job for job in self._looking if not {job, group_of(job)}.isdisjoint(names)]
         if not found:
-            raise NotPossible(f"{', '.join(names)} is not looked up: it was not submitted now")
+            raise NotPossible(
+                f"{', '.join(names)} is not being looked up: it is not being submitted"
+            )
         return found
 
     def stand_in(
         self, job: str, rows: Sequence[tuple[str, Mapping[str, Any]]], duration: float
     ) -> None:
-        """An earlier job stands in for this one."""
+        """Let an earlier job replace this one."""
         del self._looking[job]
         name = f"earlier/{job}"
         self._emit([LookedUp(self.now, {job: name})])
@@ -198,12 +203,12 @@ class ToldQueue(VirtualExecutor):
         self.tell(job, "clean")
 
     def here(self, jobs: Sequence[str]) -> list[str]:
-        """The jobs among these that are in the queue."""
+        """Return the jobs among these that are in the queue."""
         return [job for job in jobs if job in self._jobs]
 
     def _why_not(self, name: str) -> str:
         if name in self._over:
-            return f"{name} is over already"
+            return f"{name} is already over"
         here = ", ".join(list(self._jobs)[:8]) or "none"
         held = self.held(name)
         what = f"{name} was not submitted" if "." in name else f"no job of {name} is in the queue"
@@ -212,7 +217,7 @@ class ToldQueue(VirtualExecutor):
         return f"{what}{held}; jobs in the queue: {here}"
 
     def start(self, job: str) -> None:
-        """A job starts, if it has not."""
+        """Start a job, unless it runs."""
         if not self._jobs[job]:
             self._jobs[job] = True
             self.tell(job, "alloc", "start")
@@ -220,8 +225,9 @@ class ToldQueue(VirtualExecutor):
     def end(
         self, job: str, status: int | None, exception: str | None = None, note: str = ""
     ) -> None:
-        """A job is over, with this wait status if it ran; ``exception`` is why, if that is not
-        its own doing."""
+        """End a job with this wait status if it ran. ``exception`` is the cause if it did not end
+        on its own.
+        """
         runs = self._jobs.pop(job)
         self._over.add(job)
         if exception is not None:

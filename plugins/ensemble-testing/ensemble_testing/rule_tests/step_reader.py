@@ -1,7 +1,4 @@
-"""Reader of parts of a rule test: mappings, jobs, durations, numbers and gauges, each checked.
-
-The base of the words in ``given``.
-"""
+"""Base class for readers of a rule test's steps: mappings, jobs, durations, numbers, gauges."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["GIVEN_GAUGES", "StepReader"]
 
-#: Gauges that a queue tells; the value of others follows from what happens to jobs.
+#: Gauges that a queue reports; others follow from events of jobs.
 GIVEN_GAUGES = tuple(
     name
     for name in GAUGES
@@ -25,7 +22,7 @@ GIVEN_GAUGES = tuple(
 
 
 class StepReader:
-    """Reader of parts of one ensemble's steps; ``context`` reports what is wrong."""
+    """Reads and checks parts of one ensemble's steps; ``context`` reports mistakes."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         self._context = context
@@ -35,17 +32,19 @@ class StepReader:
         self._context.report(path, what, hint=hint, code=code)
 
     def _mapping(self, value: Any, path: Path, keys: Sequence[str], needed: Sequence[str]) -> Any:
-        """The mapping with nothing but these keys; empty where it is none."""
+        """Return a mapping with only these keys; empty if it is invalid."""
         if not isinstance(value, Mapping):
             usage = ", ".join(f"{key}: …" for key in needed or keys)
-            self._wrong(path, f"{shown(value)} is no mapping", f"write {{{usage}}}", "wrong-type")
+            self._wrong(
+                path, f"{shown(value)} is not a mapping", f"write {{{usage}}}", "wrong-type"
+            )
             return {}
         for key in value:
             if keys and key not in keys:
                 self._unknown_key((*path, key), "key", keys)
         for key in needed:
             if key not in value:
-                self._wrong(path, f"{key!r} is missing here", f"write {key}: …", "missing-key")
+                self._wrong(path, f"missing key {key!r}", f"write {key}: …", "missing-key")
                 return {}
         return value
 
@@ -54,7 +53,7 @@ class StepReader:
         self._context.unknown(path, noun, str(path[-1]), known, where=where)
 
     def _jobs(self, value: Any, path: Path) -> list[str]:
-        """Names of jobs, and of groups for all their jobs."""
+        """Return the names of jobs, and of groups for all their jobs."""
         names = value if isinstance(value, list) else [value]
         groups = self._context.known.groups
         for name in names:
@@ -65,10 +64,10 @@ class StepReader:
                 self._context.unknown(path, "job or job group", str(name), known)
         return list(map(str, names))
 
-    def _of(
+    def _jobs_and_fields(
         self, value: Any, path: Path, keys: Sequence[str]
     ) -> tuple[list[str], Mapping[str, Any]]:
-        """Jobs alone, or a mapping with ``job`` and these keys."""
+        """Return jobs alone, or a mapping with ``job`` and these keys."""
         if not isinstance(value, Mapping):
             return self._jobs(value, path), {}
         found = self._mapping(value, path, ("job", *keys), ("job",))
@@ -85,15 +84,19 @@ class StepReader:
     ) -> Any:
         sound = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not sound:
-            self._wrong(path, f"{shown(value)} is no number", "write a number", "wrong-type")
+            self._wrong(path, f"{shown(value)} is not a number", "write a number", "wrong-type")
         elif not (math.isnan(value) and low == -math.inf) and not low <= value <= high:
-            self._wrong(path, f"{value!r} is not from {low:g} to {high:g}", "write such a number")
+            self._wrong(
+                path,
+                f"{value!r} is not between {low:g} and {high:g}",
+                "write a number in this range",
+            )
         return value
 
     def _text(self, data: Mapping[str, Any], key: str, path: Path, default: str) -> str:
         value = data.get(key, default)
         if not isinstance(value, str):
-            self._wrong((*path, key), f"{shown(value)} is no text", f"write {key}: TEXT")
+            self._wrong((*path, key), f"{shown(value)} is not a text", f"write {key}: TEXT")
         return str(value)
 
     def _one_of(self, value: Any, path: Path, noun: str, known: Sequence[str]) -> Any:

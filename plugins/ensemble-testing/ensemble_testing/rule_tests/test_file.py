@@ -1,7 +1,7 @@
-"""Reader of rule tests: a file ``*.ensemble-test.yaml`` beside the study that it is about.
+"""Reader of rule tests: a file ``*.ensemble-test.yaml`` for a study.
 
-Everything that is wrong with a file is found in one go, each with its place and the nearest right
-word, before any of its tests is played. Used by ``ensemble test`` and by the pytest plugin.
+It reports all mistakes at once, with places and suggestions, before any test is played. Used by
+``ensemble test`` and by the pytest plugin.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of ``given``, so many seconds after the begin; ``word`` is how it is spoken of. For
-    the jobs, or groups, that it ``reuses`` earlier jobs stand in."""
+    """A step of ``given``, in seconds after the start. ``word`` is its name in messages. ``reuses``
+    are the jobs or groups that earlier jobs replace.
+    """
 
     where: Location | None
     at: float
@@ -47,8 +48,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test. ``gauges`` are the queue's when the run begins; ``answered`` are the functions and
-    generators whose calls the test answers itself; ``None``: all."""
+    """A rule test.
+
+    ``gauges`` are the queue's at the start of the run. ``answered`` lists the functions and
+    generators whose calls the test answers itself; ``None`` means all.
+    """
 
     name: str
     where: Location | None
@@ -59,7 +63,7 @@ class RuleTest:
 
     @property
     def length(self) -> float:
-        """The time of its last step or expectation, in seconds after the begin."""
+        """Return the time of its last step or expectation, in seconds after the start."""
         times = [step.at for step in self.steps]
         times += [each.at for each in self.expect if each.at is not None]
         return max(times, default=0.0)
@@ -67,10 +71,11 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """The tests of one file, and the ensemble under test. ``purpose`` decides whether code that the
-    file names is loaded."""
+    """The tests of one file, and their ensemble. ``purpose`` decides whether code that the file
+    names is loaded.
+    """
 
-    __test__ = False  # not for pytest, whose tests begin with such a name
+    __test__ = False  # not a pytest test, despite its name
 
     file: str
     ensemble: Ensemble
@@ -87,9 +92,12 @@ def read_tests(
     text: str | None = None,
     about: tuple[Ensemble, Registry] | None = None,
 ) -> TestFile:
-    """Return the tests of this file, or of a text in its place. ``purpose`` decides whether plugins
-    that it names are loaded. With ``about``, neither these nor its ensemble are read: the tests
-    are for that ensemble. Raises :class:`EnsembleError` with all that is wrong."""
+    """Return the tests of a file, or of a text in its place.
+
+    ``purpose`` decides whether plugins that it names are loaded. With ``about``, the tests are for
+    that ensemble, and no plugin or ensemble is read. Raises :class:`EnsembleError` with all
+    mistakes.
+    """
     document = read_document(read_file(file) if text is None else text, file)
     data = document.data
     here = os.path.dirname(file)
@@ -107,7 +115,7 @@ def read_tests(
         registry = discover((*plugins, *more))
     context = Context(document, Validators(registry), None, Known())
     if not isinstance(data, dict):
-        hint = "it is a mapping with 'ensemble' and 'tests'"
+        hint = "expected a mapping with 'ensemble' and 'tests'"
         context.report((), f"the file is {shown(data)}", hint=hint, code="wrong-type")
         raise FileErrors(context.errors)
     for key in data:
@@ -115,13 +123,13 @@ def read_tests(
             _unknown_key(context, (key,), key, _TOP)
     study = data.get("ensemble")
     if not isinstance(study, str):
-        hint = "write 'ensemble: study.yaml', the file that the tests are about"
-        context.report(("ensemble",), "no ensemble file is named", hint=hint, code="missing-key")
+        hint = "write 'ensemble: study.yaml', the file under test"
+        context.report(("ensemble",), "'ensemble' is missing", hint=hint, code="missing-key")
         raise FileErrors(context.errors)
     overrides = data.get("set") or []
     if not isinstance(overrides, list):
-        hint = "write a list of KEY=VALUE, as --set has them"
-        context.report(("set",), f"{shown(overrides)} is no list", hint=hint, code="wrong-type")
+        hint = "write a list of KEY=VALUE, as for --set"
+        context.report(("set",), f"{shown(overrides)} is not a list", hint=hint, code="wrong-type")
         overrides = []
     if about is not None:
         ensemble = about[0]
@@ -136,7 +144,7 @@ def read_tests(
     return TestFile(file, ensemble, registry, found, purpose)
 
 
-#: What can be done instead of loading a plugin that a test names.
+#: Alternative to loading a plugin that a test names.
 _PLUGIN = "remove it from the file and load it with --plugin"
 _TOP = ("ensemble", "tests", "plugins", "set")
 _TEST = ("name", "given", "expect")
@@ -148,7 +156,7 @@ def _unknown_key(context: Context, path: Path, key: Any, known: tuple[str, ...])
         "key",
         str(key),
         known,
-        what=f"{key!r} means nothing here",
+        what=f"unknown key {key!r}",
         where=context.document.at_key(path),
     )
 
@@ -156,7 +164,7 @@ def _unknown_key(context: Context, path: Path, key: Any, known: tuple[str, ...])
 class _Reader:
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         self._context = context
-        # Functions, and actions that are not planned, can add rules while the run is under way.
+        # Functions, and actions without a plan, can add rules to a live run.
         joins = bool(ensemble.functions) or any(
             each.plan is None
             for rule in ensemble.rules
@@ -177,18 +185,18 @@ class _Reader:
         found: list[RuleTest] = []
         if not isinstance(data, list) or not data:
             hint = "write a list, each with 'name', 'given' and 'expect'"
-            self._context.report(("tests",), "there are no tests", hint=hint, code="missing-key")
+            self._context.report(("tests",), "the file has no tests", hint=hint, code="missing-key")
             return ()
         names: set[str] = set()
         for place, spec in enumerate(data):
             path: Path = ("tests", place)
             if not isinstance(spec, Mapping):
                 hint = "write {name: …, given: […], expect: […]}"
-                self._report(path, f"{shown(spec)} is no test", hint)
+                self._report(path, f"{shown(spec)} is not a test", hint)
                 continue
             test = self._test(spec, path)
             if test.name in names:
-                self._report((*path, "name"), f"there are two tests {test.name!r}", "rename one")
+                self._report((*path, "name"), f"duplicate test {test.name!r}", "rename one")
             names.add(test.name)
             found.append(test)
         return tuple(found)
@@ -218,14 +226,14 @@ class _Reader:
         if data is None:
             return []
         if not isinstance(data, list):
-            self._report(path, f"{shown(data)} is no list", "write one entry a line, with '- '")
+            self._report(path, f"{shown(data)} is not a list", "write one entry a line, with '- '")
             return []
         found = []
         for place, entry in enumerate(data):
             if isinstance(entry, Mapping):
                 found.append(((*path, place), entry))
             else:
-                self._report((*path, place), f"{shown(entry)} is no mapping", "write WORD: …")
+                self._report((*path, place), f"{shown(entry)} is not a mapping", "write WORD: …")
         return found
 
     def _steps(self, data: Any, path: Path) -> tuple[tuple[Step, ...], Mapping[str, float]]:
@@ -239,13 +247,17 @@ class _Reader:
                 if word != "start" and word not in WORDS:
                     self._unknown((*here, word), "event", ("start", *WORDS))
             if len(words) > 1:
-                self._report(here, f"a step is {' and '.join(map(str, words))}", "one for each")
+                self._report(
+                    here,
+                    f"a step combines {' and '.join(map(str, words))}",
+                    "write one step for each",
+                )
                 continue
             word = str(words[0]) if words else ""
             where = self._context.document.at(here)
             if word == "start":
                 if steps or now:
-                    self._report(here, "the run has begun already", "write 'start' first")
+                    self._report(here, "the run has already started", "write 'start' first")
                 gauges = self._given.start_gauges(entry[word] or {}, (*here, word))
             elif not word:
                 steps.append(Step(where, now, "time"))
