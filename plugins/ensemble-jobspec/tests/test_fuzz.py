@@ -93,7 +93,7 @@ def _read(document: object) -> Workload | None:
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=5))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 def test_any_document_is_read_or_refused(document: object) -> None:
     _read(document)
 
@@ -102,7 +102,7 @@ REGISTRY = discover()
 
 
 @given(jobspecs())
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_read_can_be_written_in_every_way(document: dict[str, Any]) -> None:
     workload = _read(document)
     assert workload is not None

@@ -148,7 +148,7 @@ def tables(draw: st.DrawFn) -> tuple[bytes, Told]:
     return (text + LOOP).encode(), told(rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(logs(), st.lists(st.integers(0, 3000), max_size=8))
 @example(ONE.encode(), [40])
 @example(MULTI.encode(), [300, 301])
@@ -221,7 +221,7 @@ LIKE_ROWS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=8), st.lists(LIKE_ROWS, max_size=8))
 def test_lines_that_are_like_rows_are_judged_as_when_taken_apart(
     steps: list[int], others: list[str]
@@ -258,7 +258,7 @@ def test_every_log_that_is_cut_gives_the_rows_before_the_cut() -> None:
             assert [pair for pair in values if pair not in same[0]] == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(tables(), st.integers(1, 400))
 def test_every_row_that_is_printed_is_read_and_nothing_else(
     table: tuple[bytes, Told], size: int
