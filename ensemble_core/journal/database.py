@@ -73,10 +73,15 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
     {WRITE_ALL}
     """,
+    # Few of many events are firings or values that jobs reported: these find them.
+    """
+    CREATE INDEX fired_events ON events (first) WHERE instr(list, '"type":"fired"');
+    CREATE INDEX observed_events ON events (first) WHERE instr(list, '"observed"');
+    """,
 )
 
-#: Versions that can be read without a migration: they only lack checksums.
-_READABLE = (1,)
+#: Versions that can be read without a migration: they only lack checksums or indexes.
+_READABLE = (1, 2)
 
 #: The tables of job rows as version 1 had them.
 _TABLES_1 = """

@@ -162,9 +162,14 @@ class JobRowWriter:
         #: The same numbers by names and types: most rows are laid out as one before was.
         self._numbers: dict[tuple[object, ...], int] = {}
 
-    def statements(self, rows: Sequence[JobRow]) -> tuple[list[tuple[str, Sequence[object]]], int]:
+    def statements(
+        self, rows: Sequence[JobRow], ends: Sequence[int] = ()
+    ) -> tuple[list[tuple[str, Sequence[object]]], int]:
         """The SQL statements that write these rows, and layouts that are not written yet, to be
-        executed in one transaction; and the sum of the checksums of what they write."""
+        executed in one transaction; and the sum of the checksums of what they write.
+
+        ``ends`` are the numbers of the events that ended these jobs. Each stands at the end of its
+        row; rows of older journals have none."""
         numbers: list[int] = []
         kept: list[list[object]] = []
         for row in rows:
@@ -178,6 +183,8 @@ class JobRowWriter:
                 number = self._numbers[key] = self._number(layout_of(row))
             numbers.append(number)
             kept.append([*row[2:10], *own])
+        for line, end in zip(kept, ends, strict=False):
+            line.append(end)
         values: list[object] = []
         total = 0
         for row, number, text in zip(rows, numbers, _texts(kept), strict=True):

@@ -54,6 +54,8 @@ __all__ = [
 _PORTION = 20_000
 #: The most events that a damaged end of the journal is searched for.
 _LONGEST_END = 10_000
+#: What an index of ``events`` says that a list has in it, by kind.
+_KINDS_OF_LISTS = {"fired": '"type":"fired"', "observed": '"observed"'}
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
 
@@ -284,6 +286,46 @@ class Journal:
                 if after < row.seq <= limit and (job is None or row.job == job):
                     yield row
 
+    def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[Row]:
+        """The events with ``after < seq <= until`` of those lists that have something of a
+        ``kind`` in them (``fired``, ``observed``); decisions are lists. An index finds them."""
+        newest = after
+        while True:
+            with self._reading():
+                found = self._connection.execute(
+                    f"SELECT {self._columns} FROM events"
+                    f" WHERE instr(list, '{_KINDS_OF_LISTS[kind]}') AND first <= ? AND last > ?"
+                    " AND first >= (SELECT max(first) FROM events WHERE first <= ?)"
+                    " ORDER BY first LIMIT 8",
+                    (until, newest, newest + 1),
+                ).fetchall()
+            if not found:
+                return
+            for row in found:
+                with self._reading():
+                    first, newest, text = self._verified(row)
+                    events = rows_of(first, newest, text, plain=True)
+                yield from (each for each in events if after < each.seq <= until)
+
+    def rows_backwards(self, until: int, holding: str) -> Iterator[Row]:
+        """The events with ``seq <= until``, the newest first, of those lists of events that have
+        this text in them; decisions are lists. Who knows when to stop reads little."""
+        while until > 0:
+            with self._reading():
+                found = self._connection.execute(
+                    f"SELECT {self._columns} FROM events WHERE first <= ? ORDER BY first DESC"
+                    " LIMIT 8",
+                    (until,),
+                ).fetchall()
+            if not found:
+                return
+            for row in found:
+                with self._reading():
+                    first, last, text = self._verified(row)
+                    events = rows_of(first, last, text, plain=True) if holding in text else []
+                yield from (each for each in reversed(events) if each.seq <= until)
+            until = found[-1][0] - 1
+
     @property
     def _columns(self) -> str:
         """The columns of ``events`` as :meth:`_verified` takes them."""
@@ -354,6 +396,19 @@ class Journal:
             with self._reading():
                 values = json.loads(f"[{','.join([row for _, _, row, _ in found])}]")
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
+
+    def job_row(self, group: str, index: int) -> tuple[int, list[Any]] | None:
+        """Layout and values of one job that is over; ``None`` if there is none."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",
+                (group, index),
+            ).fetchall()
+            if not found:
+                return None
+            if wrong_job(group, found) is not None:
+                raise ValueError(f"the row of {group}.{index} is not what was written")
+            return found[0][1], json.loads(found[0][2])
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
         """The same as text, after verifying the checksums."""

@@ -21,10 +21,19 @@ _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run. ``active`` are the rows of those that are not over."""
+    """The jobs of one run. ``active`` are the rows of those that are not over. With ``check``,
+    raises :class:`JournalError` if rows are missing."""
 
-    def __init__(self, journal: Journal, groups: Iterable[str], active: Sequence[JobRow]) -> None:
-        journal.check_job_rows()
+    def __init__(
+        self,
+        journal: Journal,
+        groups: Iterable[str],
+        active: Sequence[JobRow],
+        *,
+        check: bool = True,
+    ) -> None:
+        if check:
+            journal.check_job_rows()
         self._journal = journal
         self._layouts = journal.job_layouts()
         self._active: dict[str, dict[int, _Job]] = {}
@@ -63,6 +72,19 @@ class StoredJobs(Jobs):
             for jobs in self._merged(group):
                 yield self._columns(group, jobs)
 
+    def find(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
+        """The row of one job, and the number of the event that ended it if that is known; ``None``
+        if there is no such job."""
+        active = self._active.get(group, {}).get(index)
+        found = self._journal.job_row(group, index) if active is None else active[1:]
+        if found is None:
+            return None
+        layout, values = found
+        batch = self._columns(group, [(index, layout, values)])
+        row = {name: column[0] for name, column in zip(self.names, batch, strict=True)}
+        own = _OWN + len(self._places[layout])
+        return row, values[own] if len(values) > own else None
+
     def _merged(self, group: str) -> Iterator[list[_Job]]:
         """The jobs of a group; of an index that has an attempt under way, that."""
         active = dict(sorted(self._active.get(group, {}).items()))
@@ -82,14 +104,17 @@ class StoredJobs(Jobs):
         used = set(layouts)
         known: dict[str, Sequence[Any]] = {}
         if len(used) == 1:
-            columns = list(zip(*rows, strict=True))
-            known = dict(zip(self._places[layouts[0]], columns[_OWN:], strict=True))
+            places = self._places[layouts[0]]
+            # Some rows have the event that ended the job too.
+            columns = list(zip(*rows, strict=False))[: _OWN + len(places)]
+            known = dict(zip(places, columns[_OWN:], strict=True))
             own = columns[:_OWN]
         else:
             own = list(zip(*[row[:_OWN] for row in rows], strict=True))
             known = {name: [None] * len(jobs) for name in self._named_by(used)}
             for at, (layout, row) in enumerate(zip(layouts, rows, strict=True)):
-                for name, value in zip(self._places[layout], row[_OWN:], strict=True):
+                places = self._places[layout]
+                for name, value in zip(places, row[_OWN : _OWN + len(places)], strict=True):
                     known[name][at] = value  # type: ignore[index]
         known.update(zip(_FIELDS, own, strict=True))
         known["group"] = list(repeat(group, len(jobs)))

@@ -380,10 +380,11 @@ class JournalWriter:
     def _write(self, first: int, batch: Sequence[_Entry], snapshot: Snapshot | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
         rows = [row for entry in batch for row in entry[3]]
+        ends = [seq for seq, entry in enumerate(batch, first) for _ in entry[3]]
         jobs, crc = self._jobs, self._crc
         of_rows: Sequence[tuple[str, Sequence[object]]] = ()
         if rows and self._job_rows is not None:
-            of_rows, added = self._job_rows.statements(rows)
+            of_rows, added = self._job_rows.statements(rows, ends)
             jobs += added
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):

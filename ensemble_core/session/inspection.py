@@ -7,14 +7,17 @@ Times are seconds since the epoch.
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import os
 import stat
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +27,16 @@ if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.replay import Replay
+    from ensemble_core.journal.stored_jobs import StoredJobs
     from ensemble_core.session.job_columns import JobColumns
     from ensemble_core.session.kept_run import KeptRun
 
 __all__ = ["Inspection"]
 
 #: A parameter with more distinct values is not searched for suspects; so many suspects are named.
-_VALUES, _NAMED = 200, 3
+_VALUES, _NAMED = 2000, 3
+#: A value is a suspect if chance would have one in ten runs show one like it.
+_EVIDENCE = math.log(10)
 #: Failed jobs of one kind that are named, and whose output and node are read.
 _EXAMPLES, _READ = 50, 3
 #: Bytes of a log that are returned at most, and bytes of one line.
@@ -38,8 +44,12 @@ _LOG, _LINE = 65_536, 500
 #: Points of one curve, curves of one variable.
 _POINTS, _CURVES = 400, 60
 _FAILED = ("failed", "cancelled")
-#: What is kept of a job's events, to find its output; and of how many jobs.
-_PLACES, _REMEMBERED = ("workdir", "stdout", "stderr", "host", "nodes"), 1000
+#: What is kept of a job's events, to find its output; and of how many jobs. The events of more
+#: jobs than the last number are looked for among all events.
+_PLACES, _REMEMBERED, _ONE_BY_ONE = ("workdir", "stdout", "stderr", "host", "nodes"), 1000, 20
+#: Firings that are kept at most: of rules that fired more often than others, every second, every
+#: fourth …
+_FIRINGS = 10_000
 #: What an overview has of the engine's report.
 _REPORTED = ("groups", "rules", "progress", "warnings")
 
@@ -61,7 +71,12 @@ class Inspection:
         #: so many times as long. 0: after each event.
         self.rest = 0.0
         self._firings: list[dict[str, Any]] = []
+        #: Of each rule: its how manyth firings are kept.
+        self._every: dict[str, int] = {}
         self._fired_until = 0
+        #: Values that jobs reported, by group and variable, and job.
+        self._points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
+        self._observed_until = 0
         #: By attempt: the last event that was looked at, and what was said of its start.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
@@ -130,6 +145,11 @@ class Inspection:
     def _engine(self) -> Engine | None:
         return None if self._replay is None else self._replay.engine
 
+    @property
+    def state(self) -> str:
+        """How the run stands: ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
+        return self._kept.state
+
     # -- how the run stands ------------------------------------------------------------------------
 
     def report(self) -> Report | None:
@@ -183,7 +203,7 @@ class Inspection:
             from ensemble_core.session.job_columns import JobColumns
 
             try:
-                with closing(self._kept.jobs()) as jobs:
+                with closing(self._stored() or self._kept.jobs()) as jobs, _uncollected():
                     self._columns = JobColumns(jobs)
             except EnsembleError as error:
                 self._note(error)
@@ -192,6 +212,49 @@ class Inspection:
             done = time.monotonic()
             self._reread_at = done + self.rest * (done - now)
         return self._columns
+
+    def _stored(self, *, check: bool = True) -> StoredJobs | None:
+        """The jobs as the journal has a row of each; ``None`` if it has none, or is damaged."""
+        from ensemble_core.journal.job_rows import row_of
+        from ensemble_core.journal.stored_jobs import StoredJobs
+
+        engine = self._engine
+        if engine is None or self.problem or not self._kept.journal.has_job_rows():
+            return None
+        active = [row_of(record) for record in engine.state.table.records.values()]
+        groups = engine.state.ensemble.groups
+        return StoredJobs(self._kept.journal, groups, active, check=check)
+
+    def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
+        """The row of a job, and the number of the event that ended it if that is known."""
+        try:
+            stored = self._stored(check=False)
+            if stored is not None:
+                return stored.find(group, index)
+        except EnsembleError as error:
+            self._note(error)
+        row = self._jobs().find(group, index)
+        return None if row is None else (row, None)
+
+    def _life(self, name: str, until: int | None) -> list[Any]:
+        """The events of a job and those with decisions on it, among others, from its first submit
+        to the event ``until``; the newest are read first."""
+        found: list[Any] = []
+        journal = self._kept.journal
+        try:
+            for row in journal.rows_backwards(until or self.seq, f'"{name}'):
+                decisions: Any = row.decisions or ()
+                if row.decisions or _is_of(row.job, name):
+                    found.append(row)
+                if any(
+                    each["type"] in ("submit", "look-up")
+                    and any(job["id"] == name for job in each["jobs"])
+                    for each in decisions
+                ):
+                    break
+        except EnsembleError as error:
+            self._note(error)
+        return found[::-1]
 
     def jobs(
         self,
@@ -218,24 +281,28 @@ class Inspection:
                     hint=f"they have {', '.join(jobs.names)}",
                     code="no-such-column",
                 )
-        found = jobs.select(where or {}, text, sort, descending) if len(jobs) else ()
         end = None if limit is None else offset + limit
+        found: Sequence[int] = ()
+        total = 0
+        if len(jobs):
+            found, total = jobs.select(where or {}, text, sort, descending, end)
         page = [jobs.row(at) for at in found[offset:end]]
-        return {"names": list(jobs.names), "rows": page, "total": len(found), "offset": offset}
+        return {"names": list(jobs.names), "rows": page, "total": total, "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
         """One job: its row, its attempts as they were submitted, its events, the values that it
         reported and the rules that touched it. Raises :class:`UsageError` if there is none."""
-        row = self._jobs().find(group, index)
-        if row is None:
+        found = self._row(group, index)
+        if found is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
+        row, end = found
         name = f"{group}.{index}"
         attempts: list[dict[str, Any]] = []
         events: list[dict[str, Any]] = []
         values: list[list[Any]] = []
         rules: list[dict[str, Any]] = []
         # Attempts after the first are called GROUP.INDEX-NUMBER.
-        for each in self._events([f'"{name}'], plain=True):
+        for each in self._life(name, end):
             own = _is_of(each.job, name)
             if own and each.type == "observed":
                 values.append([each.time, dict((each.data or {}).get("values", {}))])
@@ -300,11 +367,15 @@ class Inspection:
         """
         jobs = self._jobs()
         kinds: dict[tuple[Any, ...], list[int]] = {}
+        parameters: dict[str, dict[str, Sequence[Any]]] = {}
         for group in jobs.ranges:
-            columns = [jobs.column(name, group) for name in ("outcome", "cause", "exit_code")]
-            for at, (outcome, cause, code) in enumerate(zip(*columns, strict=True)):
-                if outcome in _FAILED:
-                    kinds.setdefault((group, outcome, cause, code), []).append(at)
+            columns = [list(jobs.column(n, group)) for n in ("outcome", "cause", "exit_code")]
+            failed = [at for at, outcome in enumerate(columns[0]) if outcome in _FAILED]
+            for at in failed:
+                kinds.setdefault((group, *(column[at] for column in columns)), []).append(at)
+            if failed:
+                names = self._parameters(group)
+                parameters[group] = {name: list(jobs.column(name, group)) for name in names}
         found, read = [], dict[str, dict[str, Any]]()
         for (group, outcome, cause, code), places in kinds.items():
             first = jobs.ranges[group].start
@@ -315,7 +386,6 @@ class Inspection:
             examples = [{"id": f"{group}.{row['index']}"} for row in rows]
             for example, row in zip(examples[:_READ], rows, strict=False):
                 read[_newest(example["id"], row["attempts"])] = example
-            parameters = {n: list(jobs.column(n, group)) for n in self._parameters(group)}
             found.append(
                 {
                     "group": group,
@@ -324,7 +394,7 @@ class Inspection:
                     "exit_code": code,
                     "count": len(places),
                     "of": len(jobs.ranges[group]),
-                    "parameters": _suspects(parameters, places, len(jobs.ranges[group])),
+                    "parameters": _suspects(parameters[group], places),
                     "examples": examples,
                 }
             )
@@ -350,13 +420,19 @@ class Inspection:
         return {"node": node, "line": "", "stream": ""}
 
     def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """The start reports of attempts by the queue, with the places of their output; all events
-        are read once, and later only new ones."""
+        """The start reports of attempts by the queue, with the places of their output; a job's
+        events are read once, and later only new ones."""
         known = {job: self._started[job] for job in jobs if job in self._started}
         new = set(jobs) - known.keys()
-        after = 0 if new else min((until for until, _ in known.values()), default=0)
         found = {job: start for job, (_, start) in known.items()}
-        for row in self._events([json.dumps(job) for job in jobs], after):
+        if len(new) > _ONE_BY_ONE:
+            rows: Iterable[Any] = self._events([json.dumps(job) for job in new])
+        else:
+            rows = chain.from_iterable(map(self._life_of, new))
+        if known:
+            after = min(until for until, _ in known.values())
+            rows = chain(rows, self._events([json.dumps(job) for job in known], after))
+        for row in rows:
             if row.job in jobs and row.type == "job":
                 kept = found.setdefault(row.job, {})
                 kept |= {k: v for k, v in (row.data or {}).items() if k in _PLACES}
@@ -365,6 +441,13 @@ class Inspection:
             self._started.clear()
         self._started |= {job: (self.seq, found.get(job, {})) for job in jobs}
         return found
+
+    def _life_of(self, job: str) -> list[Any]:
+        """The same of an attempt of any job; nothing if there is none of this name."""
+        group, _, number = job.rpartition(".")
+        index = number.partition("-")[0]
+        row = self._row(group, int(index)) if index.isascii() and index.isdigit() else None
+        return [] if row is None else self._life(f"{group}.{index}", row[1])
 
     # -- what it cost ------------------------------------------------------------------------------
 
@@ -423,8 +506,8 @@ class Inspection:
     def curves(self) -> list[dict[str, Any]]:
         """Values that jobs reported while they ran: by group and variable, those of some jobs over
         the seconds since each job's first, thinned if there are many."""
-        points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
-        for row in self._events(['"observed"']):
+        points = self._points
+        for row in self._of_kind("observed", self._observed_until):
             if row.type != "observed" or row.job is None:
                 continue
             group = row.job.rpartition(".")[0]
@@ -433,6 +516,7 @@ class Inspection:
                     jobs = points.setdefault((group, name), {})
                     if row.job in jobs or len(jobs) < _CURVES:
                         jobs.setdefault(row.job, []).append([row.time, value])
+        self._observed_until = self.seq
         return [
             {
                 "group": group,
@@ -449,10 +533,11 @@ class Inspection:
 
     def firings(self, after: int = 0) -> list[dict[str, Any]]:
         """Each firing of a rule after event ``after``: ``rule``, ``seq`` and ``time`` of the event,
-        the event in words, the condition's ``value``, and the ``decisions`` that followed."""
+        the event in words, the condition's ``value``, and the ``decisions`` that followed. Of more
+        than 10,000, those of the most frequent rules are thinned."""
         from ensemble_core.engine.rule_trace import event_words
 
-        for row in self._events(['"type":"fired"'], self._fired_until, plain=True):
+        for row in self._of_kind("fired", self._fired_until):
             decisions = row.decisions or ()
             own: dict[tuple[Any, Any], list[str]] = {
                 (decision.get("rule"), decision.get("firing")): [] for decision in decisions
@@ -461,7 +546,7 @@ class Inspection:
                 if decision["type"] != "fired":
                     own[decision.get("rule"), decision.get("firing")].append(_in_words(decision))
             for decision in decisions:
-                if decision["type"] == "fired":
+                if decision["type"] == "fired" and self._is_kept(decision):
                     self._firings.append(
                         {
                             "rule": decision.get("rule"),
@@ -470,13 +555,30 @@ class Inspection:
                             "time": row.time,
                             "event": event_words(row.event()),
                             "job": decision.get("job"),
+                            "count": decision.get("count", 1),
                             "value": decision.get("value"),
                             "each": dict(decision.get("each") or {}),
                             "decisions": own[decision.get("rule"), decision.get("firing")],
                         }
                     )
+            while len(self._firings) > _FIRINGS:
+                often = Counter(each["rule"] for each in self._firings).most_common(1)[0][0]
+                self._every[often] = 2 * self._every.get(often, 1)
+                kept = [each for each in self._firings if self._is_kept(each)]
+                fewer = len(kept) < len(self._firings)
+                # Of many rules that fired once, the newest firings are kept.
+                self._firings = kept if fewer else kept[-_FIRINGS:]
         self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
+
+    def _is_kept(self, firing: Mapping[str, Any]) -> bool:
+        return bool((firing.get("count", 1) - 1) % self._every.get(firing["rule"], 1) == 0)
+
+    def _of_kind(self, kind: str, after: int) -> Iterator[Any]:
+        try:
+            yield from self._kept.journal.rows_of_kind(kind, after, self.seq)
+        except EnsembleError as error:
+            self._note(error)
 
     def timeline(self, bins: int = 300) -> dict[str, Any]:
         """How many jobs of each group waited and ran, in ``bins`` equal parts of the run.
@@ -489,45 +591,54 @@ class Inspection:
         width = (end - began) / bins
         groups: dict[str, dict[str, list[float]]] = {}
         for group in jobs.ranges:
-            running, waiting = _Occupancy(bins, began, width), _Occupancy(bins, began, width)
             columns = ("submitted", "started", "finished", "outcome")
             values = zip(*(jobs.column(name, group) for name in columns), strict=True)
-            for submitted, start, stop, outcome in values:
-                # A job that was cancelled before it began waited for a time that nobody kept.
-                if start is not None or outcome == "active":
-                    waiting.add(submitted, start or end)
-                if start is not None:
-                    running.add(start, end if stop is None else stop)
-            groups[group] = {"running": running.means(), "waiting": waiting.means()}
+            # A job that was cancelled before it began waited for a time that nobody kept.
+            known = [
+                (submitted - began, (end if start is None else start) - began, start, stop)
+                for submitted, start, stop, outcome in values
+                if start is not None or outcome == "active"
+            ]
+            begins = [min(submitted, start) for submitted, start, _, _ in known]
+            starts = [start for _, start, _, _ in known]
+            stops = [
+                end - began if stop is None or start is None else max(start, stop) - began
+                for _, _, start, stop in known
+            ]
+            edges = [width * at for at in range(bins + 1)]
+            sums = [_passed(times, edges) for times in (begins, starts, stops)]
+            groups[group] = {
+                "running": _means(sums[1], sums[2], width),
+                "waiting": _means(sums[0], sums[1], width),
+            }
         return {"began": began, "width": width, "groups": groups}
 
 
-class _Occupancy:
-    """How many of many intervals cover each of ``bins`` parts of a time, in the mean."""
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make many lists that are in no cycle without looking for cycles: it takes a third less."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
-    def __init__(self, bins: int, began: float, width: float) -> None:
-        self._bins, self._began, self._width = bins, began, width
-        self._partly = [0.0] * (bins + 1)
-        #: By how many more intervals a part is covered as a whole than the part before it.
-        self._wholly = [0] * (bins + 1)
 
-    def add(self, start: float | None, stop: float) -> None:
-        if start is None or stop <= start:
-            return
-        low = min(max(0.0, (start - self._began) / self._width), self._bins)
-        high = min(max(0.0, (stop - self._began) / self._width), self._bins)
-        first, last = int(low), int(high)
-        if first == last:
-            self._partly[first] += high - low
-            return
-        self._partly[first] += first + 1 - low
-        self._partly[last] += high - last
-        self._wholly[first + 1] += 1
-        self._wholly[last] -= 1
+def _passed(times: list[float], edges: Sequence[float]) -> list[float]:
+    """For each of these moments: how much time has passed since ``times`` before it, in sum."""
+    times.sort()
+    sums = [0.0, *accumulate(times)]
+    counts = [bisect_left(times, edge) for edge in edges]
+    return [edge * n - sums[n] for edge, n in zip(edges, counts, strict=True)]
 
-    def means(self) -> list[float]:
-        covered = accumulate(self._wholly[: self._bins])
-        return [whole + part for whole, part in zip(covered, self._partly, strict=False)]
+
+def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
+    """How many intervals cover each part of a time, in the mean, from what :func:`_passed` makes of
+    their starts and stops."""
+    covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
+    return [round((b - a) / width, 6) for a, b in pairwise(covered)]
 
 
 def _newest(job: str, attempts: int) -> str:
@@ -578,21 +689,33 @@ def _in_words(decision: Mapping[str, Any]) -> str:
 
 
 def _suspects(
-    parameters: Mapping[str, list[Any]], failed: Sequence[int], of: int
+    parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Values of parameters whose jobs failed clearly more often than those of the whole group."""
-    share = len(failed) / of
+    """Values of parameters whose jobs failed more often than chance explains."""
+    share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
     for name, values in parameters.items():
         total = _counted(values)
         if not 1 < len(total) <= _VALUES:
             continue
         for text, (value, count) in _counted([values[at] for at in failed]).items():
-            if count > 1 and count / total[text][1] >= min(0.95, 1.5 * share):
-                one = {"name": name, "value": value, "failed": count}
-                found.append({**one, "total": total[text][1]})
-    found.sort(key=lambda each: (-each["failed"] / each["total"], -each["failed"]))
-    return found[:_NAMED]
+            of = total[text][1]
+            evidence = _evidence(count, of, share) - math.log(len(total))
+            if count > 1 and evidence > _EVIDENCE:
+                found.append(
+                    (evidence, {"name": name, "value": value, "failed": count, "total": of})
+                )
+    return [one for _, one in sorted(found, key=lambda each: -each[0])[:_NAMED]]
+
+
+def _evidence(failed: int, total: int, share: float) -> float:
+    """How unlikely it is that so many of ``total`` jobs fail if each fails with the probability
+    ``share``: the logarithm of one over Chernoff's bound of that."""
+    part = failed / total
+    if part <= share:
+        return 0.0
+    rest = (1 - part) * math.log((1 - part) / (1 - share)) if part < 1 else 0.0
+    return total * (part * math.log(part / share) + rest)
 
 
 def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:

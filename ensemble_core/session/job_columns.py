@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from heapq import nlargest, nsmallest
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.journal.job_rows import TIMES
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["JobColumns"]
 
-#: Columns in which a text is not searched: nobody types such a number.
-_NOT_SEARCHED = {*TIMES, "duration", "core_hours"}
+#: Columns in which a text is not searched: nobody types such a number, and a job's name has group
+#: and index.
+_NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}
+#: So few different values of a column are looked at one by one; so few jobs are picked instead of
+#: having all in order.
+_FEW = 2000
 _NAN = math.nan
 
 
@@ -49,7 +55,7 @@ class JobColumns:
             first = self.ranges[group].start if group in self.ranges else at
             at += count
             self.ranges[group] = range(first, at)
-        self._orders: dict[tuple[str, bool], list[int]] = {}
+        self._texts: dict[str, str | Collection[Any]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self.ranges.values()))
@@ -79,67 +85,93 @@ class JobColumns:
         return [None if value != value else value for value in values]
 
     def select(
-        self, where: Mapping[str, object], text: str, sort: str | None, descending: bool
-    ) -> Sequence[int]:
-        """The positions of the jobs that match, in order."""
+        self,
+        where: Mapping[str, object],
+        text: str,
+        sort: str | None,
+        descending: bool,
+        until: int | None = None,
+    ) -> tuple[Sequence[int], int]:
+        """The positions of the jobs that match, in order, and how many match. With ``until``, only
+        so many are in order, which is quicker if they are few."""
         found: Sequence[int] = range(len(self))
         if "group" in where:
             found = self.ranges.get(str(where["group"]), range(0))
         for name, value in where.items():
             if name != "group":
-                column, wanted = self._columns[name], _wanted(value)
-                found = [at for at in found if column[at] in wanted]
+                wanted, values = _wanted(value), self._values(name, found)
+                found = [at for at, own in zip(found, values, strict=True) if own in wanted]
         if text:
             found = self._holding(text.lower(), found)
         if sort is None:
-            return found
-        order = self._sorted(sort, descending)
-        if len(found) == len(self):
-            return order
-        kept = set(found)
-        return [at for at in order if at in kept]
+            return found, len(found)
+        return self._sorted(found, sort, descending, until), len(found)
 
-    def _sorted(self, name: str, descending: bool) -> list[int]:
-        """All positions by a column; jobs without a value come last."""
-        key = (name, descending)
-        if key not in self._orders:
-            column = self._columns[name]
-            having = [at for at in range(len(self)) if _is_value(column[at])]
-            try:
-                having.sort(key=column.__getitem__, reverse=descending)
-            except TypeError:  # numbers before texts
-                having.sort(key=lambda at: _order(column[at]), reverse=descending)
-            if len(having) < len(self):
-                having += [at for at in range(len(self)) if not _is_value(column[at])]
-            self._orders = {key: having}
-        return self._orders[key]
+    def _values(self, name: str, places: Sequence[int]) -> Iterable[Any]:
+        column = self._columns[name]
+        if isinstance(places, range):
+            return column[places.start : places.stop]
+        return map(column.__getitem__, places)
+
+    def _sorted(
+        self, found: Sequence[int], name: str, descending: bool, until: int | None
+    ) -> Sequence[int]:
+        """These positions by a column; jobs without a value come last."""
+        column = self._columns[name]
+        values = self._values(name, found)
+        having = [at for at, v in zip(found, values, strict=True) if v is not None and v == v]
+        key: Callable[[int], Any] = column.__getitem__
+        kinds = set() if isinstance(column, array) else {type(column[at]) for at in having}
+        if not (kinds <= {int, float, bool} or kinds == {str}):
+
+            def key(at: int) -> tuple[int, Any]:
+                return _order(column[at])
+
+        if until is not None and until <= min(_FEW, len(having)):
+            return (nlargest if descending else nsmallest)(until, having, key)
+        having.sort(key=key, reverse=descending)
+        if len(having) < len(found):
+            kept = set(having)
+            having += [at for at in found if at not in kept]
+        return having
 
     def _holding(self, text: str, among: Sequence[int]) -> list[int]:
         """The positions of jobs whose name or some value has a text in it."""
-        groups, indices = self._columns["group"], self._columns["index"]
-        columns = [
-            column
-            for name, column in self._columns.items()
-            if name not in _NOT_SEARCHED
-            # Numbers have no letters but that of 1e-05.
-            and (not isinstance(column, array) or not text.strip("0123456789.+-e"))
-        ]
-        found = {at for at in among if text in f"{groups[at]}.{indices[at]}".lower()}
-        for column in columns:
-            if isinstance(column, array):
-                found.update(at for at in among if text in str(column[at]))
+        marks = bytearray(len(self))
+        # Numbers have no letters but that of 1e-05.
+        with_numbers = not text.strip("0123456789.+-e")
+        for name, column in [("", []), *self._columns.items()]:
+            if name in _NOT_SEARCHED or (isinstance(column, array) and not with_numbers):
                 continue
-            known: dict[int, bool] = {}  # by the value's identity: the columns hold it
-            for at in among:
-                value = column[at]
-                if value is None:
-                    continue
-                holds = known.get(id(value))
-                if holds is None:
-                    holds = known[id(value)] = text in str(value).lower()
-                if holds:
-                    found.add(at)
-        return [at for at in among if at in found]
+            searched = self._searched(name)
+            if isinstance(searched, str):
+                for at in _lines_with(searched, text):
+                    marks[at] = 1
+                continue
+            wanted = {value for value in searched if text in str(value).lower()}
+            if wanted:
+                for at in [at for at, value in enumerate(column) if value in wanted]:
+                    marks[at] = 1
+        return [at for at in among if marks[at]]
+
+    def _searched(self, name: str) -> str | Collection[Any]:
+        """Where texts are looked for: the values of a column (``""``: the names of the jobs), each
+        once if they are few, else a line of text for each job."""
+        if name not in self._texts:
+            column: Iterable[Any]
+            if not name:
+                groups, indices = self._columns["group"], self._columns["index"]
+                column = (f"{a}.{b}" for a, b in zip(groups, indices, strict=True))
+            else:
+                column = self._columns[name]
+                with suppress(TypeError):  # lists and mappings
+                    values = {v for v in set(column) if v is not None and v == v}
+                    # True is 1, but not in words.
+                    if len(values) <= _FEW and not any(isinstance(v, bool) for v in values):
+                        self._texts[name] = values
+                        return values
+            self._texts[name] = "\n".join(map(_line, column))
+        return self._texts[name]
 
 
 def _once(texts: dict[Any, Any], values: Iterable[Any]) -> Iterator[Any]:
@@ -157,9 +189,21 @@ def _wanted(value: object) -> tuple[object, ...]:
         return (value,)
 
 
-def _is_value(value: object) -> bool:
-    return value is not None and value == value
+def _line(value: object) -> str:
+    return "" if value is None or value != value else str(value).lower().replace("\n", " ")
+
+
+def _lines_with(lines: str, text: str) -> Iterator[int]:
+    """The numbers of the lines that have a text in them."""
+    number = at = 0
+    while (found := lines.find(text, at)) >= 0:
+        number += lines.count("\n", at, found)
+        yield number
+        at = lines.find("\n", found)
+        if at < 0:
+            return
 
 
 def _order(value: object) -> tuple[int, Any]:
+    """Numbers before texts."""
     return (0, value) if isinstance(value, (int, float)) else (1, str(value))

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-
-from ensemble_core.cli.main import main
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
@@ -64,14 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ensemble(*args: str) -> Result:
-    result = CliRunner().invoke(main, args)
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def piped(*args: str) -> subprocess.CompletedProcess[str]:
-    """The same in a process whose streams are pipes."""
+def ensemble(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *args], capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL
     )
@@ -111,7 +101,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 def test_hello_world_in_a_pipe_is_plain_and_ends_with_a_summary(folder: Path) -> None:
-    result = piped("run", "hello.yaml")
+    result = ensemble("run", "hello.yaml")
     assert result.returncode == 0
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -143,7 +133,7 @@ def test_output_that_no_job_says_anything_of_is_kept_and_found(folder: Path) -> 
 def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(folder: Path) -> None:
     (folder / "file").write_text("")
     result = ensemble("run", "hello.yaml", "--output", "file/below")
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert "--output" in result.stderr
     assert "submit" not in result.stdout
     assert "Traceback" not in result.stderr
@@ -151,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(folder: P
 
 def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
     result = ensemble("run", "hello.yaml", "--json")
-    assert result.exit_code == 0
+    assert result.returncode == 0
     items = lines_of(result.stdout)
     assert items[0]["type"] == "run"
     assert items[0]["executor"] == "local"
@@ -171,17 +161,17 @@ def test_what_a_custom_function_prints_does_not_spoil_the_json(folder: Path) -> 
         )
         + "custom: |\n  def talk(**kwargs):\n      print('words')\n"
     )
-    result = piped("run", "talk.yaml", "--json")
+    result = ensemble("run", "talk.yaml", "--json")
     assert lines_of(result.stdout)[-1]["type"] == "summary"
     assert "words" in result.stderr.splitlines()
-    assert "words" in piped("run", "talk.yaml").stdout.splitlines()
+    assert "words" in ensemble("run", "talk.yaml").stdout.splitlines()
 
 
 def test_quiet_prints_failures_only(folder: Path) -> None:
     assert ensemble("run", "hello.yaml", "--quiet").stdout == ""
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "sh -c 'echo no >&2; exit 3'"))
     result = ensemble("run", "bad.yaml", "--quiet")
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.count("failed hello.") == 2
     assert "exit code 3: no" in result.stderr
@@ -190,7 +180,7 @@ def test_quiet_prints_failures_only(folder: Path) -> None:
 def test_the_exit_code_has_its_reason(folder: Path) -> None:
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "/bin/false"))
     result = ensemble("run", "bad.yaml")
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert (
         result.stdout.splitlines()[-1]
         == " exit code 1: 2 jobs failed and no rule concerned itself with that"
@@ -210,7 +200,7 @@ def test_set_overrides_the_file(folder: Path) -> None:
     result = ensemble("run", "hello.yaml", "--set", "jobs.hello.count=3")
     assert "(count:3)" in result.stdout
     wrong = ensemble("run", "hello.yaml", "--set", "jobs.helo.count=3")
-    assert wrong.exit_code == 2
+    assert wrong.returncode == 2
     assert wrong.stdout == ""
 
 
@@ -219,7 +209,7 @@ def test_a_wrong_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
         HELLO.replace("count: 2", "cuont: 2").replace("job-fail", "job-fial")
     )
     result = ensemble("run", "bad.yaml")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert result.stdout == ""
     assert "bad.yaml:5:5: " in result.stderr
     assert "did you mean 'count'?" in result.stderr
@@ -233,7 +223,7 @@ def test_a_wrong_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
 
 def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     result = ensemble("validate", "hello.yaml", "sleeper.yaml")
-    assert result.exit_code == 0
+    assert result.returncode == 0
     assert result.stdout.splitlines() == [
         "hello.yaml: valid: 2 job groups, 3 rules",
         "  each submit of hello is 2 jobs",
@@ -242,7 +232,7 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     ]
     Path("bad.yaml").write_text("jobs: 3\n")
     mixed = ensemble("validate", "bad.yaml", "hello.yaml", "absent.yaml")
-    assert mixed.exit_code == 2
+    assert mixed.returncode == 2
     assert mixed.stdout.splitlines()[0] == "hello.yaml: valid: 2 job groups, 3 rules"
     assert "bad.yaml:1:7: " in mixed.stderr
     assert "absent.yaml" in mixed.stderr
@@ -252,7 +242,7 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
 def test_validate_as_json_is_one_document(folder: Path) -> None:
     Path("bad.yaml").write_text("jobs: 3\n")
     result = ensemble("validate", "--json", "bad.yaml", "hello.yaml")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     document = json.loads(result.stdout)
     assert [file["valid"] for file in document["files"]] == [False, True]
     assert document["files"][0]["errors"][0]["line"] == 1
@@ -422,7 +412,7 @@ def test_a_run_that_would_write_among_the_files_of_a_kept_one_is_warned_of(sweep
     (sweep / "same.yaml").write_text(SWEEP.replace("WORKDIR", "same"))
     for name, warned in (("own", 0), ("same", 0), ("own", 0), ("same", 1)):
         result = ensemble("run", f"{name}.yaml")
-        assert result.exit_code == 0, result.stderr
+        assert result.returncode == 0, result.stderr
         assert result.stderr.count("was used by the kept run") == warned
     assert "same/{index} was used by the kept run same-" in result.stderr
     assert "with {run} in workdir of 'sim'" in result.stderr
@@ -432,14 +422,14 @@ def test_a_run_that_would_write_among_the_files_of_a_kept_one_is_warned_of(sweep
 
 def test_a_run_goes_by_what_the_files_beside_it_said_when_it_began(sweep: Path) -> None:
     (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
-    assert ensemble("run", "own.yaml").exit_code == 0
+    assert ensemble("run", "own.yaml").returncode == 0
     (sweep / "points.csv").unlink()
     (sweep / "study.py").write_text("def (")
     again = ensemble("replay", "last")
-    assert again.exit_code == 0, again.stderr
+    assert again.returncode == 0, again.stderr
     assert "to the byte" in again.stdout
     broken = ensemble("validate", "own.yaml")
-    assert broken.exit_code == 2
+    assert broken.returncode == 2
     assert "study.py:1:5: 'custom' is not Python" in broken.stderr
 
 
@@ -452,7 +442,7 @@ def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
     )
     result = ensemble("run", "slip.yaml")
-    assert result.exit_code == 0, result.stderr
+    assert result.returncode == 0, result.stderr
     assert result.stderr.count("no field 'los'; there was 'loss'") == 1
     for shown in (result.stdout, ensemble("status", "last").stdout):
         assert " warnings" in shown
@@ -470,8 +460,8 @@ def test_a_run_whose_results_needed_what_no_observer_understood_ends_with_1(fold
     )
     (folder / "slip.yaml").write_text(text.replace("RESULT", "min.los"))
     result = ensemble("run", "slip.yaml")
-    assert result.exit_code == 1, result.stderr
+    assert result.returncode == 1, result.stderr
     assert result.stderr.count("(min.los) has no value, for its output was not understood") == 1
     assert "exit code 1: 1 error" in result.stdout
     (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
-    assert ensemble("run", "other.yaml").exit_code == 0
+    assert ensemble("run", "other.yaml").returncode == 0

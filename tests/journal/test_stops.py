@@ -10,11 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STOPS = Path(__file__).parent / "crash" / "stops.py"
 
 
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(tmp_path: Path) -> None:
-    words = [sys.executable, str(STOPS), "--seed", "7", "--rounds", "2"]
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
+    tmp_path: Path, seed: int
+) -> None:
+    words = [sys.executable, str(STOPS), "--seed", str(seed), "--rounds", "2"]
     done = subprocess.run(
         [*words, "--base", str(tmp_path), "--", "--slots", "4"],
         capture_output=True,

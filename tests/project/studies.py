@@ -11,6 +11,7 @@ each round, exit code 1 if any was not as it should be:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import math
@@ -65,6 +66,8 @@ class Ran:
     folder: Path
     killed: list[str] = field(default_factory=list)
     replay: str = ""
+    #: What the command that writes its page said, if it failed.
+    report: str = ""
 
     @cached_property
     def submitted(self) -> list[dict[str, Any]]:
@@ -419,6 +422,8 @@ def play(
 
     found = ask("events").stdout
     replay = ask("replay")
+    plugin = importlib.util.find_spec("ensemble_dashboard") is not None
+    report = ask("report", "-o", str(folder / "report.html")) if plugin else None
     return Ran(
         process.returncode,
         [json.loads(line) for line in found.splitlines()],
@@ -426,6 +431,7 @@ def play(
         folder / "here",
         killed,
         replay.stdout[-2000:] + replay.stderr if replay.exit_code else "",
+        report.output if report is not None and '"problem":""' not in report.stdout else "",
     )
 
 
@@ -441,6 +447,8 @@ def judged(
         study.check(ran, short)
     except (AssertionError, KeyError, StopIteration, ValueError) as error:
         other.append(f"the figure: {error!r}")
+    if ran.report:
+        other.append(f"its report: {ran.report}")
     ids = {job["id"] for job in ran.submitted}
     starts = Counter(line["job"] for line in ran.lines if line.get("name") == "start")
     if undisturbed is not None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema_rs import validator_for
 
 from ensemble_core.cli.main import main
 
@@ -181,6 +182,24 @@ def run(
 def command(folder: Path, *words: str) -> Result:
     """Run a command about the run that was started there, in this process."""
     return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
+
+
+def check_report(folder: Path, state: str) -> None:
+    """The run can be written as a page, with what its schema asks for."""
+    if importlib.util.find_spec("ensemble_dashboard") is None:
+        return
+    from ensemble_dashboard.documents import schema
+
+    page = folder / "report.html"
+    done = command(folder, "report", "last", "-o", str(page), "--json")
+    assert done.exit_code == 0, done.output
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)
+    assert found
+    data = json.loads(found[1])
+    assert [str(each) for each in validator_for(schema()).iter_errors(data)] == []
+    assert (data["overview"]["state"], data["overview"]["problem"]) == (state, "")
+    done = command(folder, "jobs", "last", "--json")
+    assert data["jobs"]["total"] == len(json.loads(done.stdout))
 
 
 # What each example promises.
@@ -648,6 +667,7 @@ def test_an_example_does_what_it_promises(
     assert {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")} == before
     replay = command(tmp_path, "replay", "last", "--json")
     assert replay.exit_code == 0, replay.output
+    check_report(tmp_path, "ended")
 
 
 @pytest.mark.parametrize("file", examples(killed=True))
@@ -677,6 +697,7 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
     told += first.communicate()[0]
     errors = (tmp_path / "errors").read_text()
     if first.returncode == -signal.SIGKILL:
+        check_report(tmp_path, "interrupted")
         second = subprocess.run(
             [*COMMAND, "resume", "last", "--json"],
             capture_output=True,

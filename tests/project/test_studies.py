@@ -22,7 +22,7 @@ NAMES = [file.parent.name for file in FILES]
 #: Studies that need a plugin.
 PLUGIN = {"bayes"}
 #: Studies that are killed here; ``make soak`` kills each.
-KILLED = ("restart",)
+KILLED = ("asha", "restart")
 STUDIES = [pytest.param(n, marks=[pytest.mark.checkout] if n in PLUGIN else []) for n in NAMES]
 
 needs_numpy = pytest.mark.skipif(

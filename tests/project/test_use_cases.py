@@ -58,7 +58,7 @@ def use_cases() -> list[Any]:
 
 
 #: Use cases that are killed here; ``make soak`` kills each.
-KILLED = ("branches",)
+KILLED = ("branches", "phases/plain")
 
 
 @pytest.mark.timeout(900)
@@ -73,6 +73,15 @@ def test_a_use_case_has_the_figures_of_its_page(file: Path, tmp_path: Path) -> N
     for each in killed:
         assert each["good"], each
         assert each["killed"]
+
+
+@pytest.mark.checkout
+@needs_sklearn
+@pytest.mark.timeout(900)
+def test_a_surrogate_that_may_be_less_sure_needs_less_physics(tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "ams/unsure"]
+    (found,) = read_rounds(words)
+    assert found["good"], found
 
 
 @pytest.mark.checkout

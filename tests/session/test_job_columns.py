@@ -30,7 +30,8 @@ class Kept(Jobs):
 
 def names(where: dict[str, object], text: str = "", sort: str | None = None, **how: Any) -> Any:
     jobs = JobColumns(Kept())
-    found = jobs.select(where, text, sort, how.get("descending", False))
+    found, total = jobs.select(where, text, sort, how.get("descending", False), how.get("until"))
+    assert total >= len(found)
     return [f"{row[0]}.{row[1]}" for row in map(jobs.row, found)]
 
 
@@ -84,6 +85,26 @@ def test_text_is_found_in_names_and_values(text: str, found: list[str]) -> None:
 def test_jobs_without_a_value_come_last_in_both_orders() -> None:
     assert names({}, sort="duration") == ["sim.2", "sim.0", "sim.1", "post.0"]
     assert names({}, sort="duration", descending=True) == ["sim.0", "sim.2", "sim.1", "post.0"]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("sort", ["T", "s", "duration", "outcome"])
+def test_the_first_jobs_of_an_order_are_those_of_the_whole_order(
+    sort: str, descending: bool
+) -> None:
+    whole = names({}, sort=sort, descending=descending)
+    for until in range(1, 5):
+        first = names({}, sort=sort, descending=descending, until=until)
+        assert first[:until] == whole[:until]
+
+
+@pytest.mark.parametrize("text", ["1", "sim.1", "o", "0.5", "t", "7"])
+def test_text_is_found_whether_values_are_few_or_many(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = names({}, text)
+    monkeypatch.setattr("ensemble_core.session.job_columns._FEW", 0)
+    assert names({}, text) == few
 
 
 def test_numbers_come_before_texts() -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -209,5 +210,7 @@ def _serve(
         finally:
             watcher.cancel()
 
+    # While a large run is read, quick answers do not wait long for the interpreter.
+    sys.setswitchinterval(0.001)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(watched())

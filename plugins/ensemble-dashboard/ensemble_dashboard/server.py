@@ -12,6 +12,7 @@ import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from starlette.routing import Route
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_core.cli.toolkit import Inspection, KeptRun
-from ensemble_dashboard.documents import client_file, document, dumps
+from ensemble_dashboard.documents import NAMES, client_file, document, dumps
 
 __all__ = ["application"]
 
@@ -50,6 +51,15 @@ _PAUSE, _OPEN = 0.5, 8
 #: Answers that are remembered for each run, until it has new events; one that took long to make is
 #: kept for so many times as long, so that a large live run does not take a core for its viewers.
 _REMEMBERED, _REST = 64, 10
+#: Documents that are found without reading all jobs. They have a thread of their own, so that none
+#: of them waits for one of the others.
+_QUICK = ("overview", "job", "log")
+#: What is read ahead when a run is looked at for the first time: what the page asks for.
+_AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("jobs", {"where": "{}", "offset": "0", "limit": "100"}),
+    *((name, {}) for name in NAMES if name not in _QUICK),
+    ("jobs", {"limit": "2001"}),
+)
 
 
 @dataclass
@@ -66,10 +76,15 @@ class _Runs:
     def __init__(self, state: str | None, runs: Callable[[], Sequence[str]]) -> None:
         self._state = state
         self.tags = runs
+        self._thread = ThreadPoolExecutor(1, "documents")
         self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
         self._looked: dict[str, float] = {}
 
-    def answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
+    async def answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(self._thread, partial(self._answer, tag, name, query))
+
+    def _answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
         inspection, answers = self._opened(tag)
         if time.monotonic() - self._looked.get(tag, 0.0) > _PAUSE:
             inspection.refresh()
@@ -78,8 +93,12 @@ class _Runs:
             return dumps(document(inspection, name, query))
         key, now = (name, *sorted(query.items())), time.monotonic()
         kept = answers.get(key)
-        # A timeline changes without an event.
-        same = kept is not None and kept.seq == inspection.seq and name != "timeline"
+        # The timeline of a run that goes on changes without an event.
+        same = (
+            kept is not None
+            and kept.seq == inspection.seq
+            and (name != "timeline" or inspection.state != "running")
+        )
         if kept is None or (not same and now >= kept.until):
             if len(answers) >= _REMEMBERED:
                 answers.clear()
@@ -106,8 +125,14 @@ def application(
 ) -> Starlette:
     """The server for the runs whose tags ``runs`` returns. ``seen`` is called for each request
     that had the token."""
-    shown = _Runs(state, runs)
-    pool = ThreadPoolExecutor(1, "documents")
+    quick, thorough = _Runs(state, runs), _Runs(state, runs)
+    ahead: dict[str, asyncio.Task[None]] = {}
+
+    async def read_ahead(tag: str) -> None:
+        # One at a time: what somebody asks for meanwhile comes in between.
+        for name, query in _AHEAD:
+            with suppress(EnsembleError):
+                await thorough.answer(tag, name, query)
 
     def refusal(request: Request) -> tuple[int, str] | None:
         try:
@@ -139,14 +164,15 @@ def application(
         if not authorized(request):
             return _answer(401, "the token is missing or wrong")
         seen()
-        run = asyncio.get_running_loop().run_in_executor
         tag, name = request.path_params.get("tag"), request.path_params.get("name")
         try:
             if tag is None or name is None:
-                text = dumps(await run(pool, shown.tags))
+                text = dumps(await asyncio.to_thread(runs))
             else:
-                given = dict(request.query_params)
-                text = await run(pool, partial(shown.answer, tag, name, given))
+                chosen = quick if name in _QUICK else thorough
+                text = await chosen.answer(tag, name, dict(request.query_params))
+                if tag not in ahead:
+                    ahead[tag] = asyncio.ensure_future(read_ahead(tag))
         except EnsembleError as error:
             status = 404 if getattr(error, "code", "").startswith("no-such") else 400
             return _answer(status, error.what)

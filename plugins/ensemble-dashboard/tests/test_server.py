@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,7 +58,17 @@ def test_the_page_is_served_without_a_token_and_has_nothing_of_a_run(client: Cli
         assert answer.headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "right"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "right"},
+        {"Authorization": "Bearer righ"},
+        {"Cookie": "right"},
+    ],
+)
 def test_documents_need_the_token(client: Client, headers: dict[str, str]) -> None:
     answer = client.get("/api/runs/study/overview", headers=headers)
     assert (answer.status_code, "study" in answer.text) == (401, False)
@@ -128,6 +139,48 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(
         assert not path.exists()
     finally:
         os.umask(mask)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else for a moment")
+def test_another_user_cannot_connect_to_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = os.umask(0)
+    try:
+        # Everybody can enter this one, as they could not enter pytest's.
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+            with _private_socket() as path, _bound_to(path), socket.socket(socket.AF_UNIX) as other:
+                os.seteuid(12345)
+                try:
+                    assert os.listdir(folder) == ["ensemble-dashboard"]
+                    with pytest.raises(PermissionError):
+                        other.connect(str(path))
+                finally:
+                    os.seteuid(0)
+    finally:
+        os.umask(mask)
+
+
+def test_the_token_of_an_earlier_dashboard_is_not_taken(state: Path) -> None:
+    later = Client(application(None, lambda: ["study"], "new", lambda: None))
+    assert later.get("/api/runs", headers=TOKEN).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "job=/etc/passwd",
+        "job=../../../../etc/passwd",
+        "job=sim.0/../sim.1",
+        "job=sim.0&stream=../stdout",
+        "job=sim.0&stream=/etc/passwd",
+        "job=&path=/etc/passwd",
+    ],
+)
+def test_a_log_is_asked_for_by_job_and_stream_never_by_a_path(client: Client, query: str) -> None:
+    answer = client.get(f"/api/runs/study/log?{query}", headers=TOKEN)
+    assert answer.json().get("text", "") == ""
+    assert "root:" not in answer.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a folder somebody else's")

@@ -454,6 +454,7 @@ function Rules({ run, here, overview, seq }) {
     const names = [...lanes.keys()].filter((name) => lanes.get(name).length);
     const height = 30 * names.length + 34, left = 130, width = 720;
     const never = overview.rules.filter((rule) => !rule.fired);
+    const all = overview.rules.reduce((sum, rule) => sum + rule.fired, 0);
     return html`${names.length > 0 && html`<${Figure} title="Firings of each rule over time" height=${height}>
         ${names.map((name, n) => html`<g key=${name}><text x=${left - 8} y=${30 * n + 24} text-anchor="end">${name.length > 18 ? `${name.slice(0, 17)}…` : name}</text>
           <line x1=${left} x2=${width - 10} y1=${30 * n + 20} y2=${30 * n + 20} stroke="currentColor" stroke-opacity="0.2" />
@@ -462,7 +463,8 @@ function Rules({ run, here, overview, seq }) {
         ${ticks(0, span, 6).map((at, n, all) => html`<text key=${at} x=${left + 4 + at / span * (width - left - 20)} y=${height - 8} text-anchor=${anchor(n, all)}>${duration(at)}</text>`)}</${Figure}>`}
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`<div key=${rule.id}><dt>${rule.id} <span class="quiet">${rule.label}</span></dt><dd>${rule.reason}
         <${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd></div>`)}</dl>`}
-      <h3>Firings</h3><${Table} id="firings" here=${here} caption="Firings" names=${['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions']}
+      <h3>Firings</h3>${all > firings.length && html`<p class="quiet">${number(firings.length)} of ${plural(all, 'firing')}: of rules that fired very often, some are left out. "ensemble events" has each.</p>`}
+      <${Table} id="firings" here=${here} caption="Firings" names=${['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions']}
         rows=${firings.map((each) => [each.seq, duration(each.time - began), each.rule, each.event, each.value, Object.entries(each.each).map(([name, value]) => `${name}=${shown(value)}`).join(' '), each.decisions.join(', ')])} />`;
   }}</${Loaded}></section>`;
 }

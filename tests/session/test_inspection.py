@@ -1,0 +1,174 @@
+"""Inspection finds in a journal what belongs to one job, and what the rules did."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ensemble_core as ensemble
+from ensemble_core.cli.options import KeptRun
+from ensemble_core.session import inspection as inspection_module
+from ensemble_core.session.inspection import Inspection
+
+STUDY: dict[str, Any] = {
+    "jobs": [
+        {
+            "name": "sim",
+            "command": ["sh", "-c", "echo E={T}; test {T} != 2"],
+            "parameters": {"T": [1, 2, 3]},
+            "observe": {"key-value": {"fields": ["E"]}},
+            "retry": {"times": 1},
+        },
+        {"name": "later", "command": "true", "count": 40},
+    ],
+    "rules": [
+        {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
+        {
+            "id": "each",
+            "trigger": "job-success",
+            "name": "sim",
+            "repetitions": 2,
+            "action": {"name": "submit", "label": "later"},
+        },
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("state")
+    ensemble.run(STUDY, executor="local", state=folder, tag="study", wait=True)
+    return folder
+
+
+@pytest.fixture
+def inspected(state: Path) -> Iterator[Inspection]:
+    with Inspection(KeptRun(str(state), "study", salvage=True)) as found:
+        yield found
+
+
+def events_of(inspected: Inspection, name: str) -> list[int]:
+    """The numbers of a job's events, from all events of the run."""
+    rows = inspected._kept.journal.rows()
+    return [row.seq for row in rows if row.job in (name, f"{name}-1") and row.type != "observed"]
+
+
+@pytest.mark.parametrize("name", ["sim.0", "sim.1", "later.0", "later.39"])
+def test_a_job_has_all_its_events_and_attempts(inspected: Inspection, name: str) -> None:
+    group, _, index = name.partition(".")
+    job = inspected.job(group, int(index))
+    assert [each["seq"] for each in job["events"]] == events_of(inspected, name)
+    assert [each["id"] for each in job["attempts"]] == [name, f"{name}-1"][: job["row"]["attempts"]]
+    assert job["row"] == inspected._jobs().find(group, int(index))
+    assert job["events"][-1]["name"] == "clean"
+
+
+def test_a_job_is_found_without_the_events_after_its_end(
+    inspected: Inspection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, asked = inspected._kept.journal, list[int]()
+    monkeypatch.setattr(
+        journal, "rows_backwards", lambda until, holding: asked.append(until) or iter(())
+    )
+    inspected.job("sim", 0)
+    assert asked == [events_of(inspected, "sim.0")[-1]]
+
+
+def test_a_row_of_an_older_journal_says_the_same_of_a_job(state: Path, tmp_path: Path) -> None:
+    with Inspection(KeptRun(str(state), "study", salvage=True)) as found:
+        new = found.job("sim", 1)
+    folder = tmp_path / "runs" / "study"
+    folder.mkdir(parents=True)
+    for name in ("journal.db", "performed"):
+        (folder / name).write_bytes((state / "runs" / "study" / name).read_bytes())
+    with sqlite3.connect(folder / "journal.db") as connection:
+        connection.executescript("DROP TABLE job_rows; DROP TABLE job_layouts;")
+    with Inspection(KeptRun(str(tmp_path), "study", salvage=True)) as found:
+        old = found.job("sim", 1)
+    assert old["events"] == new["events"]
+    assert old["attempts"] == new["attempts"]
+
+
+def test_firings_and_values_are_found_by_an_index_and_are_all_there(inspected: Inspection) -> None:
+    journal = inspected._kept.journal
+    rows = list(journal.rows(plain=True))
+    fired: list[int] = [
+        row.seq
+        for row in rows
+        for each in row.decisions or ()
+        if each["type"] == "fired"  # type: ignore[index]
+    ]
+    assert [each["seq"] for each in inspected.firings()] == fired
+    observed = [row.seq for row in rows if row.type == "observed"]
+    found = journal.rows_of_kind("observed", 0, inspected.seq)
+    assert [row.seq for row in found if row.type == "observed"] == observed
+    after = journal.rows_of_kind("observed", observed[0], inspected.seq)
+    assert [row.seq for row in after if row.type == "observed"] == observed[1:]
+    (plan,) = journal._connection.execute(
+        "EXPLAIN QUERY PLAN SELECT list FROM events WHERE instr(list, '\"observed\"') AND first > 1"
+    )
+    assert "observed_events" in plan[3]
+
+
+def test_of_many_firings_those_of_the_most_frequent_rule_are_thinned(
+    inspected: Inspection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = inspected.firings()
+    often = max(everything, key=lambda each: each["count"])["rule"]
+    monkeypatch.setattr(inspection_module, "_FIRINGS", len(everything) - 1)
+    kept = Inspection(inspected._kept).firings()
+    assert len(kept) < len(everything)
+    assert {each["rule"] for each in kept} == {each["rule"] for each in everything}
+    assert [each["count"] for each in kept if each["rule"] == often] == [1]
+    monkeypatch.setattr(inspection_module, "_FIRINGS", 1)
+    assert len(Inspection(inspected._kept).firings()) == 1
+
+
+def test_the_timeline_adds_up_to_the_time_that_jobs_ran_and_waited(inspected: Inspection) -> None:
+    found = inspected.timeline(50)
+    jobs = inspected.jobs()
+    rows = [dict(zip(jobs["names"], row, strict=True)) for row in jobs["rows"]]
+    for group, parts in found["groups"].items():
+        own = [row for row in rows if row["group"] == group]
+        ran = sum(row["finished"] - row["started"] for row in own)
+        waited = sum(row["started"] - row["submitted"] for row in own)
+        assert sum(parts["running"]) * found["width"] == pytest.approx(ran, abs=1e-4)
+        assert sum(parts["waiting"]) * found["width"] == pytest.approx(waited, abs=1e-4)
+        assert min(parts["running"]) >= 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "named"),
+    [
+        # 31 of 33 at one of 606 values, and some elsewhere by chance.
+        (lambda at: at // 33 == 260 and at % 33 not in (5, 17), [("T", 260, 31, 33)]),
+        (lambda at: at % 541 == 7, []),
+        (lambda at: at % 33 == 4, [("s", 4, 606, 606)]),
+        (lambda at: True, []),
+    ],
+)
+def test_a_value_is_named_where_more_jobs_failed_than_chance_explains(
+    fails: Any, named: list[tuple[str, int, int, int]]
+) -> None:
+    jobs = range(606 * 33)
+    parameters = {"T": [at // 33 for at in jobs], "s": [at % 33 for at in jobs]}
+    found = inspection_module._suspects(parameters, [at for at in jobs if fails(at)])
+    assert [tuple(each.values()) for each in found] == named
+
+
+def test_a_few_failures_that_chance_spreads_name_no_value() -> None:
+    jobs = range(606 * 33)
+    parameters = {"T": [at // 33 for at in jobs], "s": [at % 33 for at in jobs]}
+    names = [
+        each["name"]
+        for seed in range(20)
+        for each in inspection_module._suspects(
+            parameters, sorted(random.Random(seed).sample(jobs, 37))
+        )
+    ]
+    assert len(names) <= 4
