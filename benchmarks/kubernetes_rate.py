@@ -1,9 +1,10 @@
 """Requests to the API server for jobs in Kubernetes, beside a bare Indexed Job of as many.
 
-    python benchmarks/kubernetes_rate.py [--jobs N] [--rounds N]
+    python benchmarks/kubernetes_rate.py [--jobs N] [--rounds N] [--kubeconfig FILE]
 
 It begins the stand-in of the plugin's tests, with a node of eight cores, in this process: what it
-says of speed is of the stand-in, and only the ratio counts. Each round runs both in turn: one
+says of speed is of the stand-in, and only the ratio counts. With ``--kubeconfig`` it is a control
+plane without nodes, of which this process plays one. Each round runs both in turn: one
 Indexed Job with N completions of ``true`` that is watched, and the executor with N jobs that run
 it. Prints the requests of each, scaled to 1,000 jobs, by what they are; jobs a second; and how long
 after the end of a job's process our event of it came.
@@ -95,13 +96,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kubeconfig", type=Path, help="of a control plane without nodes")
     chosen = parser.parse_args()
     module = conftest()
     module.CORES = 8
     late: list[float] = []
     for number in range(1, chosen.rounds + 1):
         for name in ("bare", "executor"):
-            cluster = module.Cluster()  # a new one: the stand-in keeps all that ever was
+            # A new one: the stand-in keeps all that ever was.
+            config = chosen.kubeconfig
+            cluster = module.RealCluster(None, config) if config else module.Cluster()
             before = requests(cluster)
             if name == "bare":
                 seconds = bare(cluster, chosen.jobs)

@@ -1,5 +1,6 @@
-"""A cluster for the tests: the stand-in for Kubernetes, with a node on which pods are processes of
-this machine. Runs have the rights of ``deploy/access.yaml``, and no others.
+"""A cluster for the tests: the stand-in for Kubernetes, or with ``--kubeconfig FILE`` the control plane
+that it names, which has no nodes. The pods of its node are processes of this machine. Runs have the
+rights of ``deploy/access.yaml``, and no others.
 """
 
 from __future__ import annotations
@@ -7,8 +8,9 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from kubernetes_stand_in import Cluster as StandIn
 from kubernetes_stand_in import Player, definition
 from kubernetes_stand_in.kinds import BATCH, RBAC
 from kubernetes_stand_in.kubelet import Kubelet
+from kubernetes_stand_in.real import Gate, RealNode
 from kubernetes_stand_in.refusals import Refusal
 
 #: Cores of the node.
@@ -39,27 +42,45 @@ def lacking() -> None:
 class Cluster:
     """The cluster, its node, and what tests do to them; ``environment`` names it for a run."""
 
+    namespace = "default"
+    cluster: Any
+
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="ensemble-kubernetes-")
             folder = Path(self._folder.name)
-        self.cluster = StandIn(definition())
-        self.player = Player(self.cluster, 0.02, plays_pods=False)
+        self._begin()
         store = self.cluster.store
         self.jobs, self.pods = store.kinds[(BATCH, "jobs")], store.kinds[("", "pods")]
         self.namespaces, self.quotas = store.kinds[("", "namespaces")], store.kinds[("", "resourcequotas")]  # fmt: skip
-        admin = self.cluster.kubeconfig(folder / "admin")
-        said = f'failed to resolve reference "{MISSING}": not found'
-        self.kubelet = Kubelet(
-            self.cluster, admin, folder / "node", slots=CORES, images={MISSING: said}
-        )
+        self.kubelet = self.node(folder)
         for found in yaml.safe_load_all(ACCESS.read_text()):
             group = RBAC if found["kind"].startswith("Role") else ""
             kind = store.kinds[(group, found["kind"].lower() + "s")]
-            store.create(kind, "default", found)
-        token = self.cluster.access.token("system:serviceaccount:default:ensemble")
-        self.kubeconfig = self.cluster.kubeconfig(folder / "config", token)
+            store.create(kind, self.namespace, found)
+        self.user = f"system:serviceaccount:{self.namespace}:ensemble"
+        self.kubeconfig = self.cluster.kubeconfig(
+            folder / "config", self.cluster.access.token(self.user)
+        )
         self.environment = {"KUBECONFIG": str(self.kubeconfig)}
+
+    def _begin(self) -> None:
+        self.cluster = StandIn(definition())
+        self.player = Player(self.cluster, 0.02, plays_pods=False)
+
+    def _end(self) -> None:
+        self.player.stop()
+        self.cluster.stop()
+
+    def node(self, folder: Path, namespace: str = "") -> Kubelet:
+        """A node for the pods of a namespace."""
+        admin = self.cluster.kubeconfig(folder / "admin")
+        return Kubelet(self.cluster, admin, folder / "node", **self._about(namespace))
+
+    def _about(self, namespace: str) -> dict[str, Any]:
+        said = f'failed to resolve reference "{MISSING}": not found'
+        images = {MISSING: said}
+        return {"slots": CORES, "images": images, "namespace": namespace or self.namespace}
 
     def executor(self, **options: Any) -> KubernetesExecutor:
         return KubernetesExecutor(**{"kubeconfig": str(self.kubeconfig), "image": IMAGE, **options})
@@ -69,19 +90,45 @@ class Cluster:
         """The same, as options of ``ensemble run``."""
         return ("-o", f"kubeconfig={self.kubeconfig}", "-o", f"image={IMAGE}")
 
+    def created(self) -> int:
+        """How many Jobs were created so far."""
+        history = self.cluster.store.history
+        return sum(what == "ADDED" and key[1] == "jobs" for _, what, key, *_ in history)
+
     def active(self) -> list[str]:
         """The names of Jobs that are not over."""
-        found = self.cluster.store.all(self.jobs)
         return [
             each["metadata"]["name"]
-            for each in found
-            if not each.get("status", {}).get("conditions")
+            for each in self.cluster.store.all(self.jobs)
+            if not any(
+                known["type"] in ("Complete", "Failed")
+                for known in each.get("status", {}).get("conditions", ())
+            )
         ]
 
     def job(self, words: str) -> str:
         """The name of the Job that has this in its name."""
         (name,) = [n for n in self.active() if words in n]
         return name
+
+    @contextmanager
+    def pods_forbidden(self) -> Iterator[None]:
+        """While a policy denies the pods of Jobs."""
+        store = self.cluster.store
+        real = store.create
+
+        def create(kind: Any, namespace: str, given: Any) -> Any:
+            if kind.plural == "pods":
+                raise Refusal(
+                    403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
+                )
+            return real(kind, namespace, given)
+
+        store.create = create
+        try:
+            yield
+        finally:
+            store.create = real
 
     def wait(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
@@ -98,19 +145,70 @@ class Cluster:
         for kind in (self.quotas, self.jobs, self.pods):
             for each in store.all(kind):
                 with suppress(Refusal):  # it went by itself
-                    store.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
+                    self._remove(kind, each["metadata"])
         self.wait(lambda: not store.all(self.pods))
+
+    def _remove(self, kind: Any, metadata: Any) -> None:
+        self.cluster.store.delete(kind, metadata["namespace"], metadata["name"])
 
     def close(self) -> None:
         self.kubelet.close()
-        self.player.stop()
-        self.cluster.stop()
+        self._end()
         assert self.kubelet.problems == []
 
 
+class RealCluster(Cluster):
+    """The same in a namespace of a control plane without nodes, which is made for it."""
+
+    def __init__(self, folder: Path | None, config: Path) -> None:
+        self._config, self.namespace = config, f"ensemble-{uuid.uuid4().hex[:8]}"
+        super().__init__(folder)
+
+    def _begin(self) -> None:
+        self.cluster = Gate(self._config, self.namespace)
+        kinds, store = self.cluster.store.kinds, self.cluster.store
+        store.create(kinds[("", "namespaces")], "", {"metadata": {"name": self.namespace}})
+
+    def _end(self) -> None:
+        self.cluster.store.delete(self.namespaces, "", self.namespace)
+        self.cluster.stop()
+
+    def node(self, folder: Path, namespace: str = "") -> Kubelet:
+        return RealNode(self.cluster, self._config, folder / "node", **self._about(namespace))
+
+    def created(self) -> int:
+        allowed = self.cluster.access.allowed
+        return sum((verb, what) == ("create", "jobs") for _, verb, what, _ in allowed)
+
+    @contextmanager
+    def pods_forbidden(self) -> Iterator[None]:
+        path, label = f"/api/v1/namespaces/{self.namespace}", "pod-security.kubernetes.io/enforce"
+        for level in ("restricted", None):
+            body = {"metadata": {"labels": {label: level}}}
+            self.cluster.store("PATCH", path, body, "application/merge-patch+json")
+            if level:
+                yield
+
+    def _remove(self, kind: Any, metadata: Any) -> None:
+        """At once: nobody waits for pods of a node that was lost."""
+        options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
+        self.cluster.store.delete(kind, metadata["namespace"], metadata["name"], **options)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with suppress(ValueError):  # tests of the operator have it too
+        parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
+
+
 @pytest.fixture(scope="module")
-def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    world = Cluster(tmp_path_factory.mktemp("cluster"))
+def _world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder, config = (
+        tmp_path_factory.mktemp("cluster"),
+        request.config.getoption("--kubeconfig", default=None),
+    )
+    world = RealCluster(folder, Path(config).absolute()) if config else Cluster(folder)
     yield world
     world.close()
 

@@ -15,7 +15,6 @@ from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_testing import Session
-from kubernetes_stand_in.kubelet import Kubelet
 from kubernetes_stand_in.refusals import Refusal
 
 from ensemble_core import ExecutorError, Job, UsageError
@@ -41,7 +40,7 @@ def lasting(session: Session, **fields: Any) -> Job:
 
 def quota(world: Cluster, what: str, limit: int) -> None:
     body = {"metadata": {"name": "few"}, "spec": {"hard": {what: str(limit)}}}
-    world.cluster.store.create(world.quotas, "default", body)
+    world.cluster.store.create(world.quotas, world.namespace, body)
 
 
 def note(session: Session, job: Job) -> str:
@@ -77,7 +76,7 @@ def test_jobs_whose_pods_a_quota_refuses_wait(world: Cluster, session: Session) 
     assert "exceeded quota: few" in session.problems()[0]
     assert sum("start" in session.names(job) for job in jobs) <= 1
     store = world.cluster.store
-    store.delete(world.quotas, "default", "few")
+    store.delete(world.quotas, world.namespace, "few")
     (session.folder / "gate").touch()
     session.wait_clean(*jobs)
     assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
@@ -97,18 +96,8 @@ def test_a_job_that_a_policy_denies_fails_with_its_words(world: Cluster, session
 def test_a_job_whose_pod_a_policy_denies_fails_with_its_words(
     world: Cluster, session: Session
 ) -> None:
-    real = world.cluster.store.create
-
-    def create(kind: Any, namespace: str, given: Any) -> Any:
-        if kind.plural == "pods":
-            raise Refusal(403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
-        return real(kind, namespace, given)
-
-    world.cluster.store.create = create  # type: ignore[method-assign]
-    try:
+    with world.pods_forbidden():
         session.run(job := session.job("true"))
-    finally:
-        world.cluster.store.create = real  # type: ignore[method-assign]
     assert session.cause(job) == "submit"
     assert 'violates PodSecurity "restricted' in note(session, job)
     world.wait(lambda: not world.active())
@@ -182,7 +171,7 @@ def test_a_job_that_somebody_deletes_is_cancelled(
     name = session.queue_id(job)
     pod = world.kubelet.pod(name).name
     kind = world.jobs if what == "jobs" else world.pods
-    world.cluster.store.delete(kind, "default", name if what == "jobs" else pod)
+    world.cluster.store.delete(kind, world.namespace, name if what == "jobs" else pod)
     session.wait_clean(job)
     assert session.context(job, "finish")["status"] != 0
 
@@ -194,7 +183,7 @@ def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_re
     store, logs = world.cluster.store, world.cluster.logs
     store.create(world.namespaces, "", {"metadata": {"name": "team"}})
     admin = world.cluster.kubeconfig(tmp_path / "admin")
-    node = Kubelet(world.cluster, admin, tmp_path / "node", namespace="team")
+    node = world.node(tmp_path, "team")
     executor = KubernetesExecutor(kubeconfig=str(admin), namespace="team", image=IMAGE)
     with Session(executor, tmp_path, 60.0) as session:
         running, held = lasting(session), session.job("true", urgency=0)
@@ -205,6 +194,9 @@ def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_re
         session.wait_clean(running, held)
         assert session.cause(held) == "cancelled"
         assert "deleted by somebody else" in session.context(held, "exception")["note"]
+        world.wait(
+            lambda: "team" not in [n["metadata"]["name"] for n in store.all(world.namespaces)]
+        )
         later = session.job("true")
         session.run(later)
         assert session.cause(later) == "submit"
@@ -251,7 +243,7 @@ def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
 
 
 def test_without_the_right_to_list_jobs_nothing_begins(world: Cluster, tmp_path: Path) -> None:
-    token = world.cluster.access.token("system:serviceaccount:default:nobody")
+    token = world.cluster.access.token(f"system:serviceaccount:{world.namespace}:default")
     config = world.cluster.kubeconfig(tmp_path / "config", token)
     session = Session(KubernetesExecutor(kubeconfig=str(config), image=IMAGE), tmp_path)
     with pytest.raises(ExecutorError) as refused, session:
@@ -275,7 +267,7 @@ def test_the_rights_are_those_that_it_uses(world: Cluster, session: Session) -> 
     used = {
         (resource, verb)
         for user, verb, resource, _ in world.cluster.access.allowed
-        if user == "system:serviceaccount:default:ensemble"
+        if user == world.user
     }
     (role,) = [each for each in yaml.safe_load_all(ACCESS.read_text()) if each["kind"] == "Role"]
     allowed = {(name, v) for r in role["rules"] for name in r["resources"] for v in r["verbs"]}

@@ -41,6 +41,8 @@ class Kubelet:
     with what the registry says.
     """
 
+    name = _NODE
+
     def __init__(
         self,
         cluster: Cluster,
@@ -212,7 +214,7 @@ class _Pod:
             self.node.freed()
 
     def _run(self) -> None:
-        target = {"apiVersion": "v1", "kind": "Node", "name": _NODE}
+        target = {"apiVersion": "v1", "kind": "Node", "name": self.node.name}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": self.name}}
         try:
             self.node.ask("POST", self.node.path(self.name, "/binding"), {**body, "target": target})
