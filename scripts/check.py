@@ -57,14 +57,17 @@ LONGEST = (
     "core",
     "checkout",
     "types",
-    "ensemble-service",
     "ensemble-operator",
-    "ensemble-minicluster",
-    "ensemble-gridengine",
-    "ensemble-lammps",
-    "ensemble-jobspec",
+    "ensemble-service",
     "ensemble-slurm",
-    "ensemble-flux",
+    "ensemble-gridengine",
+    "ensemble-kubernetes",
+    "ensemble-minicluster",
+    "ensemble-dashboard",
+    "ensemble-batch",
+    "ensemble-lammps",
+    "ensemble-plot",
+    "ensemble-jobspec",
 )
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
