@@ -205,7 +205,7 @@ def simulate(
 
 def _costs(text: str) -> Expression:
     try:
-        return formula(text, COST_NAMES, "the figures of a run do")
+        return formula(text, COST_NAMES, "the figures of a run")
     except EnsembleError as error:
         raise UsageError(f"--cost: {error.what}", hint=error.hint, code=error.code) from None
 
