@@ -1,9 +1,9 @@
-"""Slurm on BatchExecutor alone, beside ensemble-slurm as it is.
+"""Slurm with jobs that report through files, beside ensemble-slurm with reports over the network.
 
-`PolledSlurm` below is a whole executor for Slurm on the base for queues that are asked, as
+`PolledSlurm` below is a whole executor for Slurm on BatchExecutor with claims, as
 ensemble-gridengine is one for Grid Engine. It is shorter, since it leaves out what the plugin does
-beside: telling ends by socket, accounting, requeued jobs, several nodes, what sites configure. Each
-round runs the same jobs through both on one cluster, and counts
+beside: accounting, requeued jobs, several nodes, what sites configure. Each round
+runs the same jobs through both on one cluster, and counts
 
 - the requests that slurmctld had for them (sdiag), scaled to 1,000 jobs;
 - milliseconds from the end of a job's command to our event of it;
@@ -37,7 +37,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 
 class PolledSlurm(BatchExecutor):
-    """Slurm as a queue that is asked."""
+    """Slurm as a queue whose jobs claim themselves."""
 
     name = "slurm"
     most_jobs = 1000
@@ -143,7 +143,7 @@ def main() -> None:
             return
         cluster = module.Cluster()
         os.environ.update({k: cluster.environment[k] for k in ("SLURM_CONF", "PATH")})
-    kinds = {"plugin": SlurmExecutor, "base alone": PolledSlurm}
+    kinds = {"plugin": SlurmExecutor, "files": PolledSlurm}
     found: dict[str, list[tuple[float, float, list[float]]]] = {kind: [] for kind in kinds}
     try:
         with tempfile.TemporaryDirectory() as name:

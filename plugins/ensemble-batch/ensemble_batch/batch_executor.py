@@ -1,7 +1,8 @@
 """BatchExecutor: a base for executors of queues that must be polled.
 
-One more thread than ``QueueExecutor`` has reads what jobs' wrappers have written. See
-:class:`BatchExecutor`; ``docs/executor-tutorial.md`` writes one.
+One more thread than ``QueueExecutor`` has reads what jobs' wrappers have written, and one listens
+to them if they report over the network. See :class:`BatchExecutor`; ``docs/executor-tutorial.md``
+writes one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Callable
 from ensemble_batch import pace
 from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.executor import QueueExecutor
+from ensemble_batch.listener import Listener
 from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Records
+from ensemble_batch.report_run import ReportRun
+from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.spool import Spool
 from ensemble_core import Emit, Run, job_environment
 
@@ -37,11 +41,23 @@ class BatchExecutor(QueueExecutor):
     answer is lost is simply made again. A job that has left no word is over when three answers in
     a row lack it, which is within ``poll`` seconds, or 6 s where that is less; one of which
     :meth:`account` knows nothing either is told as ``lost``, and does not run if it comes late.
+
+    With ``claims = False`` jobs report over the network (``listen``), and into the run's folder if
+    nobody answers; nodes need see neither. Then a submit whose answer is lost is void before it is
+    made again, the queue's word ends a job at once, and where it ``explains`` an end by a signal
+    waits for it.
     """
+
+    _listener: Listener | None = None
 
     def _make_run(
         self, run: Run, emit: Emit, place: str, records: Records, places: tuple[str, str]
     ) -> QueueRun:
+        self._listener = None
+        if not self.claims:
+            reported = ReportRun(self, run, emit, ReportSpool(place), records, places)
+            self._listener = reported.listener
+            return reported
         environment = {
             name: value
             for name, value in job_environment().items()
@@ -50,7 +66,18 @@ class BatchExecutor(QueueExecutor):
         return BatchRun(self, run, emit, Spool(place, environment), records, places)
 
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
-        return {"reads": self._reading, **super()._loops()}
+        loops = {"reads": self._reading, **super()._loops()}
+        if (listener := self._listener) is not None:
+            loops = {"listens": lambda _: listener.listen(), **loops}
+        return loops
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        if self._listener is not None:
+            listens = any(t.name.endswith("listens") and t.is_alive() for t in self._threads)
+            self._listener.close()
+            if not listens:  # the executor could not be opened: this ends at once
+                self._listener.listen()
 
     def _reading(self, polled: QueueRun) -> None:
         wait = pace.READ

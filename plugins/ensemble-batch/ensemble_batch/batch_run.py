@@ -1,4 +1,4 @@
-"""One open run on a queue whose jobs have a wrapper. Made by ``BatchExecutor``.
+"""One open run on a queue whose jobs claim themselves. Made by ``BatchExecutor``.
 
 A wrapper claims its job before it starts it, and writes its start and end into the run's folder.
 """
@@ -45,7 +45,7 @@ class BatchRun(QueueRun):
     def name(self, key: str, attempt: int) -> str:
         return f"{super().name(key, attempt)}_{attempt}"
 
-    def script(self, key: str, orders: Sequence[tuple[Job, Place]]) -> str:
+    def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
         text = script_of(
             key,
             orders,
@@ -93,7 +93,7 @@ class BatchRun(QueueRun):
             if life.cancelled:
                 self.cancels.setdefault(queue_id, 0.0)
 
-    def runs(self, life: JobLife, row: QueueJob) -> None:
+    def goes_on(self, life: JobLife, row: QueueJob) -> None:
         """Its wrapper says that better."""
 
     def ends(self, life: JobLife, row: QueueJob) -> bool:

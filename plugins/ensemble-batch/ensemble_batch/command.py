@@ -3,9 +3,12 @@ executors that run such commands themselves."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +16,9 @@ from dataclasses import dataclass
 from ensemble_core import ExecutorError, job_environment
 
 __all__ = ["CommandResult", "QueueCommands", "kill_command", "run_command"]
+
+#: Commands that may follow one another at once before their rate counts.
+_BURST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +84,53 @@ def run_command(
 
 
 class QueueCommands:
-    """Runs one command at a time, in the environment of jobs and with plain messages."""
+    """Runs commands in the environment of jobs and with plain messages: ``rate`` a second at most,
+    after a burst of ten."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, rate: float = math.inf) -> None:
+        self._gap = 1 / rate
+        #: When the next command would be due if all came at their rate.
+        self._due = 0.0
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def _wait(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._due = max(self._due, now) + self._gap
+            wait = self._due - now - _BURST * self._gap
+        if self._closed.wait(max(0.0, wait)):
+            raise ExecutorError("the run has let the queue go", code="closed", transient=True)
 
     def run(
         self,
         words: Sequence[str],
         given: bytes = b"",
         *,
+        environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
     ) -> tuple[int, str, str]:
         """Exit code, output and errors. Raises a transient :class:`ExecutorError` where a command
         does not end within ``deadline`` seconds, another where it is not there."""
+        started: list[subprocess.Popen[bytes]] = []
 
         def began(process: subprocess.Popen[bytes]) -> None:
-            self._process = process
+            started.append(process)
+            with self._lock:
+                self._running.add(process)
+                closed = self._closed.is_set()
+            if closed:
+                kill_command(process)
 
-        environment = {**job_environment(), "LC_ALL": "C"}
+        self._wait()
+        if environment is None:
+            environment = {**job_environment(), "LC_ALL": "C"}
         try:
             done = run_command(words, environment, given=given, deadline=deadline, began=began)
         finally:
-            self._process = None
+            with self._lock:
+                self._running.difference_update(started)
         if done.missing:
             raise ExecutorError(
                 f"{words[0]} cannot be run",
@@ -118,9 +148,11 @@ class QueueCommands:
         return done.code, _plain(done.out), _plain(done.err)
 
     def kill(self) -> None:
-        """Kill the command that runs, if one does."""
-        process = self._process
-        if process is not None:
+        """Kill the commands that run, and run no more."""
+        with self._lock:
+            self._closed.set()
+            running = list(self._running)
+        for process in running:
             kill_command(process)
 
 

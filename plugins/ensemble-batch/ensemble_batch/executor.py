@@ -35,6 +35,10 @@ from ensemble_core import (
 
 __all__ = ["QueueExecutor"]
 
+#: What a thread does next, without the lock.
+_Step = Callable[[], None]
+_Steps = Callable[[float, list[float]], "_Step | None"]
+
 
 class QueueExecutor(QueueHooks):
     """A base for executors of queues that run jobs themselves, and know how each ended.
@@ -75,12 +79,13 @@ class QueueExecutor(QueueHooks):
     def open(self, run: Run, emit: Emit) -> None:
         if self._polled is not None:
             raise ExecutorError(f"the executor {self.name} is open already", code="already-open")
-        self._commands = QueueCommands()
+        self._commands = QueueCommands(self.rate)
         here = start_folder()
         self.connect()
         try:
             self._begin(run, emit, here)
         except BaseException:
+            self._let_go()
             self.disconnect()
             raise
 
@@ -127,9 +132,12 @@ class QueueExecutor(QueueHooks):
 
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
         """The loops of the executor's threads, by the names of these."""
-        if type(self).watch is QueueHooks.watch:
-            return {"asks": self._asking}
-        return {"asks": self._asking, "watches": self._watching}
+        loops: dict[str, Callable[[QueueRun], None]] = {"asks": partial(self._acting, self._asks)}
+        if self.lanes == 2:
+            loops["submits"] = partial(self._acting, self._submits)
+        if type(self).watch is not QueueHooks.watch:
+            loops["watches"] = self._watching
+        return loops
 
     def close(self) -> None:
         """Let the queue go. Jobs in it go on; those on their way to it arrive first."""
@@ -140,7 +148,7 @@ class QueueExecutor(QueueHooks):
             polled.lock.wait_for(lambda: not self._submission.waiting or polled.closed, pace.LEAVE)
             polled.closed = True
             polled.lock.notify_all()
-        self._commands.kill()
+        self._let_go()
         try:
             for thread in self._threads:
                 if not thread.name.endswith("watches"):
@@ -152,6 +160,10 @@ class QueueExecutor(QueueHooks):
                 polled.remove()
             polled.records.close()
 
+    def _let_go(self) -> None:
+        """End what threads wait for, so that they end."""
+        self._commands.kill()
+
     def _opened(self) -> QueueRun:
         if self._polled is None:
             raise ExecutorError(f"the executor {self.name} is not open", code="not-open")
@@ -162,6 +174,7 @@ class QueueExecutor(QueueHooks):
     def submit(self, jobs: Sequence[Job]) -> None:
         polled = self._opened()
         with polled.lock:
+            polled.sought = True  # who has jobs to find again asks for them before
             polled.ids |= check_new(jobs, polled.ids)
             for job in jobs:
                 self._take_in(polled, job)
@@ -230,13 +243,15 @@ class QueueExecutor(QueueHooks):
                 polled.closed = True
                 polled.lock.notify_all()
 
-    def _asking(self, polled: QueueRun) -> None:
+    def _acting(
+        self, steps: Callable[[float, list[float]], _Step | None], polled: QueueRun
+    ) -> None:
         while True:
             with polled.lock:
                 if polled.closed:
                     return
                 dues = [time.monotonic() + 60.0]
-                act = self._next(dues)
+                act = steps(time.monotonic(), dues)
                 if act is None:
                     polled.lock.wait(max(0.0, min(dues) - time.monotonic()))
                     continue
@@ -245,12 +260,13 @@ class QueueExecutor(QueueHooks):
                 polled.publish()
                 polled.lock.notify_all()
 
-    def _next(self, dues: list[float]) -> Callable[[], None] | None:
-        """The next step to take now; else ``dues`` has the time of one."""
-        now = time.monotonic()
+    def _asks(self, now: float, dues: list[float]) -> _Step | None:
+        """The next step of the thread that asks to take now; else ``dues`` has the time of one."""
         act = self._inquiry.cancels_due(now, dues)
         if act is not None:
             return act
+        if self.lanes == 2:
+            return self._inquiry.due(now, dues)
         # By turns: many jobs to hand in do not keep the queue from being asked, nor the reverse.
         turns = (self._submission.due, self._inquiry.due)
         for what in turns if self._asked else reversed(turns):
@@ -259,6 +275,9 @@ class QueueExecutor(QueueHooks):
                 self._asked = what == self._inquiry.due
                 return act
         return None
+
+    def _submits(self, now: float, dues: list[float]) -> _Step | None:
+        return self._submission.due(now, dues)
 
     def _watching(self, polled: QueueRun) -> None:
         while not polled.closed:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,19 +50,24 @@ class QueueJob:
 
     Of one that is over, ``status`` is its wait status where the queue knows it, and ``exception``
     (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) with ``note`` why the queue ended
-    it. One that is ``stuck`` waits for what will not come by itself: ``note`` says so, and what to
-    do. ``began`` and ``ended`` are seconds since the epoch by the queue's clock, ``host`` is where
-    it runs. Where a wrapper reports, these three are not used, and the end only without a report.
+    it, and ``cause`` if that is another one than follows from the exception. One that is ``ending``
+    has ended, and the queue cleans up after it. One that is ``stuck`` waits for what will not come
+    by itself: ``note`` says so, and what to do. ``restarts`` counts how often the queue has started
+    it again. ``began`` and ``ended`` are seconds since the epoch by the queue's clock, ``host`` is
+    where it runs. Where a wrapper claims the job, these three are not used, and the end only
+    without a report.
     """
 
     id: str
-    state: Literal["waiting", "running", "over", "stuck"]
+    state: Literal["waiting", "running", "ending", "over", "stuck"]
     status: int | None = None
     exception: str | None = None
     note: str = ""
     began: float | None = None
     ended: float | None = None
     host: str = ""
+    cause: Cause | None = None
+    restarts: int = 0
 
 
 class QueueHooks(Executor):
@@ -77,10 +83,30 @@ class QueueHooks(Executor):
         0.3 s and 2 s later, where one is missing.
     grace:
         Seconds from SIGTERM to SIGKILL.
+    settle:
+        Seconds in which a submit whose answer was lost may arrive yet, if these are more than 10.
+    patience:
+        Seconds that the queue has to say why a job was ended, where it ``explains``; ten times as
+        long while it cleans up after the job.
     most_jobs:
         Jobs in one batch, at most; 1 where the queue has no arrays. ``connect`` may learn it.
-    task_place, task_id:
-        What a shell expands, within a job, to its place in its batch (from 1) and to its id.
+    rate:
+        Commands a second, at most, after a burst of ten.
+    lanes:
+        2 where the queue may be asked while a batch is handed in, else 1.
+    explains:
+        Whether the queue says soon why it ended a job. An end by SIGTERM or SIGKILL waits for that,
+        and a cancelled job is over when nothing is left of it.
+    claims:
+        Whether a job's first copy claims it in the run's folder, which nodes must see: it runs at
+        most once whatever the queue does. Else the queue must not start jobs again unasked, tells
+        their ``restarts``, and jobs report over the network, too.
+    listen:
+        Where reports are awaited without ``claims``: address (empty: to be found) and port (0: any)
+        of this machine; ``None``: reports come by files only.
+    task_place, task_id, task_restarts:
+        What a shell expands, within a job, to its place in its batch (from 1), to its id, and to
+        how often the queue has started it again.
     own_variables:
         Beginnings of variables that the queue gives its jobs, and that no outer job's replace.
     """
@@ -94,6 +120,14 @@ class QueueHooks(Executor):
     most_jobs: int = 1
     task_place: ClassVar[str] = "1"
     task_id: ClassVar[str] = "-"
+    task_restarts: ClassVar[str] = "0"
+    lanes: ClassVar[Literal[1, 2]] = 1
+    explains: ClassVar[bool] = False
+    claims: ClassVar[bool] = True
+    listen: tuple[str, int] | None = None
+    rate: float = math.inf
+    settle: float = 0.0
+    patience: float = 60.0
     own_variables: ClassVar[tuple[str, ...]] = ()
     poll: float = 15.0
     grace: float = 5.0
@@ -146,6 +180,28 @@ class QueueHooks(Executor):
             *(job.duration, job.urgency, repr(job.options.get(self.name))),
         )
 
+    def fits(self, jobs: Sequence[Job], tag: str) -> bool:
+        """True if one batch may have all of these jobs, which have one :meth:`shape`."""
+        return True
+
+    def launcher(self, job: Job) -> Sequence[str]:
+        """The command before a job's own that starts its tasks, without ``claims``."""
+        return ()
+
+    def may_restart(self, job: Job) -> bool:
+        """True if the queue may start this job again, without ``claims``."""
+        return False
+
+    def faces(self) -> Iterable[str]:
+        """Hosts towards which this machine's address is looked for, if ``listen`` names none: the
+        queue's server first, then a few nodes."""
+        return ()
+
+    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+        """The queue's ids of a run's jobs by ours, as far as names or comments tell, of the last
+        ``age`` seconds: asked for by a later controller if records are missing."""
+        return {}
+
     def nodes(self) -> Mapping[str, float]:
         """The queue's gauges now."""
         return {}
@@ -154,6 +210,14 @@ class QueueHooks(Executor):
         """The queue's records of jobs that are over and of which nothing else is known."""
         return ()
 
-    def command(self, words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
-        """Run a command of the queue: its exit code, output and errors."""
-        return self._commands.run(words, given)
+    def command(
+        self,
+        words: Sequence[str],
+        given: bytes = b"",
+        *,
+        environment: Mapping[str, str] | None = None,
+        deadline: float = 60.0,
+    ) -> tuple[int, str, str]:
+        """Run a command of the queue: its exit code, output and errors. ``environment`` is that of
+        jobs, with plain messages, if it is not given."""
+        return self._commands.run(words, given, environment=environment, deadline=deadline)

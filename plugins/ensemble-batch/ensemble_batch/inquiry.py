@@ -25,9 +25,13 @@ class Inquiry:
 
     def __init__(self, polled: QueueRun) -> None:
         self._polled = polled
-        self._gauges_at = 0.0
+        self._gauges_at = self._later(time.monotonic())  # when it is opened, they are known
         #: What was told of jobs that are stuck.
         self._told: set[str] = set()
+
+    def _later(self, now: float) -> float:
+        """When the gauges are asked for next."""
+        return now + min(max(self._polled.hooks.poll, 10.0), 60.0)
 
     def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
         """The cancel that is to be made now; else ``dues`` has when one is. With the lock."""
@@ -46,7 +50,7 @@ class Inquiry:
         if polled.ask_at <= now:
             return self._ask_all
         if self._gauges_at <= now:
-            self._gauges_at = now + min(max(polled.hooks.poll, 10.0), 60.0)
+            self._gauges_at = self._later(now)
             return self._look_at_nodes
         dues.append(polled.ask_at)
         return None
@@ -113,7 +117,7 @@ class Inquiry:
                 self._see(life, row, asked)
                 if asked < life.counts_at and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
-            if any(life.cancelled for life in polled.lives.values()):
+            if any(life.cancelled or life.reported for life in polled.lives.values()):
                 polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
 
     def told(self, rows: Iterable[QueueJob]) -> None:
@@ -132,11 +136,12 @@ class Inquiry:
 
     def _see(self, life: JobLife, row: QueueJob | None, asked: float) -> None:
         polled, name = self._polled, self._polled.hooks.name
-        if row is not None and row.state in ("waiting", "running", "stuck"):
+        if row is not None:
+            life.restarted(row.restarts, name, polled.now())
+        if row is not None and row.state != "over":
             life.misses, life.counts_at = 0, 0.0
-            if row.state == "running":
-                polled.runs(life, row)
-            key = f"{life.key} {row.note}"
+            polled.goes_on(life, row)
+            key = f"{life.job.rpartition('.')[0]} {row.note}"
             if row.state == "stuck" and key not in self._told:
                 self._told.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
@@ -150,7 +155,9 @@ class Inquiry:
         if life.misses < pace.MISSES:
             return
         now = polled.now()
-        if life.cancelled:
+        if life.reported is not None:
+            life.ended(life.reported, now, polled.note)
+        elif life.cancelled:
             life.gone("cancel", polled.note, None, now)
         elif row is not None and polled.ends(life, row):
             return

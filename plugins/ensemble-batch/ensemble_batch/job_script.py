@@ -6,16 +6,21 @@ It needs bash. Used by ``BatchExecutor``; pure.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from ensemble_batch.output_files import Place
 from ensemble_core import Job
 
-__all__ = ["Batch", "job_lines", "job_table", "quote", "script_of"]
+if TYPE_CHECKING:
+    from ensemble_batch.hooks import QueueHooks
+
+__all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,14 @@ def job_table(tables: Sequence[Sequence[str]], place: str, first: int) -> list[s
 
 
 @cache
-def _wrapper() -> str:
-    return files("ensemble_batch").joinpath("wrapper.sh").read_text("utf-8")
+def _wrapper(name: str) -> str:
+    return files("ensemble_batch").joinpath(name).read_text("utf-8")
+
+
+def _own_lines(job: Job, place: Place, tag: str) -> list[str]:
+    variables = job_variables(job, tag)
+    exports = [f"export {name}={quote(text)}" for name, text in variables.items()]
+    return exports + job_lines(job, place)
 
 
 def script_of(
@@ -129,11 +140,50 @@ def script_of(
     ]
     tables = [
         [
-            *(f"export {name}={quote(text)}" for name, text in job_variables(job, tag).items()),
             f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
-            *job_lines(job, where),
+            *_own_lines(job, where, tag),
         ]
         for job, where in jobs
     ]
     lines += job_table(tables, "$_ens_place", 1)
-    return os.fsencode("\n".join(lines) + "\n" + _wrapper())
+    return os.fsencode("\n".join(lines) + "\n" + _wrapper("wrapper.sh"))
+
+
+def report_script_of(
+    name: str,
+    jobs: Sequence[tuple[Job, Place]],
+    *,
+    tag: str,
+    folder: str,
+    token: str,
+    port: int,
+    hosts: Sequence[str],
+    hooks: QueueHooks,
+) -> bytes:
+    """The script of a batch of this name whose jobs report over the network; it stands alone."""
+    first = jobs[0][0]
+    # A clock in slices: the time that a job is suspended is not its own.
+    slices = max(1, math.ceil(first.duration / 60), min(10, int(first.duration)))
+    lines = [
+        "#!/bin/bash",
+        # An exported SHELLOPTS would have the wrapper end early, or give away the token.
+        "set +aeu",
+        f"_ens_id={hooks.task_id}",
+        f'_ens_place="{hooks.task_place}"',
+        f"_ens_life={hooks.task_restarts}",
+        f"_ens_queue={quote(hooks.name)}",
+        f"_ens_batch={quote(name)}",
+        f"_ens_dir={quote(folder)}",
+        f"_ens_token={quote(token)}",
+        f"_ens_port={port}",
+        f"_ens_hosts={quote(' '.join(hosts))}",
+        f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
+        f"_ens_slices={slices}",
+        f"_ens_slice={first.duration / slices:.6f}",
+        f"_ens_requeue={int(hooks.may_restart(first))}",
+        f"_ens_grace={hooks.grace:g}",
+        f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",
+    ]
+    tables = [[f"_ens_job={quote(job.id)}", *_own_lines(job, place, tag)] for job, place in jobs]
+    lines += job_table(tables, "$_ens_place", 1)
+    return os.fsencode("\n".join(lines) + "\n" + _wrapper("report_wrapper.sh"))

@@ -1,7 +1,7 @@
 """One open run on a queue: its jobs that are not over, and what the threads know of them.
 
-Made by ``QueueExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. ``BatchRun`` is
-the one of queues whose jobs have a wrapper.
+Made by ``QueueExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. ``BatchRun``
+and ``ReportRun`` are those of queues whose jobs have a wrapper.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class QueueRun:
 
     #: Whether a job's first copy is the only one that runs anything, whatever the queue does.
     claims: ClassVar[bool] = False
+    #: Whether a cancelled job may be over while the queue has it.
+    ends_copies: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -77,11 +79,15 @@ class QueueRun:
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
         self.closed = False
-        self._calling = threading.RLock()
+        #: Whether an earlier controller's jobs were looked for, if there was one.
+        self.sought = not records.resumed
+        self._calling = [threading.RLock()] * 2
+        if hooks.lanes == 2:
+            self._calling[1] = threading.RLock()
 
-    def call(self, what: Callable[[], _T]) -> _T:
-        """Ask the plugin, one thread at a time."""
-        with self._calling:
+    def call(self, what: Callable[[], _T], lane: int = 0) -> _T:
+        """Ask the plugin, one thread at a time in each lane: 1 is that of batches."""
+        with self._calling[lane]:
             return what()
 
     def now(self) -> float:
@@ -116,18 +122,24 @@ class QueueRun:
         """The name that a batch is handed in under."""
         return f"ens_{self.mark}_{key}"
 
-    def script(self, key: str, orders: Sequence[tuple[Job, Place]]) -> str:
-        """The path of a new batch's script; empty if it has none. Raises :class:`OSError`."""
+    def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
+        """The path of the script of a batch that is handed in under this name; empty if it has
+        none. Raises :class:`OSError`."""
         return ""
+
+    def void(self, name: str) -> None:
+        """See to it that a batch which was handed in under this name, and is not seen, does not
+        run if it arrives. Raises :class:`OSError`."""
 
     def read(self) -> bool:
         """Process the reports of wrappers. True if there were any."""
         return False
 
-    def runs(self, life: JobLife, row: QueueJob) -> None:
-        """The queue says that a job runs."""
+    def goes_on(self, life: JobLife, row: QueueJob) -> None:
+        """The queue says that a job is not over."""
         now = self.now()
-        life.started(now if row.began is None else row.began, row.host, now)
+        if row.state == "running":
+            life.started(now if row.began is None else row.began, row.host, now)
 
     def ends(self, life: JobLife, row: QueueJob) -> bool:
         """The queue says that a job is over; whether that settles it."""
@@ -135,6 +147,13 @@ class QueueRun:
         if known:
             life.finished(row, self.now(), self.note)
         return known
+
+    def doomed(self, life: JobLife | None) -> bool:
+        """True if the queue is to end this job as soon as its id is known."""
+        return life is None or life.over or life.cancelled
+
+    def found_twice(self, life: JobLife, queue_id: str) -> None:
+        """The queue has two jobs in the place of one, the second under this id."""
 
     def never_runs(self, life: JobLife) -> bool:
         """See to it that a job which the queue does not have never runs; false if it has begun."""
@@ -190,16 +209,21 @@ class QueueRun:
         self.drops += 1
         if life.queue_id is not None and self.has_id(life):
             del self.by_id[life.queue_id]
-            if not life.cancelled:
+            if not (life.cancelled and self.ends_copies):
                 self.cancels.pop(life.queue_id, None)
         sent = self.sent.get(life.key)
         if sent is None:
             return
         self.clear(life, sent)
         self.left[life.key] = self.left.get(life.key, 1) - 1
-        if self.left[life.key] <= 0 and sent.ids is not None:
-            self.clear_batch(life.key)
-            del self.left[life.key], self.sent[life.key]
+        self.tidy(life.key)
+
+    def tidy(self, key: str) -> None:
+        """Forget a batch if none of its jobs is left and its ids are known."""
+        sent = self.sent.get(key)
+        if sent is not None and sent.ids is not None and self.left.get(key, 0) <= 0:
+            self.clear_batch(key)
+            del self.left[key], self.sent[key]
 
     def soon(self) -> None:
         """A job is in doubt: the queue is to be asked before long."""

@@ -7,8 +7,9 @@ arrived. Used by ``QueueExecutor``.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from ensemble_batch import pace
 from ensemble_batch.job_table import JobLife
@@ -17,6 +18,8 @@ from ensemble_batch.records import Sent
 from ensemble_core import ExecutorError
 
 __all__ = ["find_again"]
+
+_T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
@@ -27,9 +30,15 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     for sent in wanted.values():
         if sent.ids is None:
             _look_for(polled, sent)
+    shown: Mapping[str, str] = {}
+    if any(job not in batch_of and job not in records.told for job in jobs):
+        age = polled.now() - min((sent.at for sent in records.sent.values()), default=polled.now())
+        shown = _answer(polled, partial(polled.hooks.find_jobs, polled.run.tag, age))
     with polled.lock:
+        polled.sought = True
         found = {
-            job: _restore(polled, job, since, batch_of.get(job)) for job, since in jobs.items()
+            job: _restore(polled, job, since, batch_of.get(job), shown.get(job))
+            for job, since in jobs.items()
         }
         records.drop()
         polled.ids |= {job for job, known in found.items() if known}
@@ -43,41 +52,59 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     return found
 
 
-def _restore(polled: QueueRun, job: str, since: float, sent: Sent | None) -> bool:
+def _restore(
+    polled: QueueRun, job: str, since: float, sent: Sent | None, queue_id: str | None
+) -> bool:
     told = polled.records.told.get(job, [])
     life = JobLife(job, {} if sent is None else sent.jobs[job], polled.events)
     polled.outlet.add(life.restore(told, since))
     if life.over:
         return True
-    if sent is None:
+    if sent is None and queue_id is None:
         return bool(told)
-    life.key, life.handed_at = sent.key, sent.at
-    if sent.ids is not None:
-        polled.learn(life, sent.ids[list(sent.jobs).index(job)])
+    if sent is not None:
+        life.key, life.handed_at = sent.key, sent.at
+        if sent.ids is not None:
+            queue_id = sent.ids[list(sent.jobs).index(job)]
+    if queue_id is not None:
+        polled.learn(life, queue_id)
     elif polled.never_runs(life):
         return False  # not there, and if it should come yet, it does not run
     life.cancelled = job in polled.records.cancelled
     polled.lives[job] = life
-    polled.sent[sent.key] = sent
-    polled.left[sent.key] = polled.left.get(sent.key, 0) + 1
+    if sent is not None:
+        polled.sent[sent.key] = sent
+        polled.left[sent.key] = polled.left.get(sent.key, 0) + 1
     life.arrived(polled.now())
     return True
 
 
 def _look_for(polled: QueueRun, sent: Sent) -> None:
     """Looks for a batch of an earlier controller; asked until the queue answers."""
+    void = polled.claims
+    while True:
+        for name in sent.names:
+            ids = _answer(polled, partial(polled.hooks.find_batch, name, len(sent.jobs)))
+            if ids is not None:
+                sent.ids = list(ids)
+                polled.outlet.write(partial(polled.records.accept, sent.key, ids))
+                return
+        if void:
+            return
+        # It may arrive yet; when it is void, it may have arrived just before.
+        if polled.now() - sent.at > max(pace.SETTLE, polled.hooks.settle):
+            void = polled.outlet.write(partial(polled.void, sent.names[-1]))
+        if not void:
+            time.sleep(pace.SOON_AGAIN)
+
+
+def _answer(polled: QueueRun, ask: Callable[[], _T]) -> _T:
+    """The queue's answer; asked for until it comes. Raises :class:`ExecutorError` where it does not
+    for long, or not at all."""
     end = time.monotonic() + pace.PATIENCE
     while True:
         try:
-            for name in sent.names:
-                ids = polled.call(partial(polled.hooks.find_batch, name, len(sent.jobs)))
-                if ids is not None:
-                    sent.ids = list(ids)
-                    polled.outlet.write(partial(polled.records.accept, sent.key, ids))
-                    return
-            if polled.claims or polled.now() - sent.at > pace.SETTLE:
-                return
-            time.sleep(pace.SOON_AGAIN)  # it may arrive yet
+            return polled.call(ask, 1)
         except ExecutorError as error:
             if not error.transient or time.monotonic() > end:
                 raise

@@ -1,6 +1,6 @@
 """A folder that a run's controller shares with its jobs' wrappers, which nodes must see.
 
-It is for this user's eyes only. Used by ``Spool``, and by executors with a spool of their own.
+It is for this user's eyes only. Used by ``Spool`` and ``ReportSpool``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ __all__ = ["SharedFolder"]
 
 
 class SharedFolder:
-    """A folder with subfolders. Raises :class:`OSError` if they cannot be made or written."""
+    """A folder with subfolders, of which ``scripts`` has the batches'. Raises :class:`OSError` if
+    they cannot be made or written."""
 
     def __init__(self, folder: str, *parts: str) -> None:
         self.folder = folder
@@ -28,6 +29,21 @@ class SharedFolder:
         with open(descriptor, "wb") as file:
             file.write(text)
         os.replace(new, path)
+
+    def script(self, key: str, text: bytes) -> str:
+        """Write a batch's script; its path."""
+        path = self._script(key)
+        self.put(path, text)
+        os.chmod(path, 0o700)
+        return path
+
+    def drop_script(self, key: str) -> None:
+        """No job of this batch is left."""
+        with suppress(OSError):
+            os.unlink(self._script(key))
+
+    def _script(self, key: str) -> str:
+        return os.path.join(self.folder, "scripts", f"{key}.sh")
 
     def remove(self) -> None:
         """Remove the folder; nobody is left who would use it."""

@@ -8,37 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ensemble_batch.job_script import quote
+from ensemble_batch.reports import Report, end_report
 from ensemble_batch.shared_folder import SharedFolder
 
-__all__ = ["CLAIMED", "Report", "Spool", "status_of"]
+__all__ = ["CLAIMED", "Spool"]
 
 #: The exit code of a wrapper that finds its job claimed: it has run nothing.
 CLAIMED = 121
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The end that a job's wrapper wrote down. ``code`` is the exit code as a shell has it, ``why``
-    is ``-``, ``timeout``, ``stopped`` or ``fail-WHAT``; times are the node's own."""
-
-    code: int
-    why: str
-    began: float
-    ended: float
-    host: str
-    note: str = ""
-
-
-def status_of(code: int) -> int:
-    """The wait status of an exit code as a shell has it: 128 and more is a signal's.
-
-    >>> status_of(3), status_of(137), status_of(255)
-    (768, 9, 65280)
-    """
-    return code - 128 if 128 < code < 160 else (code & 0xFF) << 8
 
 
 class Spool(SharedFolder):
@@ -52,7 +31,6 @@ class Spool(SharedFolder):
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         super().__init__(folder, "reports", "scripts")
         self._reports = os.path.join(folder, "reports")
-        self._scripts = os.path.join(folder, "scripts")
         # What a job of the queue is told by it, and what a shell has of itself, stays.
         lines = [
             f"export {name}={quote(value)}\n"
@@ -60,13 +38,6 @@ class Spool(SharedFolder):
             if name.isidentifier() and name not in ("SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL")
         ]
         self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
-
-    def script(self, key: str, text: bytes) -> str:
-        """Write a batch's script; its path."""
-        path = os.path.join(self._scripts, f"{key}.sh")
-        self.put(path, text)
-        os.chmod(path, 0o700)
-        return path
 
     def claim(self, job: str, key: str) -> bool:
         """See to it that a job never runs; false where it has begun."""
@@ -96,10 +67,13 @@ class Spool(SharedFolder):
         """The end that stands in ``name``, which has ``.end``."""
         words = self._words(name)
         try:
-            code, began, ended = int(words[0]), float(words[2]), float(words[3])
-            return Report(code, words[1], began, ended, words[4], " ".join(words[5:]))
-        except (ValueError, IndexError):
+            report = end_report(*words[:5])
+        except (ValueError, TypeError):
             return None
+        if report.why.startswith("fail-"):
+            why, note = report.why.removeprefix("fail-"), " ".join(words[5:])
+            return replace(report, kind="fail", why=why, note=note)
+        return report
 
     def _words(self, name: str) -> list[str]:
         with suppress(OSError), open(os.path.join(self._reports, name), "rb") as file:
@@ -111,8 +85,3 @@ class Spool(SharedFolder):
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):
                 os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))
-
-    def drop_script(self, key: str) -> None:
-        """No job of this batch is left."""
-        with suppress(OSError):
-            os.unlink(os.path.join(self._scripts, f"{key}.sh"))

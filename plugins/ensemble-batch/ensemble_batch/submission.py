@@ -34,6 +34,8 @@ class _Going:
     attempts: int = 0
     since: float = 0.0
     due: float = 0.0
+    #: Whether the last attempt was declared void, so that it does not run if it arrives yet.
+    void: bool = False
 
 
 class Submission:
@@ -52,11 +54,12 @@ class Submission:
         #: While the queue takes no more: how many jobs were over when it said so, and from when on
         #: it is tried again if another one is.
         self._full_since: tuple[int, float] | None = None
+        self._handing_in = False
 
     @property
     def waiting(self) -> bool:
-        """True if there are jobs that were not handed in."""
-        return bool(self._orders)
+        """True if there are jobs that were not handed in, or are just being."""
+        return bool(self._orders) or self._handing_in
 
     def take(self, job: Job, place: Place) -> None:
         """Hand this in with those that come soon. With the lock."""
@@ -96,6 +99,8 @@ class Submission:
         shape = hooks.shape(first[0])
         alike = [order for order in self._orders.values() if hooks.shape(order[0]) == shape]
         chosen = alike[: max(1, min(hooks.most_jobs, self._most or hooks.most_jobs))]
+        while len(chosen) > 1 and not hooks.fits([job for job, _ in chosen], self._polled.run.tag):
+            chosen = chosen[: len(chosen) // 2]
         for job, _ in chosen:
             del self._orders[job.id]
         return chosen
@@ -115,7 +120,7 @@ class Submission:
 
         def record() -> None:
             nonlocal script
-            script = polled.script(sent.key, going.orders)
+            script = polled.script(sent.key, name, going.orders)
             names, sent.names = sent.names, list(dict.fromkeys((*sent.names, name)))
             sent.at = polled.now()
             try:
@@ -137,6 +142,7 @@ class Submission:
                 return
             polled.sent[sent.key] = sent
             polled.early = {}
+            self._handing_in, going.void = True, False
             if going.attempts == 1:
                 polled.left[sent.key] = len(jobs)
                 for _, _, life in self._lives(going):
@@ -144,12 +150,14 @@ class Submission:
         try:
             places = tuple(place for _, place in going.orders)
             batch = Batch(name, jobs, script, places, polled.run.tag)
-            ids = polled.call(lambda: polled.hooks.submit_batch(batch))
+            ids = polled.call(lambda: polled.hooks.submit_batch(batch), 1)
         except ExecutorError as error:
             with polled.lock:
+                self._handing_in = False
                 self._not_handed_in(going, error)
             return
         with polled.lock:
+            self._handing_in = False
             self._accept(going, ids)
 
     def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
@@ -208,14 +216,17 @@ class Submission:
         now = polled.now()
         for (job, _), id_ in zip(going.orders, ids, strict=True):
             life = polled.lives.get(job.id)
-            if life is None or life.over or life.cancelled:
+            if polled.doomed(life):
                 polled.cancels.setdefault(id_, 0.0)
             if life is not None and not life.over:
                 if life.queue_id is None:
                     polled.learn(life, id_)
+                elif life.queue_id != id_:
+                    polled.found_twice(life, id_)
                 shown = pace.until_shown(polled.hooks.poll)
                 life.counts_at = time.monotonic() + shown
                 life.arrived(now)
+        polled.tidy(sent.key)
         if early:
             self._inquiry.told(early.values())
         if going.attempts > 1 or going.since:
@@ -227,7 +238,7 @@ class Submission:
         polled, hooks = self._polled, self._polled.hooks
         try:
             for name in reversed(going.sent.names):
-                ids = polled.call(partial(hooks.find_batch, name, len(going.orders)))
+                ids = polled.call(partial(hooks.find_batch, name, len(going.orders)), 1)
                 if ids is not None:
                     with polled.lock:
                         self._accept(going, ids)
@@ -241,8 +252,11 @@ class Submission:
             if all(life.queue_id for _, _, life in self._lives(going)):
                 polled.outlet.answered("submit")
                 return  # each has spoken for itself
-            if time.monotonic() - going.since < pace.SETTLE:
+            settled = time.monotonic() - going.since >= max(pace.SETTLE, hooks.settle)
+            if not (settled and going.void):
                 going.due = time.monotonic() + pace.SOON_AGAIN
+                if settled and polled.outlet.write(lambda: polled.void(going.sent.names[-1])):
+                    going.void, going.due = True, 0.0  # it may have arrived just before
                 self._unsure.append(going)
                 return
             lives = [life for _, _, life in self._lives(going)]

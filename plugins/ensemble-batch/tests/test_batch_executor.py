@@ -13,7 +13,8 @@ import pytest
 from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, pace
 from ensemble_batch.job_script import script_of
 from ensemble_batch.job_table import JobLife
-from ensemble_batch.spool import CLAIMED, Report
+from ensemble_batch.reports import Report
+from ensemble_batch.spool import CLAIMED
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, ExecutorLost, Job
@@ -529,7 +530,7 @@ def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
         life.arrived(now)
     if heard == "each":
         life.started(now + 1 + off, "n1", now + 1)
-    life.ended(Report(0, "-", now + 1 + off, now + 31 + off, "n1"), now + 31.5, "")
+    life.ended(Report("end", now + 31 + off, seconds=30, host="n1"), now + 31.5, "")
     times = [event.timestamp for event in out]
     assert times == sorted(times)
     assert times[-1] <= now + 31.5 + 1e-3

@@ -49,7 +49,7 @@ def _available() -> tuple[bool, str]:
 
 def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     from ensemble_slurm.options import SITE
-    from ensemble_slurm.script import render
+    from ensemble_slurm.sbatch import render
 
     site = {name: str(options[name]) for name in SITE if options.get(name) is not None}
     return Rendered(render(job, site), "text/x-shellscript")

@@ -1,38 +1,47 @@
-"""The executor ``slurm``: runs jobs on the Slurm cluster that this machine submits to. See the
-README."""
+"""The executor ``slurm``: what Slurm's commands are told, and what they say. The rest is
+:class:`BatchExecutor`'s. See the README."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
-from ensemble_batch import OutputFiles, Records, mark_of, run_command
-
-from ensemble_core import (
-    Cause,
-    Emit,
-    Executor,
-    ExecutorError,
-    Job,
-    Run,
-    UsageError,
-    check_new,
-    job_environment,
-    start_folder,
-    wrong_command,
+from ensemble_batch import (
+    Batch,
+    BatchExecutor,
+    CannotTake,
+    InvalidJob,
+    QueueJob,
+    address_option,
+    mark_of,
 )
-from ensemble_slurm.commands import query_environment
-from ensemble_slurm.gauges import sinfo
-from ensemble_slurm.listener import address_towards
-from ensemble_slurm.loop import SlurmLoop
-from ensemble_slurm.parse import Site, read_config, read_nodes
+
+from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
+from ensemble_slurm.environments import query_environment, submit_environment
+from ensemble_slurm.jobcomp import Completions
+from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, suffix_of
+from ensemble_slurm.parse import (
+    SACCT,
+    SEPARATOR,
+    SINFO,
+    SQUEUE,
+    SQUEUE_COMMENT,
+    Row,
+    Site,
+    read_config,
+    read_nodes,
+    read_sacct,
+    read_squeue,
+    unreadable,
+)
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
-from ensemble_slurm.script import Scripts
-from ensemble_slurm.spool import Spool
-from ensemble_slurm.submitter import Order
+from ensemble_slurm.sbatch import launcher, sbatch_options
+from ensemble_slurm.states import queue_job
 
 __all__ = ["OLDEST", "SlurmExecutor"]
 
@@ -41,16 +50,30 @@ OLDEST = (20, 11)
 _COMMANDS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")
 #: Seconds that slurmctld has for its first answer.
 _FIRST = 30.0
+#: Bytes of commands in one script (Slurm takes 4 MiB, ``max_script_size``), and what a job costs in
+#: it beside its words.
+SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
+#: Ids that one ``scancel`` and one ``sacct`` is given.
+_CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
+#: Seconds between looks at the file of the site's completion script.
+_COMPLETIONS = 2.0
 
 
-class SlurmExecutor(Executor):
+class SlurmExecutor(BatchExecutor):
     """Runs jobs on a Slurm cluster; see the README for what it promises."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "node-failure", "preempted", "cancelled", "submit"}
     )
-    shared: ClassVar[bool] = True
+    name: ClassVar[str] = "slurm"
+    claims: ClassVar[bool] = False
+    explains: ClassVar[bool] = True
+    lanes: ClassVar[Literal[1, 2]] = 2
+    task_place: ClassVar[str] = "$((SLURM_ARRAY_TASK_ID + 1))"
+    task_id: ClassVar[str] = (
+        "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+    )
+    task_restarts: ClassVar[str] = "${SLURM_RESTART_COUNT:-0}"
 
     def __init__(
         self,
@@ -72,88 +95,26 @@ class SlurmExecutor(Executor):
             "reservation": reservation,
             "constraint": constraint,
         }
-        self._site_options = {name: value for name, value in named.items() if value is not None}
+        self._options = {name: value for name, value in named.items() if value is not None}
         self._partition = partition
         self._look = look
-        self._rate = rate
-        self._listen = _listen_option(listen)
+        self.rate = rate
+        self.listen = address_option(listen)
         self._jobcomp = jobcomp
-        self._loop: SlurmLoop | None = None
-        self._output: OutputFiles | None = None
+        self._site = Site()
+        self._user = str(os.getuid())
+        self._ended = threading.Event()
+        self._completions: Completions | None = None
 
     # -- opening -------------------------------------------------------------------------------
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._loop is not None:
-            raise ExecutorError("the Slurm executor is open already", code="already-open")
-        here = start_folder()
-        site = self._site()
-        gauges = self._gauges()
-        folder = str(run.folder.absolute())
-        kept = run.state is not None
-        place = os.path.realpath(run.state) if run.state is not None else folder
-        if not kept:
-            place = os.path.join(place, f".slurm-{mark_of(run.tag)}")
-        try:
-            os.makedirs(place, exist_ok=True)
-            spool = Spool(os.path.join(place, "slurm") if kept else place)
-            records = Records(spool.folder if kept else None)
-        except OSError as error:
-            raise ExecutorError(
-                f"the folder that jobs report to cannot be made: {place}",
-                cause=error.strerror or str(error),
-                hint="choose a folder that this machine and the nodes can write",
-                code="no-folder",
-            ) from None
-        environment = job_environment()
-        scripts = Scripts(
-            run.tag,
-            spool.token,
-            spool.folder,
-            here,
-            grace=max(1.0, site.kill_wait - 1),
-            site=self._site_options,
-        )
-        try:
-            self._loop = SlurmLoop(
-                run,
-                emit,
-                site,
-                scripts,
-                spool,
-                records,
-                environment,
-                listen=self._where(site),
-                look=self._look,
-                rate=self._rate,
-                partition=self._partition,
-                jobcomp=self._jobcomp,
-                gauges=gauges,
-            )
-        except OSError as error:
-            records.close()
-            raise ExecutorError(
-                "jobs cannot be listened to on this machine",
-                cause=error.strerror or str(error),
-                hint="name an address of it with -o listen=ADDRESS, or say -o listen=none",
-                code="no-port",
-            ) from None
-        self._output = OutputFiles(folder, here, records.was_emptied, records.empty)
-        self._loop.start()
+        if self._jobcomp is not None:
+            self._completions = Completions(self._jobcomp, mark_of(run.tag), os.getuid())
+        self._here = start_folder()
+        super().open(run, emit)
 
-    def _where(self, site: Site) -> tuple[str, int] | None:
-        if self._listen is None:
-            return None
-        address, port = self._listen
-        if address:
-            return address, port
-        found = address_towards(site.controller)
-        if ipaddress.ip_address(found).is_loopback:
-            # slurmctld runs here: nodes may not.
-            found = address_towards_nodes() or found
-        return found, port
-
-    def _site(self) -> Site:
+    def connect(self) -> None:
         for command in _COMMANDS:
             if shutil.which(command) is None:
                 raise ExecutorError(
@@ -162,18 +123,17 @@ class SlurmExecutor(Executor):
                     "cluster",
                     code="no-slurm",
                 )
-        environment = query_environment(os.environ)
-        done = run_command(("scontrol", "show", "config"), environment, deadline=_FIRST)
-        if not done.good:
-            busy = done.code is None or refusal(done.err) is Refusal.BUSY
+        try:
+            told = self._query("scontrol", "show", "config", deadline=_FIRST)
+        except ExecutorError as error:
             raise ExecutorError(
                 "Slurm does not answer",
-                cause=words(done.err) or f"scontrol ended with exit code {done.code}",
-                hint=hint_for(done.err) or "is slurmctld up? 'scontrol ping' tells",
+                cause=error.what,
+                hint=error.hint or "is slurmctld up? 'scontrol ping' tells",
                 code="no-answer",
-                transient=busy,
-            )
-        site = read_config(done.out)
+                transient=error.transient,
+            ) from None
+        self._site = site = read_config(told)
         if site.version and site.version[:2] < OLDEST:
             raise ExecutorError(
                 f"this Slurm is of version {'.'.join(map(str, site.version))}, and "
@@ -181,100 +141,165 @@ class SlurmExecutor(Executor):
                 hint="load a newer Slurm",
                 code="version-mismatch",
             )
-        return site
+        self._ended.clear()
+        self.poll = max(0.2, min(self._look, site.least_age / 3 or self._look))
+        self.grace = max(1.0, site.kill_wait - 1)
+        self.patience = site.kill_wait + 30
+        self.settle = site.message_timeout
+        self.most_jobs = max(1, min(site.largest_array, site.most_jobs))
 
-    def _gauges(self) -> Mapping[str, float]:
-        environment = query_environment(os.environ)
-        done = run_command(sinfo(self._partition), environment, deadline=_FIRST)
-        return read_nodes(done.out) if done.good else {}
+    def disconnect(self) -> None:
+        self._ended.set()
 
-    def _opened(self) -> SlurmLoop:
-        if self._loop is None:
-            raise ExecutorError("the Slurm executor is not open", code="not-open")
-        return self._loop
+    def faces(self) -> Iterator[str]:
+        yield self._site.controller
+        # slurmctld runs here: nodes may not.
+        try:
+            nodes = self._query("sinfo", "--noheader", "--Node", "--Format=NodeAddr:200")
+        except ExecutorError:
+            return
+        yield from list(dict.fromkeys(nodes.split()))[:3]
 
-    # -- jobs ----------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        loop = self._opened()
-        loop.ids |= check_new(jobs, loop.ids)
-        orders = []
-        for job in jobs:
-            wrong = wrong_command(job) or _wrong(job)
-            if wrong is not None:
-                loop.refuse(job.id, "jobspec", wrong)
-                continue
-            assert self._output is not None
-            try:
-                orders.append(Order(job, self._output.place(job)))
-            except (OSError, ValueError) as error:
-                what = getattr(error, "filename", None) or job.stdout or job.stderr
-                why = getattr(error, "strerror", None) or str(error)
-                loop.refuse(job.id, "output", f"the output file {what} cannot be used: {why}")
-        loop.submit(orders)
+    def _query(self, *command: str, deadline: float = 60.0, fine: str = "") -> str:
+        """The output of a command that asks or cancels. ``fine`` lists messages with which a
+        failure is no error."""
+        return self._run_command(command, query_environment(os.environ), deadline, fine)
 
-    def cancel(self, jobs: Sequence[str]) -> None:
-        self._opened().cancel(tuple(jobs))
+    def _run_command(
+        self, command: Sequence[str], environment: Mapping[str, str], deadline: float, fine: str
+    ) -> str:
+        code, out, err = self.command(command, environment=environment, deadline=deadline)
+        kind = refusal(err)
+        if code == 0 or (fine and kind is Refusal.FINAL and re.search(fine, err.lower())):
+            return out
+        what = words(err) or f"{command[0]} ended with exit code {code}"
+        hint = hint_for(err)
+        if kind is Refusal.FINAL:
+            raise InvalidJob(what, hint=hint)
+        if kind is Refusal.FULL:
+            raise CannotTake(what, arrived=False, hint=hint)
+        raise CannotTake(what, hint=hint or "is slurmctld up? 'scontrol ping' tells")
 
-    def resources(self) -> Mapping[str, float]:
-        return {} if self._loop is None else dict(self._loop.gauges)
+    # -- submitting ----------------------------------------------------------------------------
 
-    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        loop = self._opened()
-        loop.ids |= jobs.keys()
-        found = loop.reattach(jobs)
-        loop.ids -= {job for job, known in found.items() if not known}
+    def wrong(self, job: Job) -> str | None:
+        if job.tasks < job.nodes:
+            return (
+                f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Slurm starts at least "
+                "one task on each node; say 'tasks:' accordingly"
+            )
+        return None
+
+    def shape(self, job: Job) -> object:
+        return super().shape(job), suffix_of(job)
+
+    def fits(self, jobs: Sequence[Job], tag: str) -> bool:
+        size = sum(_JOB + sum(map(len, (*job.command, *job.environment.values()))) for job in jobs)
+        label = Label.of(jobs, tag, "k" * 32)
+        return size <= SCRIPT_LIMIT and len(label.comment) <= COMMENT_LIMIT
+
+    def launcher(self, job: Job) -> Sequence[str]:
+        return launcher(job)
+
+    def may_restart(self, job: Job) -> bool:
+        return bool(job.options.get(self.name, {}).get("requeue"))
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        label = Label.of(batch.jobs, batch.tag, batch.name)
+        options = sbatch_options(batch.jobs, label, self._options)
+        command = ["sbatch", *options, f"--chdir={self._here}", batch.script]
+        environment = submit_environment(job_environment())
+        out = self._run_command(command, environment, 3 * self._site.message_timeout, "")
+        match = re.search(r"^(\d+)(?:;\S+)?\s*$", out, re.M)
+        if match is None:
+            raise CannotTake(f"sbatch said {out.strip()[:200]!r}")
+        return _ids(match[1], len(batch.jobs))
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _squeue(self, columns: str) -> Iterator[Row]:
+        """This user's jobs: one request, which slurmctld answers with these only."""
+        out = self._query(
+            "squeue", "--noheader", "--all", "--array", "--states=all",
+            f"--user={self._user}", f"--Format={columns}",
+        )  # fmt: skip
+        if (part := unreadable(out)) is not None:
+            raise CannotTake(f"squeue printed what cannot be read ({part})")
+        return read_squeue(out)
+
+    def _sacct(self, *which: str) -> Iterator[Row]:
+        return read_sacct(
+            self._query(
+                "sacct", "--allocations", "--noheader", "--parsable2",
+                f"--delimiter={SEPARATOR}", f"--format={SACCT}", *which,
+            )
+        )  # fmt: skip
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        return map(queue_job, self._squeue(SQUEUE))
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        """From accounting, if the site has it. Of a job that slurmctld does not have, it may say
+        for ever that it runs."""
+        some = sorted(ids)[:_ACCOUNT_AT_ONCE]
+        rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
+        return [job for job in map(queue_job, rows) if job.state == "over"]
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        marked = f" {name} "
+        found = (row.job for row in self._squeue(SQUEUE_COMMENT) if marked in row.comment)
+        job = next(found, None)
+        return None if job is None else _ids(job, size)
+
+    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+        rows = list(self._squeue(SQUEUE_COMMENT))
+        if self._site.accounting:
+            since = int(max(86_400.0, age + 3_600.0))
+            rows = [*self._sacct(f"--user={self._user}", f"--starttime=now-{since}seconds"), *rows]
+        found: dict[str, str] = {}
+        for row in rows:
+            label = Label.from_comment(row.comment, tag)
+            if label is None and not row.comment:
+                label = Label.from_name(row.name, tag)
+            job = None if label is None else label.job(row.task)
+            if job is not None:
+                found[job] = row.id
         return found
 
-    def forget(self, jobs: Sequence[str]) -> None:
-        self._opened().forget(tuple(jobs))
+    def end_jobs(self, ids: Collection[str]) -> None:
+        arrays: dict[str, list[int]] = defaultdict(list)
+        single: list[str] = []
+        for id_ in ids:
+            job, line, task = id_.partition("_")
+            if line:
+                arrays[job].append(int(task))
+            else:
+                single.append(job)
+        # Parts of an array in Slurm's notation: one request.
+        single += [f"{job}_[{format_indices(sorted(tasks))}]" for job, tasks in arrays.items()]
+        for at in range(0, len(single), _CANCEL_AT_ONCE):
+            self._query(
+                "scancel", *single[at : at + _CANCEL_AT_ONCE], fine="already|invalid job id"
+            )
 
-    @property
-    def sees_strangers(self) -> bool:
-        """Never: a look at everybody's jobs is more than a slurmctld should be asked for."""
-        return False
+    def nodes(self) -> Mapping[str, float]:
+        command = ["sinfo", "--noheader", "--Node", f"--Format={SINFO}"]
+        if self._partition is not None:
+            command.append(f"--partition={self._partition}")
+        try:
+            return read_nodes(self._query(*command))
+        except InvalidJob:  # sbatch says better what is wrong with a partition
+            return {}
 
-    def close(self) -> None:
-        """Let Slurm go. Jobs in it go on; those on their way to it arrive first."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.close()
-
-
-def address_towards_nodes() -> str | None:
-    """The address of this machine from which nodes are reached that are others than itself."""
-    ask = ("sinfo", "--noheader", "--Node", "--Format=NodeAddr:200")
-    done = run_command(ask, query_environment(os.environ), deadline=_FIRST)
-    for node in list(dict.fromkeys(done.out.split()))[:3]:
-        found = address_towards(node)
-        if not ipaddress.ip_address(found).is_loopback:
-            return found
-    return None
-
-
-def _wrong(job: Job) -> str | None:
-    """Why a job can never be had here; ``None`` if it can."""
-    if job.tasks < job.nodes:
-        return (
-            f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Slurm starts at least one "
-            "task on each node; say 'tasks:' accordingly"
-        )
-    return None
+    def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
+        """Waits until the site's completion script tells of an end, which is a hint to ask."""
+        while not self._ended.wait(_COMPLETIONS if self._completions is not None else None):
+            if self._completions is not None and self._completions.news():
+                told(())
+                return
 
 
-def _listen_option(text: str) -> tuple[str, int] | None:
-    """An address (empty: to be found) and a port (0: any); ``None`` for none."""
-    if text == "none":
-        return None
-    if text == "auto":
-        return "", 0
-    address, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]") or (":" in address and not address.endswith("]")):
-        return text.strip("[]"), 0  # a name alone, or an address of IPv6
-    if not port.isdigit() or int(port) > 65535:
-        raise UsageError(
-            f"listen={text}: {port!r} is no port",
-            hint="say -o listen=ADDRESS or -o listen=ADDRESS:PORT",
-            code="bad-option",
-        )
-    return address.strip("[]"), int(port)
+def _ids(job: str, size: int) -> list[str]:
+    return [job] if size == 1 else [f"{job}_{task}" for task in range(size)]

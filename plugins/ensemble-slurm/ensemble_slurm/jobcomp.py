@@ -2,7 +2,7 @@
 
 Where an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it
 adds a line to a file of the run for each job that ends, whatever the cause. The line is a hint to
-look at the queue now and nothing more, so nobody can make a job's end up. Used by the loop.
+look at the queue now and nothing more, so nobody can make a job's end up. Used by the executor.
 """
 
 from __future__ import annotations

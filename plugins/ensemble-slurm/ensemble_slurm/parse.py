@@ -3,7 +3,7 @@ configuration of ``scontrol``.
 
 The columns are named one by one and end with a separator that stands in no name. All releases from
 20.11 on print them alike, which their ``--json`` does not (states became lists, numbers became
-objects), and it is a tenth of the text. Pure; used with what ``commands`` brings.
+objects), and it is a tenth of the text. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ensemble_slurm.states import base_state, wait_status
+from ensemble_slurm.states import Row, base_state, wait_status
 
 __all__ = [
     "SACCT",
@@ -51,26 +51,6 @@ SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=20
 #: States of nodes on which jobs may start, before what stands behind them (``*``, ``~`` …).
 _UP = frozenset({"idle", "mixed", "allocated", "completing", "alloc", "mix", "comp", "planned"})
 _BAD_MARKS = "*$@^!%"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One job as Slurm reports it: ``job`` is its id, or its array's, and ``task`` the number
-    within. Times are seconds since the epoch, ``None`` where there is none yet; ``nodes`` is empty
-    where it never had any."""
-
-    job: str
-    task: int | None
-    state: str
-    reason: str = ""
-    status: int | None = None
-    restarts: int = 0
-    submitted: float | None = None
-    started: float | None = None
-    ended: float | None = None
-    nodes: str = ""
-    name: str = ""
-    comment: str = ""
 
 
 def _time(text: str) -> float | None:

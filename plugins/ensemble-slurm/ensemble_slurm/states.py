@@ -1,7 +1,7 @@
 """Slurm's job states, pending reasons and exit codes, and what they mean here.
 
-States come from ``squeue`` and ``sacct``, in all releases the same words. Pure; used by
-``job_state`` of what is known of a job.
+States come from ``squeue`` and ``sacct``, in all releases the same words. Pure; used with what
+``parse`` reads.
 """
 
 from __future__ import annotations
@@ -9,21 +9,38 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+
+from ensemble_batch import QueueJob
 
 from ensemble_core import Cause
 
-__all__ = ["STUCK", "Ending", "base_state", "ending", "is_over", "is_running", "wait_status"]
+__all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
 
 
-class Ending(NamedTuple):
-    """How a job ended: the type of its fatal exception (``None`` for a mere exit), what to tell of
-    it, its wait status, and its cause where the type does not tell."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job as Slurm reports it: ``job`` is its id, or its array's, and ``task`` the number
+    within. Times are seconds since the epoch, ``None`` where there is none yet; ``nodes`` is empty
+    where it never had any."""
 
-    exception: str | None
-    note: str
-    status: int
-    cause: Cause | None = None
+    job: str
+    task: int | None
+    state: str
+    reason: str = ""
+    status: int | None = None
+    restarts: int = 0
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    nodes: str = ""
+    name: str = ""
+    comment: str = ""
+
+    @property
+    def id(self) -> str:
+        """How Slurm's commands call it: ``123``, or ``123_4`` for a task of an array."""
+        return self.job if self.task is None else f"{self.job}_{self.task}"
 
 
 #: Final states that are an exception: its type and what to say.
@@ -39,10 +56,9 @@ _EXCEPTIONS: Mapping[str, tuple[str, str]] = {
     "RECONFIG_FAIL": ("node-failure", "a node of it could not be reconfigured"),
 }
 _OVER = frozenset(_EXCEPTIONS) | {"COMPLETED", "FAILED"}
-#: States in which a job holds its nodes.
-_RUNNING = frozenset(
-    {"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STOPPED", "STAGE_OUT", "RESIZING"}
-)
+#: States in which a job holds its nodes. ``REVOKED`` is neither: another cluster of the federation
+#: has it.
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "SIGNALING", "STOPPED", "STAGE_OUT", "RESIZING"})
 
 #: Reasons for which a job waits without end, and what to do about each.
 STUCK: Mapping[str, str] = {
@@ -78,16 +94,6 @@ def base_state(word: str) -> str:
     return word.strip().partition(" ")[0].rstrip("+").upper()
 
 
-def is_over(state: str) -> bool:
-    """True if this state is final. ``REVOKED`` is not: another cluster of the federation has it."""
-    return state in _OVER
-
-
-def is_running(state: str) -> bool:
-    """True if a job in this state holds its nodes."""
-    return state in _RUNNING
-
-
 def wait_status(text: str) -> int | None:
     """The wait status of an exit code as Slurm's commands print it.
 
@@ -106,18 +112,33 @@ def wait_status(text: str) -> int | None:
     return ((int(match[1]) & 0xFF) << 8) | (int(match[2]) & 0x7F)
 
 
-def ending(state: str, reason: str, status: int | None, *, ours: str | None = None) -> Ending:
-    """How a job ended that Slurm says this of.
+def queue_job(row: Row) -> QueueJob:
+    """A job as Slurm reports it, in the words of the base."""
+    job = QueueJob(row.id, "waiting", restarts=row.restarts, host=row.nodes)
+    if row.state in _OVER:
+        return _over(row, job)
+    if row.state == "COMPLETING":
+        return replace(job, state="ending")
+    if row.state in _RUNNING:
+        return replace(job, state="running", began=row.started)
+    word = row.reason.strip("()").partition(",")[0]
+    if row.state == "PENDING" and word in STUCK:
+        return replace(job, state="stuck", note=f"{word}: {STUCK[word]}")
+    return job
 
-    ``ours`` is the note where we cancelled it ourselves.
-    """
-    code = status or 0
-    if state == "COMPLETED":
-        return Ending(None, "", code)
-    words = f"Slurm: {state}" + (f", {reason}" if reason not in ("", "None", "(null)") else "")
-    if state == "FAILED":
+
+def _over(row: Row, job: QueueJob) -> QueueJob:
+    code = row.status or 0
+    began = (row.started or row.ended) if row.nodes else None
+    job = replace(job, state="over", status=code, began=began, ended=row.ended)
+    if row.state == "COMPLETED":
+        return job
+    reason = "" if row.reason in ("", "None", "(null)") else f", {row.reason}"
+    words = f"Slurm: {row.state}{reason}"
+    if row.state == "FAILED":
         # Of one that told of its own end this is not asked: its shell, or its launch, was ended.
-        return Ending("exec", words, code or 0x100, "signal" if code & 0x7F else None)
-    kind, note = _EXCEPTIONS[state]
-    note = ours if kind == "cancel" and ours is not None else f"{note} ({words})"
-    return Ending(kind, note, code or int(signal.SIGTERM))
+        cause: Cause | None = "signal" if code & 0x7F else None
+        return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
+    kind, note = _EXCEPTIONS[row.state]
+    status = code or int(signal.SIGTERM)
+    return replace(job, exception=kind, note=f"{note} ({words})", status=status)

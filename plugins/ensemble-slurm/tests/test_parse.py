@@ -15,7 +15,7 @@ from ensemble_slurm.parse import (
     unreadable,
 )
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
-from ensemble_slurm.states import STUCK, base_state, ending, wait_status
+from ensemble_slurm.states import STUCK, base_state, queue_job, wait_status
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -144,8 +144,47 @@ def test_exit_codes_of_all_releases() -> None:
 
 
 def test_a_job_that_slurm_calls_failed_never_has_status_zero() -> None:
-    assert ending("FAILED", "None", 0).status != 0
-    assert ending("NODE_FAIL", "None", None).status != 0
+    assert queue_job(Row("7", None, "FAILED", status=0)).status != 0
+    assert queue_job(Row("7", None, "NODE_FAIL")).status != 0
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("CANCELLED", "cancel"), ("TIMEOUT", "timeout"), ("DEADLINE", "timeout"),
+        ("NODE_FAIL", "node-failure"), ("BOOT_FAIL", "node-failure"), ("FAILED", "exec"),
+        ("OUT_OF_MEMORY", "out-of-memory"), ("PREEMPTED", "preempted"), ("COMPLETED", None),
+    ],
+)  # fmt: skip
+def test_why_slurm_ended_a_job_is_what_slurm_says(state: str, kind: str | None) -> None:
+    job = queue_job(Row("7", 3, state, nodes="n1", started=10.0, ended=20.0, restarts=1))
+    assert (job.id, job.state, job.exception, job.restarts) == ("7_3", "over", kind, 1)
+    assert (job.began, job.ended, job.host) == (10.0, 20.0, "n1")
+
+
+def test_a_job_that_never_had_nodes_never_began() -> None:
+    row = Row("7", None, "FAILED", reason="BadConstraints", started=1001.0, ended=1002.0)
+    assert queue_job(row).began is None
+    assert "BadConstraints" in queue_job(row).note
+
+
+@pytest.mark.parametrize(
+    ("state", "meant"),
+    [
+        ("PENDING", "waiting"), ("CONFIGURING", "waiting"), ("REQUEUED", "waiting"),
+        ("REVOKED", "waiting"),  # of a federation: another cluster has it
+        ("RUNNING", "running"), ("SUSPENDED", "running"), ("COMPLETING", "ending"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_not_over_waits_runs_or_ends(state: str, meant: str) -> None:
+    assert queue_job(Row("7", None, state)).state == meant
+
+
+def test_a_job_that_would_wait_for_ever_is_stuck() -> None:
+    job = queue_job(Row("7", None, "PENDING", reason="(PartitionTimeLimit)"))
+    assert job.state == "stuck"
+    assert "duration" in job.note
+    assert queue_job(Row("7", None, "PENDING", reason="(Priority)")).state == "waiting"
 
 
 def test_every_reason_that_keeps_a_job_waiting_says_what_to_do() -> None:

@@ -2,7 +2,7 @@
 
 Anybody on the network may connect, so a connection is given little: one line of bounded length,
 a few seconds, no answer without the token. ``ok`` is said once a report is on record; a wrapper
-that does not hear it writes a file instead. Driven by the loop's selector, in its thread.
+that does not hear it writes a file instead. Used by ``BatchExecutor``, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ensemble_slurm.reports import LONGEST
+from ensemble_batch.reports import LONGEST
+from ensemble_core import UsageError
 
-__all__ = ["Listener", "address_towards"]
+__all__ = ["Listener", "address_option", "address_towards"]
 
 #: Connections at once, and the seconds that each may take.
 _MOST, _SECONDS = 1024, 10.0
@@ -31,6 +32,29 @@ def address_towards(host: str) -> str:
                     probe.connect(address)
                     return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+def address_option(text: str) -> tuple[str, int] | None:
+    """An address (empty: to be found) and a port (0: any), of an option ``listen``; ``None`` for
+    none. Raises :class:`UsageError`.
+
+    >>> address_option("10.0.0.7:9000"), address_option("auto"), address_option("none")
+    (('10.0.0.7', 9000), ('', 0), None)
+    """
+    if text == "none":
+        return None
+    if text == "auto":
+        return "", 0
+    address, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or (":" in address and not address.endswith("]")):
+        return text.strip("[]"), 0  # a name alone, or an address of IPv6
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"listen={text}: {port!r} is no port",
+            hint="say -o listen=ADDRESS or -o listen=ADDRESS:PORT",
+            code="bad-option",
+        )
+    return address.strip("[]"), int(port)
 
 
 class _Connection:
@@ -49,17 +73,10 @@ class Listener:
     Raises :class:`OSError` where the address cannot be had.
     """
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        address: str,
-        port: int,
-        take: Callable[[bytes], bool],
-    ) -> None:
-        self._selector = selector
+    def __init__(self, address: str, port: int, take: Callable[[bytes], bool]) -> None:
         self._take = take
         self._connections: dict[int, _Connection] = {}
-        # The run needs descriptors for its own files and for Slurm's commands.
+        # The run needs descriptors for its own files and for the queue's commands.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._room = _MOST if limit == resource.RLIM_INFINITY else limit // 4
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -72,7 +89,10 @@ class Listener:
             self._socket.close()
             raise
         self.port: int = self._socket.getsockname()[1]
-        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
+        self._ended, self._end = socket.socketpair()
+        self._selector.register(self._ended, selectors.EVENT_READ, lambda: None)
 
     def _accept(self) -> None:
         while True:
@@ -120,12 +140,21 @@ class Listener:
             if now - connection.began > _SECONDS:
                 self._drop(connection)
 
-    def tidy(self) -> None:
-        """Let connections go that say nothing; to be called now and then."""
-        self._expire(time.monotonic())
-
-    def close(self) -> None:
+    def listen(self) -> None:
+        """Take reports until :meth:`close` is called, from another thread."""
+        ended, tidy_at = False, 0.0
+        while not ended:
+            for key, _ in self._selector.select(_SECONDS):
+                ended = ended or key.fileobj is self._ended
+                key.data()
+            if (now := time.monotonic()) > tidy_at:
+                self._expire(now)
+                tidy_at = now + 1.0
         for connection in list(self._connections.values()):
             self._drop(connection)
-        self._selector.unregister(self._socket)
-        self._socket.close()
+        for each in (self._socket, self._ended, self._selector):
+            each.close()
+
+    def close(self) -> None:
+        """End :meth:`listen`, which lets the port go."""
+        self._end.close()

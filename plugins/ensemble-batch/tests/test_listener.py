@@ -7,21 +7,19 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from ensemble_batch import Place, status_of
-from ensemble_slurm import listener as listening
-from ensemble_slurm import spool as spooling
-from ensemble_slurm.event_loop import EventLoop
-from ensemble_slurm.executor import _listen_option
-from ensemble_slurm.listener import Listener, address_towards
-from ensemble_slurm.names import Batch
-from ensemble_slurm.reports import LONGEST, Report, read_report
-from ensemble_slurm.script import Address, Scripts
-from ensemble_slurm.spool import Spool
+from ensemble_batch import Batch, BatchExecutor, Place, address_option, status_of
+from ensemble_batch import listener as listening
+from ensemble_batch import report_spool as spooling
+from ensemble_batch.job_script import report_script_of
+from ensemble_batch.listener import Listener, address_towards
+from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.reports import LONGEST, Report, read_report
 
 from ensemble_core import Job, UsageError
 
@@ -34,10 +32,9 @@ class Ear:
     def __init__(self, token: str = TOKEN) -> None:
         self.heard: list[Report] = []
         self.token = token
-        self.broken: list[str] = []
-        self.event_loop = EventLoop(lambda: None, self.broken.append)
-        self.listener = Listener(self.event_loop.selector, "127.0.0.1", 0, self._take)
-        self.event_loop.start()
+        self.listener = Listener("127.0.0.1", 0, self._take)
+        self.thread = threading.Thread(target=self.listener.listen)
+        self.thread.start()
 
     def _take(self, line: bytes) -> bool:
         report = read_report(line, self.token)
@@ -51,9 +48,9 @@ class Ear:
             return connection.recv(100)
 
     def close(self) -> None:
-        self.event_loop.post(self.listener.close)
-        self.event_loop.stop()
-        assert self.broken == []
+        self.listener.close()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
 
 
 @pytest.fixture
@@ -69,7 +66,12 @@ def line(job: str = "sim.0", token: str = TOKEN, rest: str = "7 0 start 5.0 n1")
 
 def test_a_report_with_the_token_is_heard_and_answered(ear: Ear) -> None:
     assert ear.say(line()) == b"ok\n"
-    assert ear.heard == [Report("sim.0", "7", 0, "start", 5.0, host="n1")]
+    assert ear.heard == [Report("start", 5.0, host="n1", job="sim.0", queue_id="7")]
+
+
+def test_a_report_of_a_job_that_was_handed_on_again_counts(ear: Ear) -> None:
+    assert ear.say(line(job="sim.0-1~2")) == b"ok\n"
+    assert [report.job for report in ear.heard] == ["sim.0-1~2"]
 
 
 @pytest.mark.parametrize(
@@ -131,20 +133,40 @@ def test_exit_codes_as_a_shell_has_them() -> None:
     ]  # fmt: skip
 
 
+class Restarting(BatchExecutor):
+    """A queue that has started each job twice again."""
+
+    name = "odd"
+    task_id = "7"
+    task_restarts = "2"
+
+    def may_restart(self, job: Job) -> bool:
+        return True
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        raise NotImplementedError
+
+    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+
+
 def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
     """The one that its script names is gone; the folder says where the next one listens."""
-    spool = Spool(str(tmp_path / "spool"))
+    spool = ReportSpool(str(tmp_path / "spool"))
     ear = Ear(spool.token)
     try:
-        scripts = Scripts("r", spool.token, spool.folder, "/", address=Address(9, ("127.0.0.1",)))
-        spool.announce(Address(ear.listener.port, ("127.0.0.1",)))
-        job = Job(id="sim.4", group="sim", index=4, command=("sh", "-c", "sleep 0.3; exit 3"),
-                      options={"slurm": {"requeue": True}})  # fmt: skip
+        spool.announce(ear.listener.port, ["127.0.0.1"])
+        job = Job(id="sim.4", group="sim", index=4, command=("sh", "-c", "sleep 0.3; exit 3"))
         place = Place(str(tmp_path), str(tmp_path / "o"), str(tmp_path / "e"))
         script = tmp_path / "script"
-        script.write_bytes(scripts.write(Batch("r", "k", "sim", (4,)), [(job, place)]))
-        environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
-        done = subprocess.run(["bash", str(script)], env=environment, timeout=150, check=False)
+        script.write_bytes(
+            report_script_of(
+                "k_1", [(job, place)], tag="r", folder=spool.folder, token=spool.token, port=9,
+                hosts=["127.0.0.1"], hooks=Restarting(),
+            )
+        )  # fmt: skip
+        done = subprocess.run(
+            ["bash", str(script)], env={"PATH": os.environ["PATH"]}, timeout=150, check=False
+        )
         assert done.returncode == 3
         assert [(each.kind, each.life, each.status) for each in ear.heard] == [
             ("start", 2, 0), ("end", 2, 3 << 8),
@@ -156,8 +178,8 @@ def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
 
 
 def test_a_spools_files_are_this_users_alone_and_its_token_lasts(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path / "spool"))
-    assert Spool(spool.folder).token == spool.token
+    spool = ReportSpool(str(tmp_path / "spool"))
+    assert ReportSpool(spool.folder).token == spool.token
     assert len(spool.token) == 32
     assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
     assert (tmp_path / "spool" / "token").stat().st_mode & 0o077 == 0
@@ -167,7 +189,7 @@ def test_what_is_written_while_the_files_are_read_is_read_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spooling, "_WHILE", 0.1)
-    spool = Spool(str(tmp_path / "spool"))
+    spool = ReportSpool(str(tmp_path / "spool"))
     folder = tmp_path / "spool" / "reports"
     path = folder / "sim.0.7"
     with path.open("ab", buffering=0) as late:  # opened before it is taken
@@ -198,30 +220,29 @@ def test_this_machines_address_towards_another_is_one_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_an_address_to_listen_on_is_read(said: str, meant: tuple[str, int] | None) -> None:
-    assert _listen_option(said) == meant
+    assert address_option(said) == meant
 
 
 def test_a_port_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError):
-        _listen_option("10.0.0.7:http")
+        address_option("10.0.0.7:http")
 
 
 def test_connections_of_strangers_leave_descriptors_for_the_run() -> None:
     text = """
-        import resource, socket, sys
+        import resource, socket, sys, threading
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        from ensemble_slurm.event_loop import EventLoop
-        from ensemble_slurm.listener import Listener
-        event_loop = EventLoop(lambda: None, print)
-        listener = Listener(event_loop.selector, "127.0.0.1", 0, lambda line: True)
-        event_loop.start()
+        from ensemble_batch.listener import Listener
+        listener = Listener("127.0.0.1", 0, lambda line: True)
+        thread = threading.Thread(target=listener.listen)
+        thread.start()
         print(listener.port, flush=True)
         sys.stdin.readline()
         files = [open("/dev/null") for _ in range(20)]
         print("well", flush=True)
         sys.stdin.readline()
-        event_loop.post(listener.close)
-        event_loop.stop()
+        listener.close()
+        thread.join()
     """
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text)],

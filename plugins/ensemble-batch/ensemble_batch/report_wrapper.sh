@@ -1,12 +1,10 @@
-# What every job runs, on its first node: it starts the command, ends it at its time limit, and
-# tells of its start and end. What is this batch's own stands above.
+# What every job runs that reports over the network, on its first node: it starts the command, ends
+# it at its time limit, and reports its start and end. The lines of the script before this one say
+# what the job is; see job_script.py.
 exec </dev/null
-_ens_life=${SLURM_RESTART_COUNT:-0}
-_ens_id=$SLURM_JOB_ID
-[ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 _ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
-# An attempt to submit that was given up, and that Slurm took after all, must not run.
+# An attempt to submit that was given up, and that the queue took after all, must not run.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
 
 _ens_now() {
@@ -65,7 +63,7 @@ _ens_fail() {
     exit "${3:-1}"
 }
 
-# Told to end by Slurm, which itself knows when to use force; or by the clock, which does not.
+# Told to end by the queue, which itself knows when to use force; or by the clock, which does not.
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     kill -TERM -- "-$_ens_pid"
@@ -75,9 +73,9 @@ _ens_stop() {
     fi
 }
 
-# RequeueExit of a site starts a job again that must not be: what it did was told, and stands.
+# A queue may start a job again that must not be: what it did was told, and stands.
 if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
-    _ens_fail requeued "Slurm started it again, which its group does not ask for (requeue): nothing was run" 125
+    _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
 fi
 
 if [ -n "$_ens_workdir" ]; then
@@ -120,7 +118,7 @@ done
 wait "$_ens_pid"; _ens_again=$?
 [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
 _ens_now
-# Slurm signals one process after the other: ours may come after what has just ended of it, or has
+# A queue signals one process after the other: ours may come after what has just ended of it, or has
 # even taken the end of its own child for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi

@@ -1,9 +1,9 @@
-"""Report spool: the folder that a run's controller shares with its jobs' wrappers.
+"""Spool of a run whose jobs report over the network: the folder it shares with their wrappers.
 
 ``address`` says where the controller of now listens, ``reports`` is where wrappers write what they
-could not tell it, ``void`` names attempts to submit that were given up. It lies in the run's state
-folder, which nodes must see for it to be of use; the token in it is for this user's eyes only.
-Used by the loop's thread.
+could not tell it, ``void`` names attempts to submit that were given up, ``scripts`` has the
+batches'. It lies in the run's state folder, which nodes need not see, though reports are only kept
+if they do; the token in it is for this user's eyes only. Used by ``ReportRun``.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ensemble_batch import SharedFolder
+from ensemble_batch.shared_folder import SharedFolder
 
-from ensemble_slurm.script import Address
-
-__all__ = ["Spool"]
+__all__ = ["ReportSpool"]
 
 _TAKEN = ".taken"
 #: Bytes that are read of one file, and seconds until one that was read goes.
 _LARGEST, _WHILE = 64 * 1024, 2.0
 
 
-class Spool(SharedFolder):
+class ReportSpool(SharedFolder):
     """The shared folder of one run. Raises :class:`OSError` where it cannot be made."""
 
     def __init__(self, folder: str) -> None:
-        super().__init__(folder, "reports", "void")
+        super().__init__(folder, "reports", "void", "scripts")
         self._reports = os.path.join(folder, "reports")
         self._void = os.path.join(folder, "void")
         #: Files of reports that were read: how much of each, and when.
@@ -47,14 +45,13 @@ class Spool(SharedFolder):
         self.put(path, f"{token}\n".encode())
         return token
 
-    def announce(self, address: Address) -> None:
-        """Wrappers report here from now on."""
-        hosts = " ".join(address.hosts)
-        self.put(os.path.join(self.folder, "address"), f"{address.port} {hosts}\n".encode())
+    def announce(self, port: int, hosts: Sequence[str]) -> None:
+        """Wrappers report here from now on; to files only where there are no ``hosts``."""
+        self.put(os.path.join(self.folder, "address"), f"{port} {' '.join(hosts)}\n".encode())
 
-    def void(self, batch: str) -> None:
-        """This attempt (``KEY.ATTEMPT``) must not run, if Slurm should have taken it after all."""
-        self.put(os.path.join(self._void, batch), b"")
+    def void(self, name: str) -> None:
+        """The batch of this name must not run, if the queue should have taken it after all."""
+        self.put(os.path.join(self._void, name), b"")
 
     def reports(self) -> Iterator[bytes]:
         """The lines that wrappers have written since this was last asked; some come twice.

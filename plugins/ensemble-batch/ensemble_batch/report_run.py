@@ -1,0 +1,197 @@
+"""One open run on a queue whose jobs report over the network. Made by ``BatchExecutor``.
+
+A wrapper sends a line when its job starts and ends, or writes it into the run's folder where nobody
+answers. The wrapper is believed for what the command did, the queue for why it was ended from
+outside. Where neither is reached from the nodes, the queue's word is enough.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from ensemble_batch.hooks import QueueHooks, QueueJob
+from ensemble_batch.job_script import report_script_of
+from ensemble_batch.job_table import JobLife
+from ensemble_batch.listener import Listener, address_towards
+from ensemble_batch.output_files import Place
+from ensemble_batch.queue_run import QueueRun
+from ensemble_batch.records import Records
+from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.reports import Report, read_report
+from ensemble_core import Emit, ExecutorError, Job, Run
+
+__all__ = ["ReportRun"]
+
+#: How much longer the queue has to say why a job ended while it cleans up after it: that may take
+#: minutes, and the job may go back into the queue.
+_CLEANING = 10
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class ReportRun(QueueRun):
+    """A run whose jobs report to ``listener``, or into ``spool``."""
+
+    ends_copies: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        hooks: QueueHooks,
+        run: Run,
+        emit: Emit,
+        spool: ReportSpool,
+        records: Records,
+        places: tuple[str, str],
+    ) -> None:
+        super().__init__(hooks, run, emit, spool.folder, records, places)
+        self.spool = spool
+        #: Ids under which the queue had a job once more.
+        self._twice: set[str] = set()
+        self.listener: Listener | None = None
+        self.hosts: Sequence[str] = ()
+        if hooks.listen is not None:
+            self.listener, self.hosts = self._listen(*hooks.listen)
+        spool.announce(self.port, self.hosts)
+
+    @property
+    def port(self) -> int:
+        return 0 if self.listener is None else self.listener.port
+
+    def _listen(self, address: str, port: int) -> tuple[Listener, Sequence[str]]:
+        address = address or self._facing()
+        hosts = [address]
+        if address in _EVERYWHERE:
+            # That is here for whoever says it: nodes are told names that lead to this machine.
+            hosts = [self._facing(), socket.gethostname()]
+        try:
+            return Listener(address, port, self._hear), hosts
+        except OSError as error:
+            raise ExecutorError(
+                "jobs cannot be listened to on this machine",
+                cause=error.strerror or str(error),
+                hint="name an address of it with -o listen=ADDRESS, or say -o listen=none",
+                code="no-port",
+            ) from None
+
+    def _facing(self) -> str:
+        """This machine's address towards the queue's server; if that runs here, towards nodes."""
+        found = [address_towards(socket.gethostname())]
+        for host in self.hooks.faces():
+            found.append(address_towards(host))
+            if not found[-1].startswith("127.") and found[-1] != "::1":
+                return found[-1]
+        return found[min(1, len(found) - 1)]
+
+    def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
+        return secrets.token_hex(5)
+
+    def name(self, key: str, attempt: int) -> str:
+        return f"{super().name(key, attempt)}_{attempt}"
+
+    def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
+        text = report_script_of(
+            name,
+            orders,
+            tag=self.run.tag,
+            folder=self.spool.folder,
+            token=self.spool.token,
+            port=self.port,
+            hosts=self.hosts,
+            hooks=self.hooks,
+        )
+        return self.spool.script(key, text)
+
+    def void(self, name: str) -> None:
+        self.spool.void(name)
+
+    # -- what wrappers report ------------------------------------------------------------------
+
+    def _hear(self, line: bytes) -> bool:
+        """A report over the network; whether it is on record. From the listener's thread."""
+        report = read_report(line, self.spool.token)
+        if report is None:
+            return False
+        with self.lock:
+            if self.closed or not (self.sought or report.job in self.lives):
+                return False
+            # It is news: our own clock tells when.
+            self.reported(replace(report, at=self.now()))
+            self.publish()
+            self.lock.notify_all()
+            return not self.outlet.unwritten
+
+    def read(self) -> bool:
+        if not self.sought:
+            return False
+        news = False
+        for line in self.spool.reports():
+            report = read_report(line, self.spool.token)
+            if report is not None:
+                self.reported(report)
+                news = True
+        return news
+
+    def reported(self, report: Report) -> None:
+        """A wrapper reports."""
+        life = self.lives.get(report.job)
+        if life is None or life.over:
+            return
+        now = self.now()
+        if life.queue_id is None:
+            self.learn(life, report.queue_id)
+            if life.cancelled:
+                self.cancels.setdefault(report.queue_id, 0.0)
+        elif life.queue_id != report.queue_id:
+            self.found_twice(life, report.queue_id)
+            return
+        if report.life < life.restarts:
+            return
+        life.arrived(now)
+        life.restarted(report.life, self.hooks.name, now)
+        life.misses = 0
+        if report.kind == "start":
+            life.started(report.at, report.host, now)
+        elif not (self.hooks.explains and report.doubtful):
+            life.ended(report, now, self.note)
+        elif life.reported is None:
+            life.started(report.at - report.seconds, report.host, now, report.seconds)
+            life.reported, life.heard = report, now
+            self.soon()
+
+    def found_twice(self, life: JobLife, queue_id: str) -> None:
+        if queue_id not in self._twice:
+            self._twice.add(queue_id)
+            self.cancels[queue_id] = 0.0
+            self.outlet.warn(
+                f"{self.hooks.name} had taken a job twice that was submitted twice: {queue_id} "
+                "cancelled"
+            )
+
+    # -- what the queue says -------------------------------------------------------------------
+
+    def goes_on(self, life: JobLife, row: QueueJob) -> None:
+        super().goes_on(life, row)
+        patience = self.hooks.patience * (_CLEANING if row.state == "ending" else 1)
+        now = self.now()
+        if life.reported is not None and now - life.heard > patience:
+            life.ended(life.reported, now, self.note)
+
+    def ends(self, life: JobLife, row: QueueJob) -> bool:
+        if life.reported is not None:
+            life.ended(life.reported, self.now(), self.note, row)
+            return True
+        return super().ends(life, row)
+
+    def doomed(self, life: JobLife | None) -> bool:
+        return life is not None and not life.over and life.cancelled
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def clear_batch(self, key: str) -> None:
+        self.spool.drop_script(key)
+
+    def remove(self) -> None:
+        self.spool.remove()

@@ -1,0 +1,95 @@
+"""Reports of wrappers: what a job's wrapper says of its start and its end.
+
+A report over the network counts if it has the run's token. Which job, which submission and which
+life of a restarted job it speaks of stands in it. Pure; used by the listener and the spools.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+__all__ = ["LONGEST", "Report", "end_report", "read_report", "status_of"]
+
+#: The longest line that is read, in bytes.
+LONGEST = 4096
+
+_WORD = "ensemble1"
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.\d+(-\d+)?(~\d+)?")
+_ID = re.compile(r"[A-Za-z0-9_.\[\]-]+")
+
+
+def status_of(code: int) -> int:
+    """The wait status of an exit code as a shell has it: 128 and more is a signal's.
+
+    >>> status_of(3), status_of(137), status_of(255)
+    (768, 9, 65280)
+    """
+    return code - 128 if 128 < code < 160 else (code & 0xFF) << 8
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report of one life of one job.
+
+    ``start``: the command runs. ``end``: it has ended with ``status`` (a wait status); ``why`` is
+    ``timeout`` where the wrapper ended it, ``stopped`` where the queue told it to end, else empty.
+    ``fail``: it could not be started; ``why`` is what was wrong, ``note`` says it in words.
+    ``seconds`` is how long the command ran, ``at`` the node's own time (seconds since the epoch).
+    """
+
+    kind: Literal["start", "end", "fail"]
+    at: float
+    status: int = 0
+    why: str = ""
+    note: str = ""
+    seconds: float = 0.0
+    host: str = ""
+    job: str = ""
+    queue_id: str = "-"
+    life: int = 0
+
+    @property
+    def doubtful(self) -> bool:
+        """True if the queue may have ended it: only the queue can say why."""
+        killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
+        return self.kind == "end" and self.why != "timeout" and (self.why == "stopped" or killed)
+
+
+def read_report(line: bytes, token: str) -> Report | None:
+    """The report that a line is; ``None`` for anything else, above all without the token."""
+    if len(line) > LONGEST:
+        return None
+    words = line.decode("utf-8", "replace").strip().split(" ")
+    if len(words) < 8 or words[0] != _WORD:
+        return None
+    if not hmac.compare_digest(words[1].encode(), token.encode()):
+        return None
+    job, queue_id, life, kind, *rest = words[2:]
+    if not _JOB.fullmatch(job) or not _ID.fullmatch(queue_id) or not life.isdigit():
+        return None
+    try:
+        made = _report(kind, rest)
+    except (ValueError, IndexError):
+        return None
+    return made and replace(made, job=job, queue_id=queue_id, life=int(life))
+
+
+def _report(kind: str, words: Sequence[str]) -> Report | None:
+    if kind == "start":
+        return Report("start", float(words[0]), host=words[1])
+    if kind == "fail":
+        note = " ".join(words[3:])
+        return Report("fail", float(words[1]), why=words[0], note=note, host=words[2])
+    return end_report(*words[:5]) if kind == "end" and len(words) > 4 else None
+
+
+def end_report(code: str, why: str, began: str, ended: str, host: str) -> Report:
+    """The report of an end, from its words. Raises :class:`ValueError` if they are none."""
+    seconds = max(0.0, float(ended) - float(began))
+    why = "" if why == "-" else why
+    return Report("end", float(ended), status_of(int(code)), why, seconds=seconds, host=host)

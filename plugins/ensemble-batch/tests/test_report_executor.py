@@ -1,0 +1,359 @@
+"""The base for executors of queues whose jobs report over the network, on a queue that loses answers:
+nothing runs twice, nothing is lost, and nodes need see neither this machine nor the run's folder."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, pace
+from ensemble_batch.report_spool import ReportSpool
+from ensemble_testing import Session, wait_until
+
+from ensemble_core import ExecutorError, Job
+
+
+class Node(BatchExecutor):
+    """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
+
+    name = "node"
+    claims: ClassVar[bool] = False
+    explains: ClassVar[bool] = True
+    lanes: ClassVar[Literal[1, 2]] = 2
+    task_id = "$NODE_ID"
+    poll = 0.2
+    listen = ("127.0.0.1", 0)
+
+    def __init__(self) -> None:
+        self.auto = True
+        self.batches: dict[str, Batch] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        #: Ids that the queue does not show; whether it loses an answer, or never has the batch.
+        self.hidden: set[str] = set()
+        self.loses = self.misses = 0
+        self.ended: list[str] = []
+        self.asked = 0
+        self.gate: threading.Event | None = None
+        self.remembers: Mapping[str, str] = {}
+        self.looked = 0
+
+    def begin(self, id_: str) -> None:
+        """The queue starts a job."""
+        self.processes[id_] = subprocess.Popen(
+            ["bash", self.kept[id_]], start_new_session=True, env={"NODE_ID": id_, "PATH": "/bin"}
+        )
+
+    def fault(self) -> Mapping[str, float]:
+        raise ExecutorError("no nodes")
+
+    @property
+    def kept(self) -> dict[str, Path]:
+        """Copies of the scripts, as queues keep them."""
+        return {id_: self.folder / f"script.{id_}" for id_ in self.batches}
+
+    folder = Path()
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        if self.gate is not None:
+            self.gate.wait(60)
+        if self.misses:
+            self.misses -= 1
+            raise CannotTake("no route to the queue")
+        id_ = str(len(self.batches))
+        self.batches[id_] = batch
+        self.kept[id_].write_bytes(Path(batch.script).read_bytes())
+        if self.loses:
+            self.loses -= 1
+            self.hidden.add(id_)
+            raise CannotTake("no answer from the queue")
+        if self.auto:
+            self.begin(id_)
+        return [id_]
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.asked += 1
+        for id_ in self.batches.keys() - self.hidden:
+            process = self.processes.get(id_)
+            if process is None:
+                yield QueueJob(id_, "waiting")
+            elif process.poll() is None:
+                yield QueueJob(id_, "running", began=time.time(), host="n1")
+            elif id_ in self.ended:
+                yield QueueJob(id_, "over", status=15, exception="cancel", note="cancelled")
+            else:
+                code = process.returncode
+                status = -code if code < 0 else code << 8
+                failed = "exec" if code else None
+                yield QueueJob(id_, "over", status, failed, began=time.time(), host="n1")
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        found = [id_ for id_, each in self.batches.items() if each.name == name]
+        return found if found and not self.hidden & {*found} else None
+
+    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+        self.looked += 1
+        return self.remembers
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        for id_ in ids:
+            self.ended.append(id_)
+            if id_ in self.processes:
+                self.processes[id_].terminate()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL", "SHOWN"):
+        monkeypatch.setattr(pace, name, 0.05)
+    monkeypatch.setattr(pace, "SETTLE", 0.3)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node()
+    node.folder = tmp_path
+    yield node
+    for process in node.processes.values():
+        process.kill()
+        process.wait(30)
+
+
+def counted(session: Session, folder: Path, **fields: Any) -> Job:
+    """A job that leaves a line each time it runs."""
+    return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
+
+
+def ran(folder: Path) -> int:
+    return len((folder / "ran").read_text().split()) if (folder / "ran").exists() else 0
+
+
+def test_an_end_is_known_at_once_without_a_question(node: Node, tmp_path: Path) -> None:
+    node.poll = 600.0
+    with Session(node, tmp_path) as session:
+        job = session.job("sh", "-c", "exit 3")
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 3 << 8
+        assert "exception" not in session.names(job)
+    assert node.asked == 0
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_without_a_listener_an_end_is_known_from_files_or_from_the_queue(
+    node: Node, tmp_path: Path, seen: bool
+) -> None:
+    node.listen = None  # type: ignore[assignment]  # an instance may have another than its class
+    with Session(node, tmp_path) as session:
+        job = session.job("sh", "-c", "sleep 0.3; exit 3")
+        node.auto = False
+        session.submit(job)
+        session.wait_for(job, "priority")
+        if not seen:  # nodes do not see the run's folder
+            script = node.kept["0"]
+            text, lines = re.subn("_ens_dir=.*", "_ens_dir=/proc/none", script.read_text())
+            assert lines == 1
+            script.write_text(text)
+        node.begin("0")
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 3 << 8
+        assert ("exception" in session.names(job)) is not seen
+        session.check_ended_once()
+
+
+def test_a_cancelled_job_is_over_when_the_queue_says_so(node: Node, tmp_path: Path) -> None:
+    with Session(node, tmp_path) as session:
+        job = session.job("sleep", "600")
+        session.submit(job)
+        session.wait_for(job, "start")
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+        assert session.context(job, "exception")["note"].startswith("cancelled by run")
+    assert set(node.ended) == {"0"}
+
+
+def test_the_queue_is_asked_while_a_batch_is_handed_in(node: Node, tmp_path: Path) -> None:
+    with Session(node, tmp_path) as session:
+        first, second = session.job("sleep", "600"), session.job("true", group="b")
+        session.submit(first)
+        session.wait_for(first, "start")
+        node.gate = threading.Event()
+        session.submit(second)
+        session.cancel(first)
+        session.wait_clean(first)
+        assert "submit" not in session.names(second)
+        node.gate.set()
+        session.wait_clean(second)
+
+
+def test_a_submit_that_arrives_after_it_was_made_again_runs_nothing(
+    node: Node, tmp_path: Path
+) -> None:
+    node.loses = 1
+    with Session(node, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        node.begin("0")
+        assert node.processes["0"].wait(30) == 0
+        session.check_ended_once()
+    assert len(node.batches) == 2
+    assert ran(tmp_path) == 1
+
+
+def test_a_submit_that_began_before_it_was_given_up_is_kept(node: Node, tmp_path: Path) -> None:
+    """Its job says so itself, though the queue does not show it."""
+    node.loses = 1
+    with Session(node, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        wait_until(lambda: node.batches)
+        node.begin("0")
+        session.wait_clean(job)
+    assert len(node.batches) == 1
+    assert ran(tmp_path) == 1
+
+
+def test_nothing_is_made_again_while_the_disk_does_not_take_that_the_first_is_void(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [OSError(28, "No space left on device")] * 3
+    void = ReportSpool.void
+
+    def sometimes(spool: ReportSpool, name: str) -> None:
+        if full:
+            raise full.pop()
+        void(spool, name)
+
+    monkeypatch.setattr(ReportSpool, "void", sometimes)
+    node.misses = 1
+    with Session(node, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        assert sum("cannot be written" in text for text in session.problems()) == 1
+    assert not full
+    assert ran(tmp_path) == 1
+
+
+def test_a_job_that_runs_twice_after_all_is_ended_once(node: Node, tmp_path: Path) -> None:
+    """The mark that makes the first attempt void is not seen by its node."""
+    node.loses = 1
+    with Session(node, tmp_path) as session:
+        job = session.job("sleep", "600")
+        session.submit(job)
+        session.wait_for(job, "start")
+        for path in (tmp_path / "state").rglob("void/*"):
+            path.unlink()
+        node.begin("0")
+        session.wait(lambda: any("twice" in text for text in session.problems()), "a warning")
+        wait_until(lambda: node.ended == ["0"])
+        assert "clean" not in session.names(job)
+        session.cancel(job)
+        session.wait_clean(job)
+
+
+def later(node: Node, first: Session, folder: Path) -> Session:
+    session = Session(node, folder)
+    session.tag = first.tag
+    return session
+
+
+def test_a_report_that_came_while_there_was_no_controller_is_heard_by_the_next(
+    node: Node, tmp_path: Path
+) -> None:
+    node.auto = False
+    with Session(node, tmp_path) as first:
+        job = counted(first, tmp_path)
+        first.submit(job)
+        first.wait_for(job, "priority")
+    node.begin("0")
+    node.processes["0"].wait(30)
+    node.hidden.add("0")  # and the queue has forgotten it
+    with later(node, first, tmp_path) as second:
+        assert node.reattach({job.id: 0.0}) == {job.id: True}
+        second.wait_clean(job)
+        assert second.context(job, "finish")["status"] == 0
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_submit_that_was_under_way_is_found_or_void(
+    node: Node, tmp_path: Path, arrived: bool
+) -> None:
+    node.loses, node.auto = 1, False
+    pace.SETTLE = 60.0
+    with Session(node, tmp_path) as first:
+        job = counted(first, tmp_path)
+        first.submit(job)
+        wait_until(lambda: node.batches)
+    if arrived:
+        node.hidden.clear()
+    pace.SETTLE = 0.3
+    with later(node, first, tmp_path) as second:
+        assert node.reattach({job.id: 0.0}) == {job.id: arrived}
+        node.begin("0")
+        node.processes["0"].wait(30)
+        if arrived:
+            second.wait_clean(job)
+    assert ran(tmp_path) == arrived
+
+
+def test_a_job_whose_record_is_missing_is_found_by_what_the_queue_calls_it(
+    node: Node, tmp_path: Path
+) -> None:
+    """As after a power cut."""
+    node.auto = False
+    with Session(node, tmp_path) as first:
+        job = counted(first, tmp_path)
+        first.submit(job)
+        first.wait_for(job, "priority")
+    for path in (tmp_path / "state").rglob("records.jsonl"):
+        path.write_text("")
+    node.remembers = {job.id: "0"}
+    with later(node, first, tmp_path) as second:
+        assert node.reattach({job.id: 0.0, "t.99": 0.0}) == {job.id: True, "t.99": False}
+        assert node.looked == 1
+        node.begin("0")
+        second.wait_clean(job)
+        assert second.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == 1
+
+
+def test_an_address_that_cannot_be_had_is_an_error_with_what_to_do(
+    node: Node, tmp_path: Path
+) -> None:
+    node.listen = ("192.0.2.1", 0)  # of nobody's network
+    with (
+        pytest.raises(ExecutorError, match="cannot be listened to") as caught,
+        Session(node, tmp_path),
+    ):
+        pass
+    assert caught.value.code == "no-port"
+    assert "listen=none" in str(caught.value.hint)
+
+
+def test_an_executor_that_could_not_be_opened_has_let_its_port_go(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        node.listen = probe.getsockname()
+    with monkeypatch.context() as broken:
+        broken.setattr(node, "nodes", lambda: node.fault())
+        with pytest.raises(ExecutorError, match="no nodes"), Session(node, tmp_path):
+            pass
+    with Session(node, tmp_path) as session:
+        session.run(session.job("true"))
+
+
+def test_a_listener_on_all_addresses_is_not_what_nodes_are_told(node: Node, tmp_path: Path) -> None:
+    node.listen = ("0.0.0.0", 0)
+    with Session(node, tmp_path):
+        (path,) = tmp_path.rglob("address")
+        _, *hosts = path.read_text().split()
+    assert hosts
+    assert "0.0.0.0" not in hosts

@@ -1,0 +1,299 @@
+"""The wrapper of a job that reports over the network, run by a bash of this machine: suspended, out of
+time, started again by its queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_batch import Batch, BatchExecutor, Place
+from ensemble_batch.job_script import report_script_of
+from ensemble_testing import wait_until
+
+from ensemble_core import Job
+
+
+class Odd(BatchExecutor):
+    name = "odd"
+    task_place = "$((${TASK:-0} + 1))"
+    task_id = "7${TASK:+_$TASK}"
+    task_restarts = "${LIFE:-0}"
+
+    def launcher(self, job: Job) -> Sequence[str]:
+        return tuple(job.options.get("odd", {}).get("launcher", ()))
+
+    def may_restart(self, job: Job) -> bool:
+        return bool(job.options.get("odd", {}).get("restarts"))
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        raise NotImplementedError
+
+    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+
+
+def script_of(folder: Path, jobs: Sequence[Job], grace: float = 0.3) -> bytes:
+    """The script of a batch whose jobs run and write below this folder."""
+    hooks = Odd()
+    hooks.grace = grace
+    placed = []
+    for job in jobs:
+        kept = (str(folder / f"{job.id}.out"), str(folder / f"{job.id}.err"))
+        workdir = os.path.join(folder, job.workdir or ".")
+        placed.append((job, Place(workdir, job.stdout or kept[0], job.stderr or kept[1], kept)))
+    return report_script_of(
+        "k_1", placed, tag="melt-1", folder=str(folder), token="t0ken", port=0, hosts=(),
+        hooks=hooks,
+    )  # fmt: skip
+
+
+class Wrapped:
+    """A job of one batch script, in a session of its own as slurmstepd would have it."""
+
+    def __init__(self, folder: Path, *command: str, grace: float = 0.3, **more: Any) -> None:
+        environment = more.pop("outer", {})
+        self.folder = folder
+        self.job = Job(id="sim.0", group="sim", index=0, command=command, **more)
+        (folder / "reports").mkdir()
+        script = folder / "slurm_script"
+        script.write_bytes(script_of(folder, [self.job], grace))
+        self.process = subprocess.Popen(
+            ["bash", str(script)],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def family(self) -> list[int]:
+        """All processes of its session."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError, IndexError):
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(words[3]) == self.process.pid and words[0] != "Z":
+                    found.append(int(entry.name))
+        return found
+
+    def signal(self, number: signal.Signals, *, but: Sequence[int] = ()) -> None:
+        for pid in self.family():
+            if pid not in but:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def wait(self) -> int:
+        """Its exit code, once all that has its output open has ended."""
+        self.process.communicate(timeout=150)
+        return self.process.returncode
+
+    def told(self) -> list[list[str]]:
+        files = sorted((self.folder / "reports").iterdir())
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return sorted((line.split()[3:] for line in lines), key=lambda words: words[2] == "end")
+
+    def close(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGKILL)
+        self.process.communicate(timeout=150)
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Iterator[Callable[..., Wrapped]]:
+    made: list[Wrapped] = []
+
+    def make(*command: str, **more: Any) -> Wrapped:
+        made.append(Wrapped(tmp_path, *command, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_the_time_that_a_job_is_suspended_is_not_its_own(wrapped: Callable[..., Wrapped]) -> None:
+    job = wrapped("sh", "-c", "touch began; sleep 0.3; sleep 0.3", duration=2.0)
+    wait_until((job.folder / "began").exists)
+    job.signal(signal.SIGSTOP)
+    time.sleep(2.3)
+    job.signal(signal.SIGCONT)
+    assert job.wait() == 0
+    assert job.told()[-1][2:5] == ["end", "0", "-"]
+
+
+def test_a_command_that_is_only_stopped_costs_no_core_and_has_not_ended(
+    wrapped: Callable[..., Wrapped],
+) -> None:
+    job = wrapped("sh", "-c", "touch began; sleep 0.5; exit 3")
+    wait_until((job.folder / "began").exists)
+    job.signal(signal.SIGSTOP, but=[job.process.pid])
+    time.sleep(0.1)
+    before = _ticks(job.process.pid)
+    time.sleep(1.0)
+    assert _ticks(job.process.pid) - before < os.sysconf("SC_CLK_TCK") // 4
+    assert [words[2] for words in job.told() if words[2] == "end"] == []
+    job.signal(signal.SIGCONT)
+    assert job.wait() == 3
+    assert job.told()[-1][2:5] == ["end", "3", "-"]
+
+
+def _ticks(pid: int) -> int:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+def test_a_job_that_heeds_its_time_limit_leaves_nothing_behind(
+    wrapped: Callable[..., Wrapped],
+) -> None:
+    job = wrapped("sleep", "1000", duration=0.2, grace=600.0)
+    assert job.wait() == 143
+    wait_until(lambda: not job.family())
+
+
+def test_a_job_that_the_queue_starts_again_unasked_runs_nothing(
+    wrapped: Callable[..., Wrapped],
+) -> None:
+    job = wrapped("touch", "ran", outer={"LIFE": "1"})
+    assert job.wait() != 0
+    assert job.told()[-1][1:4] == ["1", "fail", "requeued"]
+    assert not (job.folder / "ran").exists()
+
+
+def test_a_job_that_may_be_started_again_is(wrapped: Callable[..., Wrapped]) -> None:
+    options = {"odd": {"restarts": True}}
+    job = wrapped("touch", "ran", outer={"LIFE": "1"}, options=options)
+    assert job.wait() == 0
+    assert (job.folder / "ran").exists()
+
+
+def test_options_of_the_users_shell_are_not_the_wrappers(wrapped: Callable[..., Wrapped]) -> None:
+    shell = {"SHELLOPTS": "braceexpand:errexit:nounset:allexport"}
+    job = wrapped("sh", "-c", "env; exit 5", outer=shell)
+    assert job.wait() == 5
+    assert job.told()[-1][2:5] == ["end", "5", "-"]
+    assert "t0ken" not in (job.folder / "sim.0.out").read_text()
+
+
+def test_a_script_has_no_line_end_of_dos_and_the_command_keeps_its_own(
+    wrapped: Callable[..., Wrapped],
+) -> None:
+    job = wrapped("printf", "%s", "a\r\nb\r'\r")
+    assert job.wait() == 0
+    assert b"\r" not in (job.folder / "slurm_script").read_bytes()
+    assert (job.folder / "sim.0.out").read_bytes() == b"a\r\nb\r'\r"
+
+
+# -- scripts of batches, run to their end -----------------------------------------------------------
+
+
+def job(index: int, *command: str, **fields: Any) -> Job:
+    return Job(id=f"sim.{index}", group="sim", index=index, command=command or ("true",), **fields)
+
+
+def play(folder: Path, *given: Job, task: int | None = None) -> tuple[int, list[list[str]]]:
+    """Run a batch's script as its queue would; its exit code and the words of its reports, from
+    files, for nobody listens."""
+    for name in ("reports", "void"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    script = folder / "script"
+    script.write_bytes(script_of(folder, given))
+    tasks = {} if task is None else {"TASK": str(task)}
+    done = subprocess.run(
+        ["bash", str(script)], cwd=folder, timeout=150,
+        env={"PATH": os.environ["PATH"], **tasks}, capture_output=True, check=False,
+    )  # fmt: skip
+    files = sorted((folder / "reports").iterdir())
+    told = [line.split()[2:] for file in files for line in file.read_text().splitlines()]
+    # The start is told beside the job, and may be written after its end.
+    return done.returncode, sorted(told, key=lambda words: words[3] == "end")
+
+
+def test_a_job_runs_with_exactly_the_words_it_was_given(tmp_path: Path) -> None:
+    odd = ["", "a b", "it's", '"$HOME"', "`x`", "$(y)", "a\nb", "*", "\\", "é", "-n"]
+    given = job(3, "python3", "-c", "import sys; print(sys.argv[1:])", *odd)
+    code, reports = play(tmp_path, given)
+    assert code == 0
+    assert (tmp_path / "sim.3.out").read_text() == f"{odd}\n"
+    assert not (tmp_path / "sim.3.err").exists()
+    assert [(words[0], words[1], words[2], words[3]) for words in reports] == [
+        ("sim.3", "7", "0", "start"),
+        ("sim.3", "7", "0", "end"),
+    ]
+
+
+def test_a_task_of_an_array_runs_what_is_its_own(tmp_path: Path) -> None:
+    given = [
+        job(index, "sh", "-c", f"echo {index} $A $ENSEMBLE_INDEX $ENSEMBLE_JOB_ID; pwd; exit {index}",
+            workdir=f"d{index}", environment={"A": f"a{index}"})
+        for index in (4, 5, 9)
+    ]  # fmt: skip
+    code, reports = play(tmp_path, *given, task=2)
+    assert code == 9
+    assert (tmp_path / "sim.9.out").read_text() == f"9 a9 9 sim.9\n{tmp_path}/d9\n"
+    assert reports[-1][:5] == ["sim.9", "7_2", "0", "end", "9"]
+
+
+def test_a_jobs_own_environment_does_not_reach_the_wrapper(tmp_path: Path) -> None:
+    environment = {"PATH": "/nowhere", "_ens_dir": "/x", "not-a-name": "1", "IFS": "x"}
+    given = job(0, "/usr/bin/env", environment=environment)
+    code, reports = play(tmp_path, given)
+    assert code == 0
+    lines = (tmp_path / "sim.0.out").read_text().splitlines()
+    assert {f"{name}={value}" for name, value in environment.items()} <= set(lines)
+    assert not [line for line in lines if "t0ken" in line]
+    assert reports[-1][3] == "end"
+
+
+def test_a_missing_command_is_told_and_named(tmp_path: Path) -> None:
+    code, reports = play(tmp_path, job(0, "there-is-no-such-command"))
+    assert code == 127
+    assert "there-is-no-such-command" in (tmp_path / "sim.0.err").read_text()
+    assert reports[-1][3:5] == ["end", "127"]
+
+
+def test_a_time_limit_ends_also_what_the_job_put_into_the_background(tmp_path: Path) -> None:
+    given = job(
+        0, "sh", "-c", "sleep 1000 & echo $!; trap '' TERM; while :; do sleep 1; done", duration=0.5
+    )
+    code, reports = play(tmp_path, given)
+    assert code == 137
+    assert reports[-1][3:6] == ["end", "137", "timeout"]
+    pid = int((tmp_path / "sim.0.out").read_text())
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_output_is_appended_to_and_an_unwritable_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before\n")
+    play(tmp_path, job(0, "echo", "after", stdout=str(tmp_path / "log")))
+    assert (tmp_path / "log").read_text() == "before\nafter\n"
+    code, reports = play(tmp_path, job(1, stdout="/proc/none/x"))
+    assert code == 1
+    (failed,) = [words for words in reports if words[0] == "sim.1"]
+    assert failed[3:5] == ["fail", "output"]
+    assert "/proc/none/x" in failed
+
+
+def test_an_attempt_that_was_given_up_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "void").mkdir()
+    (tmp_path / "void" / "k_1").touch()
+    assert play(tmp_path, job(0, "touch", "ran")) == (0, [])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_launcher_starts_the_command_in_the_jobs_environment(tmp_path: Path) -> None:
+    given = job(
+        0,
+        "printenv",
+        "A",
+        environment={"A": "it's"},
+        options={"odd": {"launcher": ("nice", "-n1")}},
+    )
+    assert play(tmp_path, given)[0] == 0
+    assert (tmp_path / "sim.0.out").read_text() == "it's\n"

@@ -1,0 +1,104 @@
+"""Options of ``sbatch`` and of ``srun`` for a job. Pure; used by the executor."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ensemble_core import Job, shell_line
+from ensemble_slurm.names import Label
+
+__all__ = ["launcher", "render", "sbatch_options"]
+
+#: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
+_NICE = 100
+
+
+def _nodes(job: Job) -> list[str]:
+    """The options for a job's nodes; none where any will do."""
+    free = job.options.get("slurm", {}).get("any_nodes", False)
+    return [] if free else [f"--nodes={job.nodes}"]
+
+
+def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -> list[str]:
+    """The options for a batch of jobs that are asked for alike; ``site`` are those for groups that
+    say nothing else."""
+    job = jobs[0]
+    words = [
+        "--parsable",
+        f"--job-name={label.name}",
+        f"--comment={label.comment}",
+        "--input=/dev/null",
+        "--output=/dev/null",
+        "--error=/dev/null",
+        *_nodes(job),
+        f"--ntasks={job.tasks}",
+        f"--cpus-per-task={job.cores_per_task}",
+    ]
+    if len(jobs) > 1:
+        words.append(f"--array=0-{len(jobs) - 1}")
+    if job.gpus_per_task:
+        words.append(f"--gpus-per-task={job.gpus_per_task}")
+    if job.duration:
+        # Not a minute more: it may be all that the partition allows.
+        words.append(f"--time={math.ceil(job.duration / 60)}")
+    options = job.options.get("slurm", {})
+    if job.urgency == 0:
+        words.append("--hold")
+    nice = options.get("nice", 0) + max(0, 16 - job.urgency) * _NICE
+    if nice and job.urgency:
+        words.append(f"--nice={nice}")
+    for name in ("partition", "account", "qos", "reservation", "constraint"):
+        value = options.get(name, site.get(name))
+        if value is not None:
+            words.append(f"--{name}={value}")
+    words += [
+        f"--{name.replace('_', '-')}={options[name]}"
+        for name in ("mem", "mem_per_cpu", "gres", "licenses")
+        if name in options
+    ]
+    if options.get("exclusive"):
+        words.append("--exclusive")
+    # A job that Slurm starts again by itself has run twice: only where that was asked for.
+    words.append("--requeue" if options.get("requeue") else "--no-requeue")
+    words.extend(options.get("extra", ()))
+    return words
+
+
+def launcher(job: Job) -> list[str]:
+    """The launcher of a job's tasks; empty where the command itself does it."""
+    launch = job.options.get("slurm", {}).get("launch", "auto")
+    if launch == "none" or (launch == "auto" and job.tasks == 1 and job.nodes == 1):
+        return []
+    words = [
+        "srun",
+        "--input=none",
+        *_nodes(job),
+        f"--ntasks={job.tasks}",
+        # What sbatch was told is not passed on, from 22.05 on.
+        f"--cpus-per-task={job.cores_per_task}",
+    ]
+    if job.gpus_per_task:
+        words.append(f"--gpus-per-task={job.gpus_per_task}")
+    return words
+
+
+def render(job: Job, site: Mapping[str, str]) -> str:
+    """A job as a batch script of its own, without what reports it."""
+    options = [
+        f"#SBATCH {_directive(word)}"
+        for word in sbatch_options([job], Label.of([job], "RUN", "BATCH"), site)
+        if word != "--parsable"
+    ]
+    return "\n".join(["#!/bin/bash", *options, shell_line(job, " ".join(launcher(job)))])
+
+
+def _directive(word: str) -> str:
+    """An option as a line of a script has it, which sbatch splits at blanks.
+
+    >>> _directive("--comment=a b"), _directive("--nodes=1")
+    ("--comment='a b'", '--nodes=1')
+    """
+    name, equals, value = word.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else word
