@@ -193,7 +193,7 @@ def _per_value(
     context: Context, spec: Mapping[str, Any], pivot: str, tables: Collection[str]
 ) -> frozenset[str]:
     """The columns that have one value for each value of the pivot: those that name a statistic of
-    jobs, ``n``, the pivot or another such column without an index."""
+    jobs, ``n``, ``reused``, the pivot or another such column without an index."""
     found: set[str] = set()
     columns = spec.get("columns")
     for name, text in columns.items() if isinstance(columns, dict) else ():
@@ -206,7 +206,7 @@ def _per_value(
             head, dot, _ = each.partition(".")
             of_jobs = dot and (head in context.known.statistics or head == "count")
             over_table = table_column(spoken(each).path, dict.fromkeys(tables))
-            if each in (pivot, "n", *found) or (of_jobs and not over_table):
+            if each in (pivot, "n", "reused", *found) or (of_jobs and not over_table):
                 found.add(name)
     return frozenset(found)
 

@@ -279,7 +279,7 @@ class GroupedWork(TableWork):
         for each in formula.spoken:
             if each == table.pivot or each in table.by:
                 of_row.append(each)
-            elif each in table.reads or each in ("n", "count.done"):
+            elif each in table.reads or each in ("n", "reused"):
                 of_cell.append(each)
             elif each in table.per_value:
                 above.append(each)
@@ -411,8 +411,8 @@ class GroupedWork(TableWork):
             seen.setdefault(column + label, found)
 
     def _over(self, cell: _Cell) -> TableRow:
-        """The statistics over the jobs of a cell, by name, and ``n``."""
-        found: TableRow = {"n": cell.n}
+        """The statistics over the jobs of a cell, by name, ``n`` and ``reused``."""
+        found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
             for statistic, name in zip(variable.statistics, variable.spoken, strict=True):
                 found[name] = numbers.statistic(statistic)

@@ -554,7 +554,7 @@ results:
   all: {of: g, columns: {U: U}, where: T < 9}
   old: {of: 'g(reused != "")', columns: {U: U}}
   t: {of: g, by: [T], columns: {U: mean.U, new: n - reused, old: 'mean.U(reused != "")', k: 'count.done(reused != "")'}}
-  wide: {of: g, by: [L], pivot: T, columns: {U: mean.U}, where: reused > 1, order: -reused}
+  wide: {of: g, by: [L], pivot: T, columns: {U: mean.U, r: reused}, where: reused > 1, order: -reused}
 """
 
 
@@ -579,6 +579,7 @@ def test_tables_show_which_jobs_are_reused_and_may_speak_of_them() -> None:
     assert found == [("1", "0", "4", "4"), ("2", "0", "4", "4"), ("3", "4", "0", "0")]
     assert [row["old"] for row in table("r2", "t")] == ["4.0", "3.5", ""]
     assert [(row["L"], row["reused"]) for row in table("r2", "wide")] == [("16", "4"), ("32", "4")]
+    assert [(row["r[2]"], row["r[3]"]) for row in table("r2", "wide")] == [("2", "0")] * 2
     opened = ensemble_core.open_run("r2", state="state")
     assert [row["reused"] for row in opened.results("t")] == [4, 4, 0]
 

@@ -469,3 +469,42 @@ def ensemble_generators():
     result = _simulate(tmp_path, text.replace("    with: {seed: 1}\n", ""), "--plugin", str(plugin))
     assert result.exit_code == 1, result.output
     assert "generator 'search' gave no answer within 0.2 s" in result.output
+
+
+#: A study with filters, ``pivot``, ``all.``, ``reused`` and ``notify``.
+CURVES = """
+jobs:
+  - name: g
+    command: "./x {L} {T} {replica}"
+    parameters: {L: [16, 32], T: [1, 2]}
+    replicas: 2
+    observe: {json-lines: {fields: [u]}}
+    result: {U: mean.u(u > 0)}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: g}}
+  - {id: more, trigger: idle, name: g, when: max.t.T(gap > 0) < min.t.T(gap < 0), action:
+     [{name: submit, label: g, rows: all.t(abs(gap) > 1), with: {parameters: {L: 64}}},
+      {name: log, message: "{mean.U(L == 16)} {all.count.done(T == 1)} {max.t.T(gap > 0)}"}]}
+  - {id: over, trigger: end, action: {name: notify, to: bell, message: "all {state}"}}
+results:
+  t: {of: g(L < 64), by: [T], pivot: L, columns: {U: mean.U, gap: "U[32] - U[16]", new: n - reused}}
+"""
+
+
+def test_a_simulation_plays_filters_pivots_and_messages(tmp_path: Path) -> None:
+    rows = (
+        "simulate: {jobs: {g: {duration: 10m, rows: {every: 5m, columns:"
+        " {u: 'max(1, 5 + (T - 1.5) * (16 - L) / 4)'}}}}}\n"
+    )
+    (tmp_path / "study.yaml").write_text(CURVES + rows)
+    machine = ("--cores-per-node", "4", "--state", str(tmp_path / "state"), "--tag", "s1")
+    result = CliRunner().invoke(main, ["simulate", str(tmp_path / "study.yaml"), *machine])
+    assert result.exit_code == 0, result.output
+    assert "log 5 4 1\n" in result.output
+    assert "notify all ended" in result.output
+    assert "\a" not in result.output
+    words = ["results", "s1", "t", "--json", "--state", str(tmp_path / "state")]
+    found = json.loads(CliRunner().invoke(main, words).output)
+    assert [row["T"] for row in found] == [1, 2]
+    assert found[0]["gap"] > 0 > found[1]["gap"]
+    assert [row["new[16]"] for row in found] == [2, 2]

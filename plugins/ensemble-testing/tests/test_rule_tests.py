@@ -585,3 +585,38 @@ rules:
     assert result.exit_code == 0, result.output
     wrong = "{at: 2s, decisions: [{notify: begun}]}"
     assert _one(tmp_path, given, wrong, study).exit_code == 1
+
+
+#: A study with filters, ``pivot``, ``all.``, ``reused`` and ``notify``.
+CURVES = """
+jobs:
+  - name: g
+    command: "./x {L} {T} {replica}"
+    parameters: {L: [16, 32], T: [1, 2]}
+    replicas: 2
+    observe: {json-lines: {fields: [u]}}
+    result: {U: mean.u(u > 0)}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: g}}
+  - {id: more, trigger: idle, name: g, when: max.t.T(gap > 0) < min.t.T(gap < 0), action:
+     [{name: submit, label: g, rows: all.t(abs(gap) > 1), with: {parameters: {L: 64}}},
+      {name: log, message: "{mean.U(L == 16)} {all.count.done(T == 1)} {max.t.T(gap > 0)}"}]}
+  - {id: over, trigger: end, action: {name: notify, to: bell, message: "{run}: {state}"}}
+results:
+  t: {of: g(L < 64), by: [T], pivot: L, columns: {U: mean.U, gap: "U[32] - U[16]", new: n - reused}}
+"""
+
+
+def test_a_rule_test_plays_filters_pivots_and_reused_jobs(tmp_path: Path) -> None:
+    values = (1, 3, 1, 3, 4, 8, -1, 1)
+    told = [
+        f"{{at: 1s, reused: {{job: g.{number}, rows: [{{u: {values[number]}}}, {{u: -9}}]}}}}"
+        for number in range(4)
+    ]
+    told += [f"{{at: 2s, row: {{job: g.{n}, u: {values[n]}}}}}" for n in range(4, 8)]
+    told += ["{at: 3s, finished: g}"]
+    expect = """{at: 3s, fired: more, decisions: [{look-up: [g.8, g.9]}, {log: "2 4 1"}, {submit: [g.8, g.9]}]}
+        metric: {count.g.reused: 4}"""
+    result = _one(tmp_path, "\n".join(told), expect, CURVES)
+    assert result.exit_code == 0, result.output
+    assert _one(tmp_path, "\n".join(told), expect.replace("2 4", "3 4"), CURVES).exit_code == 1
