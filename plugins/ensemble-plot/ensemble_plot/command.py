@@ -124,7 +124,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.option(
     "--title",
     metavar="TEXT",
-    help="In place of the ensemble's name and the run's tag; a table and a timeline have no other.",
+    help="Title.  [default: the ensemble's name and the run's tag; none for a table or timeline]",
 )
 @state_option
 @json_option

@@ -31,7 +31,7 @@ def format_of(path: str) -> str:
     if ending not in _FORMATS:
         raise UsageError(
             f"no picture can be written to {path!r}: its name ends with no known format",
-            hint=f"let it end with {', '.join('.' + each for each in _FORMATS)}",
+            hint=f"use one of these endings: {', '.join('.' + each for each in _FORMATS)}",
             code="bad-format",
         )
     return ending

@@ -122,7 +122,7 @@ def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path:
         (["curve", "--timeline"], 2, "--timeline does not go with a table"),
         (["--timeline", "--x", "time"], 2, "--x does not go with --timeline"),
         (["--timeline", "--group", "simm"], 2, "the run has no jobs of simm"),
-        (["curve", "-o", "figure.gif"], 2, "let it end with .png, .svg, .pdf"),
+        (["curve", "-o", "figure.gif"], 2, "use one of these endings: .png, .svg, .pdf"),
         (["curve", "-o", "figure.png", "--size", "8"], 2, "16x10cm"),
         (["curve", "-o", "none/figure.png"], 2, "there is no folder none"),
     ],
