@@ -54,6 +54,8 @@ __all__ = [
 _PORTION = 20_000
 #: The most events that a damaged end of the journal is searched for.
 _LONGEST_END = 10_000
+#: Characters of a list that is long.
+_LONG = 200_000
 #: What an index of ``events`` says that a list has in it, by kind.
 _KINDS_OF_LISTS = {"fired": '"type":"fired"', "observed": '"observed"'}
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
@@ -157,6 +159,9 @@ class Journal:
         self.path = path
         self.damage: JournalError | None = None
         self._salvage = salvage
+        #: The long list of events that :meth:`rows_backwards` read last: jobs that were submitted
+        #: together have it in common.
+        self._long_list: tuple[tuple[int, int], list[Row]] = (0, 0), []
         # Read this first: later progress may not be in the journal as it is opened here.
         self._progress = read_progress(path.parent)
         if not path.is_file():
@@ -322,7 +327,14 @@ class Journal:
             for row in found:
                 with self._reading():
                     first, last, text = self._verified(row)
-                    events = rows_of(first, last, text, plain=True) if holding in text else []
+                    if holding not in text:
+                        continue
+                    if self._long_list[0] == (first, last):
+                        events = self._long_list[1]
+                    else:
+                        events = rows_of(first, last, text, plain=True)
+                    if len(text) > _LONG:
+                        self._long_list = (first, last), events
                 yield from (each for each in reversed(events) if each.seq <= until)
             until = found[-1][0] - 1
 

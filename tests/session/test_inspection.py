@@ -172,3 +172,11 @@ def test_a_few_failures_that_chance_spreads_name_no_value() -> None:
         )
     ]
     assert len(names) <= 4
+
+
+def test_jobs_of_one_long_list_of_events_are_each_found_in_it(
+    inspected: Inspection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [inspected.job("later", index) for index in range(80)]
+    monkeypatch.setattr("ensemble_core.journal.reader._LONG", 0)
+    assert [inspected.job("later", index) for index in range(80)] == before

@@ -9,6 +9,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ MOST_JOBS = 20_000
 _LOG, _LOGS = 4096, 200
 #: Jobs whose attempts, events and values a report has, failed ones first; points of their values.
 _DETAILS, _POINTS = 100, 100
-#: A run of more jobs has only the details of three failed ones.
-_DETAILED = 2_000
+#: A run of more jobs has only the details of so many failed ones, of so many kinds of failures.
+_DETAILED, _OF_A_KIND, _KINDS = 2_000, 3, 5
 
 _LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
@@ -121,11 +122,12 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
                     streams = ("stdout", "stderr")
                     logs[name] = {each: inspection.log(name, each, _LOG) for each in streams}
     details: dict[str, Any] = {}
-    failed = [each["id"] for kind in found["failures"] for each in kind["examples"]]
-    # Finding a job's events means reading all events: in a large run that takes too long.
-    for name in (
-        [*failed, *_ids(jobs)] if jobs["total"] <= _DETAILED and not left_out else failed[:3]
-    ):
+    examples = [[each["id"] for each in kind["examples"]] for kind in found["failures"]]
+    if jobs["total"] <= _DETAILED and not left_out:
+        names = [*chain.from_iterable(examples), *_ids(jobs)]
+    else:
+        names = [name for some in examples[:_KINDS] for name in some[:_OF_A_KIND]]
+    for name in names:
         if name not in details and len(details) < _DETAILS:
             group, _, index = name.rpartition(".")
             details[name] = inspection.job(group, int(index))
