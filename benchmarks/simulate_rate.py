@@ -29,7 +29,7 @@ from ensemble_core.config.reader import read_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.watching import Watcher
+from ensemble_core.runtime.watcher import Watcher
 
 #: Statistics of a group that rules ask for, with thresholds that none reaches.
 WATCHED = (

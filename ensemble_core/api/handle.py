@@ -295,11 +295,11 @@ class EnsembleRun:
                 again = task.runtime.ended is not None
                 task.stop(reason, how="leave" if again else "stop")
             return
-        from ensemble_core.journal.requests import leave_word
+        from ensemble_core.journal.request_files import leave_request
         from ensemble_core.journal.run_store import HALT
 
         if self.folder is not None and self.state == "running":
-            leave_word(self.folder, HALT, word=reason)
+            leave_request(self.folder, HALT, word=reason)
 
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any
@@ -354,9 +354,9 @@ class EnsembleRun:
 
     def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Ask the run for an action, wherever it is under way; what was decided."""
-        from ensemble_core.journal.requests import ask, asker
+        from ensemble_core.journal.request_files import ask, requester
 
-        by = f"a program of {asker()}"
+        by = f"a program of {requester()}"
         if self._task is not None:
             decided = self._task.runtime.request(plain(action), by).result()
             return [decision.to_dict() for decision in decided]

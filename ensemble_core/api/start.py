@@ -123,9 +123,9 @@ def run(
         check_tag(tag, os.fspath(home), new=keep and not or_resume)
     given = _overrides(overrides)
     if tag is not None and or_resume:
-        from ensemble_core.api.going_on import gone_on
+        from ensemble_core.api.resume import resume_by_tag
 
-        there = gone_on(tag, home, found, given)
+        there = resume_by_tag(tag, home, found, given)
         if there is not None:
             there.begin(wait=wait, show=show is not False and in_notebook())
             return there

@@ -19,7 +19,7 @@ from ensemble_core.display.output import Output
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.requests import Desk
+from ensemble_core.journal.request_files import RequestInbox
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Executor
@@ -145,7 +145,9 @@ class Task:
             with kept if kept is not None else contextlib.nullcontext(), self._output:
                 try:
                     folder = kept.folder if kept is not None else None
-                    desk = Desk(folder, self.runtime.request) if folder is not None else None
+                    desk = (
+                        RequestInbox(folder, self.runtime.request) if folder is not None else None
+                    )
                     with Interrupts(self.stop, folder, desk):
                         self.outcome = self.runtime.run()
                 finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
-from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.known_plugins import known_provider
 
 __all__ = ["NelderMead", "check_start"]
 

@@ -15,11 +15,11 @@ import click
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import look, state_folder
 
-__all__ = ["exit_noted"]
+__all__ = ["record_exit_code"]
 
 
 @contextmanager
-def exit_noted(
+def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
     """Yields what notes the exit code of the run with this tag in ``file``, if that is its last

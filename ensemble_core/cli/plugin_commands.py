@@ -17,7 +17,7 @@ import click
 
 from ensemble_core.errors import PluginError, interrupted
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points
-from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Records
+from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, PluginRecords
 
 __all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary_of"]
 
@@ -29,10 +29,10 @@ _DOCSTRING = re.compile(r"""(?:\s*#[^\n]*\n)*\s*[rRuU]?(\"""|'''|"|')\s*(.*?)\s*
 _HEAD = 4096
 
 
-def find_commands(own: Iterable[str]) -> Records[EntryPoint]:
+def find_commands(own: Iterable[str]) -> PluginRecords[EntryPoint]:
     """All commands by name: the core's ``own``, and those of plugins."""
     points = [EntryPoint(name, "", BUILTIN, "") for name in own] + entry_points(GROUP)
-    return Records("command", [(_provider(point), point) for point in points])
+    return PluginRecords("command", [(_provider(point), point) for point in points])
 
 
 def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:

@@ -24,7 +24,7 @@ from ensemble_core.display.output import Output
 from ensemble_core.display.summary import resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.requests import Desk
+from ensemble_core.journal.request_files import RequestInbox
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, StopRequested
@@ -66,7 +66,7 @@ class RunSession:
         self._block = self._make_block(display.progress)
         self._show = display.show
         if self._show is not None:
-            from ensemble_core.cli.shown_table import check_table
+            from ensemble_core.cli.results_table import check_table
 
             check_table(ensemble, self._show)
         self._metrics = (display.metrics or display.debug or ensemble.debug) and not display.as_json
@@ -137,9 +137,9 @@ class RunSession:
             **({} if earlier is None else {"earlier": earlier}),
         )
         if self._show is not None and self._block is not None:
-            from ensemble_core.cli.shown_table import ShownTable
+            from ensemble_core.cli.results_table import ResultsTable
 
-            feed.table = ShownTable(runtime.engine, self._show).lines
+            feed.table = ResultsTable(runtime.engine, self._show).lines
         if engine is not None:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
@@ -179,7 +179,7 @@ class RunSession:
             outcome = None
             try:
                 folder_of_run = kept.folder if kept is not None else None
-                desk = Desk(kept.folder, runtime.request) if kept is not None else None
+                desk = RequestInbox(kept.folder, runtime.request) if kept is not None else None
                 with Interrupts(stop, folder_of_run, desk):
                     if self._block is not None:
                         self._block.begin()
@@ -209,7 +209,7 @@ class RunSession:
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines
-        from ensemble_core.cli.shown_table import metric_lines, table_lines
+        from ensemble_core.cli.results_table import metric_lines, table_lines
 
         if self._show is not None and not self._as_json:
             lines += [self._look.paint(f" {self._show}", "bold")]

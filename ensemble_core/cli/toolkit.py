@@ -81,8 +81,8 @@ from ensemble_core.session.executor_choice import read_options as read_options
 from ensemble_core.session.executor_choice import rendered as rendered
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.real_run import resume_instead as resume_instead
-    from ensemble_core.cli.real_run import run_text as run_text
+    from ensemble_core.cli.queue_run import resume_instead as resume_instead
+    from ensemble_core.cli.queue_run import run_text as run_text
     from ensemble_core.cli.run_session import RunSession as RunSession
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from ensemble_core.config.schema import defaults
     from ensemble_core.config.source import read
     from ensemble_core.config.writer import write_yaml as write_yaml
-    from ensemble_core.journal.codec import Row
+    from ensemble_core.journal.codec import JournalRow as JournalRow
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
@@ -120,14 +120,13 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
-    from ensemble_core.runtime.watching import Outcome as Outcome
-    from ensemble_core.runtime.watching import Watcher as Watcher
+    from ensemble_core.runtime.watcher import Outcome as Outcome
+    from ensemble_core.runtime.watcher import Watcher as Watcher
     from ensemble_core.session.inspection import Inspection as Inspection
     from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
     fit_tag = fit
-    JournalRow = Row
     RuleSpan = Span
     RuleStory = Story
     load_file, option_defaults = load, defaults
@@ -137,7 +136,7 @@ else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
     #: another one at home stands as ``NAME=THERE``.
     _HOMES = {
-        "ensemble_core.cli.real_run": "resume_instead run_text",
+        "ensemble_core.cli.queue_run": "resume_instead run_text",
         "ensemble_core.session.run_control": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",
         "ensemble_core.cli.why_text": (
@@ -150,7 +149,7 @@ else:
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.config.writer": "write_yaml",
-        "ensemble_core.journal.codec": "JournalRow=Row",
+        "ensemble_core.journal.codec": "JournalRow",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
         "ensemble_core.journal.run_store": (
@@ -164,7 +163,7 @@ else:
         "ensemble_core.model.rules": "BoundRule",
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
-        "ensemble_core.runtime.watching": "Outcome Watcher",
+        "ensemble_core.runtime.watcher": "Outcome Watcher",
     }
     _HOME = {
         name: (home, there or name)
@@ -176,7 +175,6 @@ else:
         from importlib import import_module
 
         if name in _HOME:
-            # "Row" is the observers' among the public names.
             home, there = _HOME[name]
             value = getattr(import_module(home), there)
             globals()[name] = value

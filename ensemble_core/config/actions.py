@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, cast
 
-from ensemble_core.config.changes import JOB_FIELDS, check_merge, known_now
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.group_changes import JOB_FIELDS, check_merge, known_at_load
 from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.schema import defaults
@@ -29,7 +29,7 @@ from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
 
-__all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
+__all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
 #: Names of environment variables.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -39,7 +39,7 @@ _MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
-class Occasion(NamedTuple):
+class MatchContext(NamedTuple):
     """Context of a rule's action when it is checked: the fields and metrics that it will have.
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
@@ -60,7 +60,7 @@ class Occasion(NamedTuple):
     slices: tuple[str, ...] = ()
     ends: bool = False
 
-    def knowing(self, names: Collection[str]) -> Occasion:
+    def knowing(self, names: Collection[str]) -> MatchContext:
         """The same occasion, for what is done where these fields are there too."""
         if not names:
             return self
@@ -69,7 +69,7 @@ class Occasion(NamedTuple):
 
 
 def bind_action(
-    context: Context, path: Path, spec: Mapping[str, Any], occasion: Occasion
+    context: Context, path: Path, spec: Mapping[str, Any], occasion: MatchContext
 ) -> BoundAction | None:
     """The checked action; ``None`` where the name says nothing or the schema found errors."""
     name = spec.get("name")
@@ -110,8 +110,8 @@ def bind_action(
 
 
 def _with_rows(
-    context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: Occasion
-) -> Occasion:
+    context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: MatchContext
+) -> MatchContext:
     """The occasion with what each row has that the action is done for."""
     properties = record.options.get("properties", {})
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
@@ -127,7 +127,7 @@ def _varies(
     record: ActionPlugin,
     given: Mapping[str, Any],
     group: JobGroup | None,
-    occasion: Occasion,
+    occasion: MatchContext,
 ) -> frozenset[str]:
     """The groups of which an action asks for combinations that they have not had."""
     if not _merges(record.options, given):
@@ -170,7 +170,7 @@ def _check_job(
     name: str,
     record: ActionPlugin,
     spec: Mapping[str, Any],
-    occasion: Occasion,
+    occasion: MatchContext,
 ) -> bool:
     """True if an action that needs a job has one. If not, report it."""
     other = record.options.get("x-ensemble-job-unless")
@@ -246,7 +246,7 @@ class OptionCheck:
     how to read. ``metrics``, ``reads`` and ``nested`` are the metrics, the ``STAT.NAME`` and the
     actions that were found, ``messages`` the places of the texts to be filled in."""
 
-    def __init__(self, context: Context, schema: Mapping[str, Any], occasion: Occasion) -> None:
+    def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:
         self.metrics: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
@@ -343,7 +343,7 @@ class OptionCheck:
             schema = {**definitions.get(target.removeprefix("#/$defs/"), {}), **own}
         return schema
 
-    def _actions(self, path: Path, value: Any, occasion: Occasion) -> Any:
+    def _actions(self, path: Path, value: Any, occasion: MatchContext) -> Any:
         """An action, or a list of them, within the options."""
         if isinstance(value, list):
             return [self._actions((*path, i), one, occasion) for i, one in enumerate(value)]
@@ -476,7 +476,7 @@ class OptionCheck:
     ) -> dict[str, Any]:
         """Changes to the group that stands beside them, or else to the event's job's."""
         context = self._context
-        now = known_now(path, fields, self._later)
+        now = known_at_load(path, fields, self._later)
         targets = self._targets(around, properties)
         if _merges(self._schema, around):
             check_merge(context, path, now, targets, single=False)
@@ -524,7 +524,9 @@ class OptionCheck:
                 )
 
 
-def not_asked_for(context: Context, path: Path, names: Collection[str], occasion: Occasion) -> bool:
+def not_asked_for(
+    context: Context, path: Path, names: Collection[str], occasion: MatchContext
+) -> bool:
     """True if some of these are columns that observers leave out with the options that they have,
     which is reported."""
     if not occasion.observed:
@@ -541,7 +543,7 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
     )
 
 
-def _check_job_field(context: Context, path: Path, name: str, occasion: Occasion) -> None:
+def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
     """``job.NAME`` of the event's job: whether there is such a thing, and can be known."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
@@ -589,7 +591,7 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
     return []
 
 
-def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
+def _check_message(context: Context, path: Path, text: str, occasion: MatchContext) -> None:
     for match in FIELD_PLACEHOLDER.finditer(text):
         name, form = match[3] and normal_name(match[3]), match[4]
         if form is not None and (occasion.names is None or name in occasion.names):
@@ -632,7 +634,7 @@ def _fits(value: object, form: str) -> bool:
     return True
 
 
-def _where_it_may_be(context: Context, name: str, occasion: Occasion) -> str:
+def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
     """Where a field may come from that this event has not."""
     variables = context.variables(occasion.group)
     if occasion.observed:

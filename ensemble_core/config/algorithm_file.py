@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.attached_files import attached, beside
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.reader import read_text

@@ -1,8 +1,8 @@
 """Rule binding: the semantic checks that make a :class:`BoundRule` of a mapping.
 
 Called by the loader for each entry under ``rules:``, and by the binder for rules that users'
-functions return while a run is under way. The rule's trigger is bound in ``woken``, its condition
-in ``when``, its actions in ``actions``; how often it fires is read in ``pace``.
+functions return while a run is under way. ``triggers`` binds the rule's trigger, ``conditions`` its
+condition, ``actions`` its actions; ``firing_limits`` reads how often it may fire.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core.config.actions import Occasion, bind_action
+from ensemble_core.config.actions import MatchContext, bind_action
+from ensemble_core.config.conditions import bind_condition
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.pace import Pace, listed_actions, read_pace
+from ensemble_core.config.firing_limits import FiringLimits, listed_actions, read_firing_limits
 from ensemble_core.config.placeholders import words_of
-from ensemble_core.config.when import bind_condition
-from ensemble_core.config.woken import Woken, bind_trigger
+from ensemble_core.config.triggers import BoundTrigger, bind_trigger
 from ensemble_core.metrics.store import is_gauge, parse_path
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.filters import spoken
@@ -32,53 +32,53 @@ def bind_rule(
 ) -> BoundRule | None:
     """The checked rule; ``None`` where it has errors, which were reported."""
     before = len(context.errors)
-    woken = bind_trigger(context, path, spec)
-    condition, scoped = bind_condition(context, path, spec, woken)
-    occasion = woken.occasion if woken else Occasion()
-    bound = [
+    bound = bind_trigger(context, path, spec)
+    condition, scoped = bind_condition(context, path, spec, bound)
+    occasion = bound.occasion if bound else MatchContext()
+    found = [
         bind_action(context, inner, one, occasion)
         for inner, one in listed_actions(path, spec)
         if isinstance(one, dict)
     ]
-    actions = [action for action in bound if action is not None]
-    pace = read_pace(context, path, spec, woken.trigger if woken else None)
-    if woken is None or not context.intact(path) or len(context.errors) > before:
+    actions = [action for action in found if action is not None]
+    limits = read_firing_limits(context, path, spec, bound.trigger if bound else None)
+    if bound is None or not context.intact(path) or len(context.errors) > before:
         return None
-    retries = _retries(context, path, spec, woken, actions, pace)
+    retries = _retries(context, path, spec, bound, actions, limits)
     if len(context.errors) > before:
         return None
-    concerns, group = _concerns_failure(context, woken, condition, actions)
+    concerns, group = _concerns_failure(context, bound, condition, actions)
     name = spec.get("id", default_id)
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
     tables = context.known.tables
     of_tables = frozenset(one for one in reads if table_column(spoken(one).path, tables))
     gauge_of = context.known.groups, context.known.rules
     of_gauges = frozenset(one for one in reads if is_gauge(one, *gauge_of))
-    seen = woken.trigger.group
-    if woken.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
+    seen = bound.trigger.group
+    if bound.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
         context.warnings.append(
             f"rule {name!r} waits for what observers read, and {whose} observer ('observe:')"
         )
-    _warn_of_columns(context, name, spec, woken)
+    _warn_of_columns(context, name, spec, bound)
     return BoundRule(
         id=name,
-        trigger=woken.trigger,
+        trigger=bound.trigger,
         actions=tuple(actions),
         condition=condition,
-        repetitions=pace.repetitions,
-        backoff=pace.backoff,
-        backoff_seconds=pace.backoff_seconds,
-        each=woken.each or ("job" if retries else None),
-        looks=pace.looks,
+        repetitions=limits.repetitions,
+        backoff=limits.backoff,
+        backoff_seconds=limits.backoff_seconds,
+        each=bound.each or ("job" if retries else None),
+        looks=limits.looks,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
         reads=reads - of_tables - of_gauges,
         of_tables=of_tables,
         of_gauges=of_gauges,
-        reads_of=woken.whole_group,
+        reads_of=bound.whole_group,
         retries=retries,
-        label=woken.label,
+        label=bound.label,
         concerns_failure=concerns,
         failure_group=group,
         spec=copy.deepcopy(dict(spec)),
@@ -86,10 +86,12 @@ def bind_rule(
     )
 
 
-def _warn_of_columns(context: Context, name: str, spec: Mapping[str, Any], woken: Woken) -> None:
+def _warn_of_columns(
+    context: Context, name: str, spec: Mapping[str, Any], bound: BoundTrigger
+) -> None:
     """Warn of a name that a row's column and a parameter both have."""
-    group = woken.trigger.group
-    columns = woken.occasion.observed and context.variables(group)
+    group = bound.trigger.group
+    columns = bound.occasion.observed and context.variables(group)
     for both in sorted(context.parameters(group) & set(columns or ())):
         if both in words_of([spec.get("when"), spec.get("action")]):
             context.warnings.append(
@@ -106,15 +108,15 @@ def _retries(
     context: Context,
     path: Path,
     spec: Mapping[str, Any],
-    woken: Woken,
+    bound: BoundTrigger,
     actions: Iterable[BoundAction],
-    pace: Pace,
+    limits: FiringLimits,
 ) -> bool:
     """True if the rule may submit the event's job again. Reports it where that cannot be."""
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False
-    if not _ENDS.issuperset(woken.trigger.wakes):
+    if not _ENDS.issuperset(bound.trigger.wakes):
         context.report(
             (*path, "trigger"),
             f"{retrying[0]!r} submits a job again that has ended, and the trigger "
@@ -122,7 +124,7 @@ def _retries(
             hint=f"one of {', '.join(sorted(_ENDS))} is",
             code="no-job",
         )
-    if pace.repetitions == UNLIMITED:
+    if limits.repetitions == UNLIMITED:
         context.report(
             path,
             f"{retrying[0]!r} without a limit: a job that fails each time would never be over",
@@ -134,25 +136,25 @@ def _retries(
 
 def _concerns_failure(
     context: Context,
-    woken: Woken,
+    bound: BoundTrigger,
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
     """True if failed jobs are this rule's business, and of which group (``None``: of any)."""
     groups: set[str | None] = set()
-    by_outcome = "job-ended" in woken.about and any(
+    by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome
         for action in actions
         for inner in action.flat()
     )
-    if "job-failed" in woken.about or by_outcome:
-        groups.add(woken.trigger.group)
-    paths = [woken.path] if woken.path is not None else []
+    if "job-failed" in bound.about or by_outcome:
+        groups.add(bound.trigger.group)
+    paths = [bound.path] if bound.path is not None else []
     if condition is not None:
         known = context.known
         paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
-        group = woken.path.group or None if woken.path else woken.trigger.group
-        told = {"exit_code", "status", "cause"} - context.parameters(group) - woken.record.fields
+        group = bound.path.group or None if bound.path else bound.trigger.group
+        told = {"exit_code", "status", "cause"} - context.parameters(group) - bound.record.fields
         if condition.names & {*told, "count.failed", "count.lost"}:
             groups.add(group)
     for path in paths:

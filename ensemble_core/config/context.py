@@ -32,7 +32,7 @@ from ensemble_core.metrics.store import (
 )
 from ensemble_core.model.compiler import Unfinished
 from ensemble_core.model.durations import seconds
-from ensemble_core.model.ensemble import Instance
+from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
@@ -133,7 +133,7 @@ class Context:
         #: that are, nobody's.
         self.made: dict[Path, str] = {}
         #: Instances of algorithms by name, their options, and their entries with all rules.
-        self.instances: dict[str, Instance] = {}
+        self.instances: dict[str, AlgorithmInstance] = {}
         self.uses: list[Use] = []
         self.spelt_out: list[dict[str, Any]] = []
         #: The instance that a rule belongs to, by the rule's number.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.attached_files import attached, beside
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain, shown, spelled
 from ensemble_core.config.schema import defaults
@@ -22,7 +22,7 @@ from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, kind_of, to_author
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.fragments import Fragment, SourceView
-from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.registry import LoadedPlugin
 
 __all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]

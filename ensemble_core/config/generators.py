@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
@@ -34,7 +34,7 @@ from ensemble_core.model.generators import (
 )
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
-from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
 
 __all__ = ["bind_generators", "give_parameters"]
@@ -139,7 +139,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         return None  # of results with errors
     until, reads = _until(context, (*path, "until"), spec, group)
     failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
-    options = OptionCheck(context, record.options, Occasion()).options(
+    options = OptionCheck(context, record.options, MatchContext()).options(
         (*path, "with"), spec.get("with") or {}
     )
     timeout = context.duration((*path, "timeout"), spec.get("timeout", 600), above=0)

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.config.actions import Occasion, OptionCheck, check_capabilities
+from ensemble_core.config.actions import MatchContext, OptionCheck, check_capabilities
 from ensemble_core.config.algorithm_file import is_file, read_algorithm
 from ensemble_core.config.context import Context, Use
 from ensemble_core.config.document import Path, spelled
 from ensemble_core.config.expansion import Kept, join, keep
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.model.ensemble import Instance
+from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.plugin.hookspecs import ActionPlugin, AlgorithmPlugin, AlgorithmView
 
-__all__ = ["check_uses", "expand_uses", "spelt_out"]
+__all__ = ["check_uses", "expand_uses", "expanded_data"]
 
 
 def expand_uses(context: Context) -> None:
@@ -228,7 +228,7 @@ def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> No
 
 def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[str, Any]) -> None:
     document = context.document
-    context.spelt_out.append(_spelt_out(name, kept, entry))
+    context.spelt_out.append(_expanded_data(name, kept, entry))
     own = "rules" in entry
     where = None if own else document.at((*path, "algorithm"))
     rules = document.data.get("rules")
@@ -252,7 +252,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
                 if where is not None and not kept["places"]:  # a file says where its own parts are
                     part: Path = (*place, key)
                     document.overrides[part], context.made[part] = where, ""
-    context.instances[name] = Instance(
+    context.instances[name] = AlgorithmInstance(
         name=name,
         algorithm=str(entry.get("algorithm", "")),
         version=kept["version"],
@@ -347,7 +347,7 @@ def _options_of_rules(context: Context, action: object) -> Iterator[str]:
                 yield key
 
 
-def _spelt_out(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entry with its rules, as a file may have it."""
     found: dict[str, Any] = {"as": name}
     if entry.get("enabled") is False:
@@ -358,7 +358,7 @@ def _spelt_out(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def spelt_out(context: Context) -> dict[str, Any]:
+def expanded_data(context: Context) -> dict[str, Any]:
     """The file's data with everything that entries stand for, as it runs the same."""
     data: dict[str, Any] = copy.deepcopy(context.document.data)
     rules = data.get("rules", [])
@@ -389,7 +389,7 @@ def check_uses(context: Context) -> frozenset[str]:
     wrong: set[str] = set()
     for use in context.uses:
         before = len(context.errors)
-        check = OptionCheck(context, use.schema, Occasion(names=None))
+        check = OptionCheck(context, use.schema, MatchContext(names=None))
         check.options(use.path, copy.deepcopy(dict(use.given)))
         if len(context.errors) > before:
             wrong.add(use.instance)

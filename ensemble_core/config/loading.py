@@ -13,32 +13,32 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ensemble_core.config.actions import Occasion, bind_action
-from ensemble_core.config.beginning import check_beginning
+from ensemble_core.config.actions import MatchContext, bind_action
 from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known
-from ensemble_core.config.custom import functions_of, source_of
+from ensemble_core.config.custom_source import functions_of, source_of
+from ensemble_core.config.cycle_warnings import warn_of_cycles
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
-from ensemble_core.config.instances import check_uses, expand_uses, spelt_out
+from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.limits import bind_limits
-from ensemble_core.config.loops import warn_of_loops
-from ensemble_core.config.outcomes import with_result, with_retry
+from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
+from ensemble_core.config.results_and_retries import bind_result, bind_retry
 from ensemble_core.config.rule_warnings import (
     actions_of,
     warn_of_counts,
-    warn_of_ends,
+    warn_of_endings,
     warn_of_no_heartbeat,
     warn_of_submits,
 )
 from ensemble_core.config.schema import Validators
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
+from ensemble_core.config.startup_check import check_can_start
 from ensemble_core.config.statistics import bind_statistics
 from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.tables import bind_tables
@@ -140,7 +140,7 @@ def expanded(
     bring, and the rules of algorithms. It runs the same. Raises :class:`FileErrors`."""
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)
-    return spelt_out(context)
+    return expanded_data(context)
 
 
 def _opened(
@@ -273,12 +273,12 @@ class _Loader:
         if not context.errors:
             warn_of_submits(context, rules)
             warn_of_counts(context, rules)
-            warn_of_ends(context, rules)
-            warn_of_loops(context, rules)
+            warn_of_endings(context, rules)
+            warn_of_cycles(context, rules)
             if self._must_begin:
-                check_beginning(context, rules, heartbeat=heartbeat > 0)
+                check_can_start(context, rules, heartbeat=heartbeat > 0)
         if not context.errors:
-            context.warnings += shared_files(groups.values(), context.registry.observers)
+            context.warnings += warn_of_shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:
             warn_of_no_heartbeat(context, rules)
         name = data.get("name")
@@ -332,7 +332,7 @@ class _Loader:
             if group is not None:
                 groups[name] = group
                 entries.setdefault(name, []).append((path, spec))
-        for add in (with_result, with_retry):
+        for add in (bind_result, bind_retry):
             for name, group in groups.items():
                 parts = (group, *group.more)
                 done = [
@@ -465,7 +465,7 @@ def _binder(context: Context) -> Binder:
             "rule", spec, lambda inner, data: bind_rule(inner, (), data, default_id)
         ),
         action=lambda spec: checked(
-            "action", spec, lambda inner, data: bind_action(inner, (), data, Occasion())
+            "action", spec, lambda inner, data: bind_action(inner, (), data, MatchContext())
         ),
         group=lambda group, fields: checked(
             "job-fields", fields, lambda inner, data: change_group(inner, (), group, data)

@@ -15,7 +15,7 @@ from ensemble_core.model.rules import BoundAction, BoundRule
 __all__ = [
     "actions_of",
     "warn_of_counts",
-    "warn_of_ends",
+    "warn_of_endings",
     "warn_of_no_heartbeat",
     "warn_of_submits",
 ]
@@ -40,7 +40,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
             context.warnings.append(f"no rule submits the job group {group!r}")
 
 
-def warn_of_ends(context: Context, rules: Sequence[BoundRule]) -> None:
+def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
     """Several instances that are on from the start and that may each end the run."""
     ending = {
         rule.instance: rule.location

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.attached_files import attached, beside
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location, did_you_mean

@@ -9,7 +9,7 @@ from ensemble_core.display.output import Output
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.events import Event, JobEvent, StopRequested
-from ensemble_core.runtime.watching import Watcher
+from ensemble_core.runtime.watcher import Watcher
 
 __all__ = ["Feed"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.records import Step, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
@@ -26,7 +26,11 @@ class Agenda:
     """The steps that follow from an event."""
 
     def __init__(
-        self, state: State, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
+        self,
+        state: State,
+        rules: RuleEvaluation,
+        completion: JobCompletion,
+        generating: GeneratorScheduler,
     ) -> None:
         self._state, self._rules = state, rules
         self._completion, self._generating = completion, generating

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.records import Pending, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
@@ -24,7 +24,7 @@ class Answers:
     """Answers worked into ``state``, with the rules that hear of them."""
 
     def __init__(
-        self, rules: RuleEvaluation, completion: JobCompletion, generating: Generating
+        self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler
     ) -> None:
         self._state, self._rules = rules.state, rules
         self._completion, self._generating = completion, generating

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ensemble_core.engine.records import Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
-from ensemble_core.engine.submission import Submission
+from ensemble_core.engine.submission import Submitter
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
     Call,
@@ -40,7 +40,7 @@ class Effects:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.submission = Submission(state)
+        self.submission = Submitter(state)
 
     def apply(self, origin: Origin, decision: Decision) -> None:
         """Give a decision its effect in here, and hand it on."""

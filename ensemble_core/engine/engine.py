@@ -58,7 +58,7 @@ from typing import Any
 
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
-from ensemble_core.engine.generating import Generating
+from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
@@ -124,7 +124,7 @@ class Engine:
         ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
-        self._generating = Generating(self._rules)
+        self._generating = GeneratorScheduler(self._rules)
         self._completion = JobCompletion(self._rules, self._generating.jobs)
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
         self._answers = Answers(self._rules, self._completion, self._generating)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine import demands
+from ensemble_core.engine import retention
 from ensemble_core.engine.backlog import Order, taken_next
 from ensemble_core.engine.effects import changed, waiting_of
 from ensemble_core.engine.names import JobFields
@@ -75,7 +75,7 @@ class EngineFiring:
         source = source_of(self._state, group, overrides or {})
         if not source.asked:
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
-        demands.keep_results(self._state.table, group)
+        retention.keep_results(self._state.table, group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
             for each in self._state.calls.values()

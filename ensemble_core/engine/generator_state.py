@@ -1,5 +1,5 @@
 """State of one generator in a run: the points that it suggested, what became of them, and the call
-that is under way. Kept by the run's state, changed by ``generating``; a snapshot has it whole.
+that is under way. Kept by the run's state, changed by ``generator_scheduler``, saved in snapshots.
 """
 
 from __future__ import annotations

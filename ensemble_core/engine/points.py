@@ -1,5 +1,7 @@
-"""Points of generators as jobs: submitted, followed while they run, cancelled where a pruner says
-so, and worked in when every job of one is over. Had by ``generating``, which calls the generators.
+"""Jobs of generator points: submitted, followed, cancelled if a pruner says so.
+
+A point is complete when all its jobs are over. Used by ``generator_scheduler``, which calls the
+generators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Submission by rows: a job for each row of a table, or of what the event's job printed.
+"""Submitter by rows: a job for each row of a table, or of what the event's job printed.
 
 Called by a firing's ``submit_rows``; all rows are worked out before anything is submitted.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine import demands
+from ensemble_core.engine import retention
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_table import JobTable
@@ -223,7 +223,7 @@ class State:
 
     def serve(self, rule: BoundRule) -> None:
         """Keep what a rule speaks of, or waits for."""
-        demands.serve(self.table, rule, self.ensemble.statistics)
+        retention.serve(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
             self._keep(text)
         if any(COMMITTED in path for path in rule.metrics):
@@ -254,16 +254,16 @@ class State:
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
-            demands.read(self.table, group.name, group.reads, ensemble.statistics)
+            retention.read(self.table, group.name, group.reads, ensemble.statistics)
             self.heeds.update(("finish",) if group.result else ())
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
             for text in (*(() if group.retry is None else sorted(group.retry.metrics)), *whole):
                 self._keep(text)
-        demands.keep_done(
+        retention.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
         if everything:
-            demands.remember(self.table, ensemble.groups)
+            retention.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
     def _keep(self, text: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.engine.state import State
-from ensemble_core.engine.submission import Submission
+from ensemble_core.engine.submission import Submitter
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Terminate
 from ensemble_core.model.events import (
@@ -40,7 +40,7 @@ _PASSED_OVER = (Resources, TimerElapsed)
 class Stopping:
     """Stops of the run in ``state``."""
 
-    def __init__(self, state: State, submission: Submission) -> None:
+    def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state
         self._submission = submission
         #: Of the event at hand: groups with jobs that are to be handed on again.

@@ -1,4 +1,4 @@
-"""Submission: how the jobs of a submit, the next attempts of a retry and held jobs are handed on,
+"""Submitter: how the jobs of a submit, the next attempts of a retry and held jobs are handed on,
 and how they are cancelled.
 
 Works upon the state for ``effects``, which gives each decision its effect, and for
@@ -22,7 +22,7 @@ from ensemble_core.model.decisions import Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Submission", "expand", "source_of"]
+__all__ = ["Submitter", "expand", "source_of"]
 
 
 def coming(index: Index) -> str:
@@ -86,7 +86,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
     return jobs
 
 
-class Submission:
+class Submitter:
     """Hands jobs on within the run's limits, ``at_once`` and the rate limit, and cancels those that
     wait for one of these."""
 

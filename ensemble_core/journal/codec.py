@@ -17,13 +17,13 @@ from ensemble_core.model.codec import dumps, layout
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, JobEvent
 
-__all__ = ["Row", "decisions_text", "event_text", "list_text", "listed", "rows_of"]
+__all__ = ["JournalRow", "decisions_text", "event_text", "list_text", "listed", "rows_of"]
 
 #: True if a job event has no fields but those that have a place of their own in a row.
 _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobEvent).names)
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """One event as the journal has it. ``data`` is plain; ``decisions`` is the text of a JSON list,
     or ``None``."""
 
@@ -103,7 +103,7 @@ def decisions_text(decisions: Sequence[Decision]) -> str | None:
     return dumps(decisions) if decisions else None
 
 
-def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[Row]:
+def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[JournalRow]:
     """The rows of one list; with ``plain``, decisions are a list instead of its text. Raises
     ``ValueError`` where it is damaged."""
     found = json.loads(text)
@@ -121,5 +121,5 @@ def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[Ro
         ):
             raise ValueError(f"event {seq} is not what was written")
         decided = decisions if plain else dumps(decisions) if decisions else None
-        rows.append(Row(seq, time, kind, job, name, data, decided, more))
+        rows.append(JournalRow(seq, time, kind, job, name, data, decided, more))
     return rows

@@ -19,8 +19,8 @@ from zlib import crc32
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.filesystem import read_note, shared_storage
-from ensemble_core.journal.holder import LOCK, holder, in_words, is_here, may_live
 from ensemble_core.journal.job_rows import TABLES
+from ensemble_core.journal.lock_owner import LOCK, holder, in_words, is_here, may_live
 
 __all__ = [
     "DAMAGED",

@@ -19,7 +19,7 @@ from typing import Any
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.journal.codec import Row
+from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.job_rows import FIELDS
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
@@ -170,7 +170,7 @@ class EventJobs(Jobs):
             self._put(attempt)
         self._flush()
 
-    def _take(self, row: Row, engine: Engine | None) -> None:
+    def _take(self, row: JournalRow, engine: Engine | None) -> None:
         kind = row.type
         if kind == "job":
             self._event(row, engine)
@@ -196,7 +196,7 @@ class EventJobs(Jobs):
         attempt.core_hours = self._failed.pop((group, index), 0.0)
         self._open[job["id"]] = attempt
 
-    def _event(self, row: Row, engine: Engine | None) -> None:
+    def _event(self, row: JournalRow, engine: Engine | None) -> None:
         attempt = self._open.get(row.job or "")
         if attempt is None:
             return

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.journal.checksums import SUMMED, list_checksum, row_checksum, wrong_job
-from ensemble_core.journal.codec import Row, rows_of
+from ensemble_core.journal.codec import JournalRow, rows_of
 from ensemble_core.journal.database import (
     DAMAGED,
     LISTED,
@@ -271,7 +271,7 @@ class Journal:
         job: str | None = None,
         holding: Sequence[str] = (),
         plain: bool = False,
-    ) -> Iterator[Row]:
+    ) -> Iterator[JournalRow]:
         """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
 
         ``holding`` passes over lists of events without any of these texts: a quick way to few

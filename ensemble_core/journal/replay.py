@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.codec import Row, decisions_text
+from ensemble_core.journal.codec import JournalRow, decisions_text
 from ensemble_core.journal.reader import DAMAGED, Journal, JournalError, Text
 from ensemble_core.journal.snapshot import FORMAT, load
 from ensemble_core.model.decisions import Decision
@@ -39,7 +39,7 @@ class Difference(JournalError):
 
     exit_code = 1
 
-    def __init__(self, row: Row, decided: str | None, versions: str) -> None:
+    def __init__(self, row: JournalRow, decided: str | None, versions: str) -> None:
         super().__init__(
             f"at event {row.seq} the engine decides otherwise than the journal says",
             cause=f"journal: {row.decisions or '[]'}\n         engine:  {decided or '[]'}",
@@ -87,7 +87,7 @@ class Replay:
 
     def steps(
         self, until: int | None = None, *, pending: bool = True
-    ) -> Iterator[tuple[Row, Event, list[Decision]]]:
+    ) -> Iterator[tuple[JournalRow, Event, list[Decision]]]:
         """Each event with what the engine decides on it; then, with ``pending``, a change of the
         file that no event came after yet."""
         for row in self._journal.rows(self.seq, until):

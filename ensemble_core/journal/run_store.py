@@ -24,7 +24,7 @@ from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.holder import LOCK, holder, in_words, may_live, this_process
+from ensemble_core.journal.lock_owner import LOCK, holder, in_words, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
 __all__ = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from ensemble_core.local.job_record import JobRecord
 from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.protocol import encode_context, encode_event
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
@@ -53,7 +53,7 @@ class EventLog:
         self._last = max(int(self.clock() * 1e6), self._last + 1)
         return self._last
 
-    def tell(self, record: JobRecord, *events: str) -> None:
+    def tell(self, record: LocalJob, *events: str) -> None:
         """Events of a job that happen together, each as ``protocol.encode_context`` has it."""
         head, now = record.head, self._tick()
         text = ""
@@ -68,7 +68,7 @@ class EventLog:
             self._lines.append(lines)
 
     def tell_exception(
-        self, record: JobRecord, kind: str, note: str, severity: int = 0, **more: str
+        self, record: LocalJob, kind: str, note: str, severity: int = 0, **more: str
     ) -> None:
         context = {"type": kind, "severity": severity, "note": note, **more}
         self.tell(record, encode_context("exception", context))

@@ -240,9 +240,9 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _remains(tag: str, state: Path, end: bool) -> int:
-    from ensemble_core.local.remains import remains
+    from ensemble_core.local.leftover_jobs import leftover_jobs
 
-    return remains(tag, state, LocalExecutor(slots=1) if end else None)
+    return leftover_jobs(tag, state, LocalExecutor(slots=1) if end else None)
 
 
 def _available() -> tuple[bool, str]:

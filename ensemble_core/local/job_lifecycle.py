@@ -11,7 +11,7 @@ import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
+from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
 from ensemble_core.local.memory_kills import MemoryKills
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
@@ -41,7 +41,7 @@ class JobLifecycle:
         slots: Slots,
         log: EventLog,
         poller: Poller[Token],
-        tree: ProcessTree[JobRecord],
+        tree: ProcessTree[LocalJob],
         grace: float,
     ) -> None:
         self._active = active
@@ -50,13 +50,13 @@ class JobLifecycle:
         self._poller = poller
         self._tree = tree
         self.terminator = Terminator(tree, poller, grace, self.leave)
-        self.lost: dict[JobRecord, str] = {}
+        self.lost: dict[LocalJob, str] = {}
         #: Jobs that have ended by themselves in this turn.
-        self._ended: list[JobRecord] = []
+        self._ended: list[LocalJob] = []
         self._memory_kills = MemoryKills()
         self._tidying = False
 
-    def started(self, record: JobRecord) -> None:
+    def started(self, record: LocalJob) -> None:
         if not self._tidying:
             self._tidying = True
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
@@ -65,22 +65,22 @@ class JobLifecycle:
         if not record.live:
             self._tasks_over(record)
 
-    def limit(self, record: JobRecord, seconds: float) -> None:
+    def limit(self, record: LocalJob, seconds: float) -> None:
         now = time.monotonic()
         record.ends = now + seconds + self.terminator.grace
         record.timers.append(self._poller.at(now + seconds, lambda: self._time_out(record)))
 
-    def _time_out(self, record: JobRecord) -> None:
+    def _time_out(self, record: LocalJob) -> None:
         if (record.live or record.inherited) and record.reason in ("", "task"):
             limit = describe(record.job.duration)
             self.end(record, "timeout", f"the time limit of {limit} has passed")
 
-    def end(self, record: JobRecord, kind: str, note: str) -> None:
+    def end(self, record: LocalJob, kind: str, note: str) -> None:
         record.reason = kind
         self._log.tell_exception(record, kind, note)
         self.terminator.end(record)
 
-    def task_ended(self, record: JobRecord, pid: int) -> None:
+    def task_ended(self, record: LocalJob, pid: int) -> None:
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
@@ -109,7 +109,7 @@ class JobLifecycle:
         elif record.phase is not Phase.NONE:
             self.terminator.task_ended(record)
 
-    def _tasks_over(self, record: JobRecord) -> None:
+    def _tasks_over(self, record: LocalJob) -> None:
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
@@ -130,7 +130,7 @@ class JobLifecycle:
             else:
                 self.leave(record, "", self._finish(record))
 
-    def _finish(self, record: JobRecord) -> str:
+    def _finish(self, record: LocalJob) -> str:
         status = record.status()
         if status in _KILLED and record.reason in ("", "task") and self._memory_kills.happened():
             return encode_context("finish", {"status": status, "cause": "memory"})
@@ -142,7 +142,7 @@ class JobLifecycle:
             self._tree.left_behind(())
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
-    def leave(self, record: JobRecord, note: str = "", *first: str) -> None:
+    def leave(self, record: LocalJob, note: str = "", *first: str) -> None:
         """Free the slots of a job whose processes are gone. ``first`` are its events before."""
         lost = self.lost.pop(record, "")
         if record.inherited:
@@ -168,7 +168,7 @@ class JobLifecycle:
             first += (_FREE,)
         self.clean(record, *first)
 
-    def clean(self, record: JobRecord, *first: str) -> None:
+    def clean(self, record: LocalJob, *first: str) -> None:
         """A job is over; ``first`` are its events before that."""
         record.over = True
         record.stop_timers()

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Poller", "Timer"]
+__all__ = ["Poller", "PollerTimer"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _FEW = 1024
 
 
-class Timer:
+class PollerTimer:
     """Something to do at a monotonic time, unless it is cancelled before."""
 
     __slots__ = ("call", "when")
@@ -50,7 +50,7 @@ class Poller(Generic[T]):
         self._watched: dict[int, T] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._told: deque[T] = deque()
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, PollerTimer]] = []
         self._most = _FEW
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -114,9 +114,9 @@ class Poller(Generic[T]):
         self._told.append(token)
         self.wake()
 
-    def at(self, when: float, call: Callable[[], None]) -> Timer:
+    def at(self, when: float, call: Callable[[], None]) -> PollerTimer:
         """Call something at a monotonic time, in the thread that waits."""
-        timer = Timer(when, call)
+        timer = PollerTimer(when, call)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         # Timers of jobs that are over must not add up through a long run.
         if len(self._timers) > self._most:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ensemble_core.local.job_record import JobRecord
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.protocol import to_job
 from ensemble_core.model.jobs import Job
 
@@ -29,7 +29,7 @@ LINES_LOST = (
 )
 
 
-def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
+def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
     """A record for each job that was not over, in the order in which they came."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
@@ -37,7 +37,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
             job = Job(id=name, group="", index=0, command=())
         else:
             job = to_job(what.data)
-        record = JobRecord(job, number)
+        record = LocalJob(job, number)
         record.told = False
         record.allotted = "alloc" in what.names and "free" not in what.names
         record.inherited = what.launched or not _BEFORE.issuperset(what.names)

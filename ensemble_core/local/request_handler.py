@@ -14,9 +14,9 @@ from typing import Literal
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
-from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase
 from ensemble_core.local.ledger_lines import LedgerJob
-from ensemble_core.local.poller import Poller, Timer
+from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
+from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.protocol import encode_context, encode_job, encode_value
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.recovery import LINES_LOST
@@ -72,13 +72,13 @@ class RequestHandler:
         self._ledger = log.ledger
         self._requests: deque[Request] = deque()
         self._arrivals: deque[Job] = deque()
-        self._leaving: list[JobRecord] = []
+        self._leaving: list[LocalJob] = []
         self._left: Callable[[], None] | None = None
-        self._last_call: Timer | None = None
+        self._last_call: PollerTimer | None = None
         self._numbers = itertools.count()
         #: Jobs that waited when an earlier supervisor ended, until a controller says which of them
         #: are not over: a power cut takes lines of our ledger, and none of its journal.
-        self.held: dict[str, tuple[JobRecord, LedgerJob]] = {}
+        self.held: dict[str, tuple[LocalJob, LedgerJob]] = {}
 
     def add(self, request: Request) -> None:
         self._requests.append(request)
@@ -93,7 +93,7 @@ class RequestHandler:
         """True if jobs were submitted that are not in the queue yet."""
         return bool(self._arrivals)
 
-    def adopt(self, record: JobRecord) -> None:
+    def adopt(self, record: LocalJob) -> None:
         """Go on with a job that an earlier supervisor left."""
         record.number = next(self._numbers)
         self._active.records[record.job.id] = record
@@ -131,13 +131,13 @@ class RequestHandler:
                 message = f"job {job.id} was submitted before: it is not run a second time"
                 self._log.problem(message, "error")
                 continue
-            record = JobRecord(job, next(self._numbers))
+            record = LocalJob(job, next(self._numbers))
             self._active.records[job.id] = record
             extra = () if self._ledger is None else (encode_job(job),)
             submit = encode_context("submit", {"urgency": job.urgency}, *extra)
             self.wait(record, frozenset(), submit)
 
-    def wait(self, record: JobRecord, told: Set[str], *first: str) -> None:
+    def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
         """Put a job into the queue, unless it can never run; ``told`` are its events so far, and
         ``first`` those that are to be told before others."""
         job = record.job

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
 from ensemble_core.local.launch import Busy, Launcher, LaunchError
+from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import encode_context, encode_value
@@ -50,8 +50,8 @@ class Starter:
         active: ActiveJobs,
         log: EventLog,
         terminator: Terminator,
-        started: Callable[[JobRecord], None],
-        leave: Callable[[JobRecord], None],
+        started: Callable[[LocalJob], None],
+        leave: Callable[[LocalJob], None],
     ) -> None:
         self._launcher = launcher
         self._poller = poller
@@ -62,9 +62,9 @@ class Starter:
         self._terminator = terminator
         self._started = started
         self._leave = leave
-        self._stalled: JobRecord | None = None
+        self._stalled: LocalJob | None = None
         #: Jobs that hold slots and are to be spawned once the ledger says so.
-        self._ready: deque[JobRecord] = deque()
+        self._ready: deque[LocalJob] = deque()
         self._looking = False
         if slots.bell >= 0:
             poller.on_ready(slots.bell, slots.rung)
@@ -115,16 +115,16 @@ class Starter:
                 alloc = encode_value("alloc", "cores", job.cores)
             self._log.tell(record, alloc)
 
-    def _about_to_spawn(self, record: JobRecord) -> None:
+    def _about_to_spawn(self, record: LocalJob) -> None:
         if self._log.ledger is not None:
             self._log.ledger.about_to_spawn(record.job.id)
 
-    def stop_waiting(self, record: JobRecord) -> None:
+    def stop_waiting(self, record: LocalJob) -> None:
         """This job is being ended: the others need not wait for it."""
         if self._stalled is record:
             self._stalled = None
 
-    def _launch(self, record: JobRecord) -> None:
+    def _launch(self, record: LocalJob) -> None:
         """Start the tasks of a job, or those that are still to be started."""
         job = record.job
         try:
@@ -155,7 +155,7 @@ class Starter:
         self._log.tell(record, encode_context("start", where, round(uptime(), 2), record.pids))
         self._started(record)
 
-    def _put_off(self, record: JobRecord, why: str) -> None:
+    def _put_off(self, record: LocalJob, why: str) -> None:
         """Wait until the system has processes and descriptors again. Others wait as well."""
         now = time.monotonic()
         if not record.delay:
@@ -179,7 +179,7 @@ class Starter:
 
         record.timers.append(self._poller.at(now + record.delay, again))
 
-    def _refuse(self, record: JobRecord, error: LaunchError) -> None:
+    def _refuse(self, record: LocalJob, error: LaunchError) -> None:
         self._log.tell(
             record,
             encode_context(

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 
 from ensemble_core.local.event_log import Deliver, EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
-from ensemble_core.local.job_record import ActiveJobs, JobRecord
 from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.local_job import ActiveJobs, LocalJob
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.queue import Queue
@@ -62,7 +62,7 @@ class SupervisorLoop:
         self._may_end = may_end
         self._ledger = ledger
         self._queue = Queue()
-        self._tree: ProcessTree[JobRecord] = ProcessTree(
+        self._tree: ProcessTree[LocalJob] = ProcessTree(
             run.tag, self.active.tasks, self.active.records.get, lambda: self.active.running
         )
         self.log = EventLog(run.clock, deliver, slots, ledger)
@@ -213,7 +213,7 @@ class SupervisorLoop:
             else:
                 self._lifecycle.clean(record)
 
-    def _attend(self, record: JobRecord, past: LedgerJob, ledger: Ledger) -> None:
+    def _attend(self, record: LocalJob, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job
         self._lifecycle.lost[record] = why_lost(ledger, past)
         record.gpus = self.slots.hold(job.cores, past.gpus)

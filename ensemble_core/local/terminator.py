@@ -13,14 +13,14 @@ import signal
 import time
 from collections.abc import Callable
 
-from ensemble_core.local.job_record import JobRecord, Phase
+from ensemble_core.local.local_job import LocalJob, Phase
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process, ProcessTree, pin
 
 __all__ = ["Terminator", "Token"]
 
 #: A watched process: its job and the process; ``born`` is -1 for a task.
-Token = tuple[JobRecord, Process]
+Token = tuple[LocalJob, Process]
 
 #: What each phase sends; 0 sends nothing, but is refused like a signal.
 _SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
@@ -37,23 +37,23 @@ class Terminator:
 
     def __init__(
         self,
-        tree: ProcessTree[JobRecord],
+        tree: ProcessTree[LocalJob],
         poller: Poller[Token],
         grace: float,
-        done: Callable[[JobRecord, str], None],
+        done: Callable[[LocalJob, str], None],
     ) -> None:
         self._tree = tree
         self._poller = poller
         self.grace = grace
         self._done = done
         #: Jobs whose processes are to be looked for at the end of this turn.
-        self._due: dict[JobRecord, None] = {}
+        self._due: dict[LocalJob, None] = {}
 
-    def attend(self, record: JobRecord) -> None:
+    def attend(self, record: LocalJob) -> None:
         """Wait until every process of a job that is inherited has ended by itself."""
         self._due[record] = None
 
-    def end(self, record: JobRecord) -> None:
+    def end(self, record: LocalJob) -> None:
         """Begin to end every process of a job; nothing if that has begun."""
         if record.phase is not Phase.NONE:
             return
@@ -65,14 +65,14 @@ class Terminator:
             self._poller.at(time.monotonic() + self.grace, lambda: self._kill(record))
         )
 
-    def end_now(self, record: JobRecord) -> None:
+    def end_now(self, record: LocalJob) -> None:
         """Begin to end a job; one that is being ended already has had its time, and is killed."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:
             self.end(record)
 
-    def _kill(self, record: JobRecord) -> None:
+    def _kill(self, record: LocalJob) -> None:
         if record.over:
             return
         if record.phase is not Phase.KILL:
@@ -81,11 +81,11 @@ class Terminator:
         record.signal(signal.SIGKILL)
         self._due[record] = None
 
-    def task_ended(self, record: JobRecord) -> None:
+    def task_ended(self, record: LocalJob) -> None:
         """The last task of a job that is being ended was reaped."""
         self._due[record] = None
 
-    def member_ended(self, record: JobRecord, process: Process) -> None:
+    def member_ended(self, record: LocalJob, process: Process) -> None:
         """A process that this terminator signalled has ended."""
         record.signalled.pop(process.pid, None)
         # It is ours to reap if it was adopted; its parent's otherwise.
@@ -122,20 +122,20 @@ class Terminator:
             else:
                 self._look_again(record)
 
-    def _look_again(self, record: JobRecord) -> None:
+    def _look_again(self, record: LocalJob) -> None:
         def look() -> None:
             if not record.over:
                 self._due[record] = None
 
         record.timers.append(self._poller.at(time.monotonic() + _LOOK_AGAIN, look))
 
-    def _left_note(self, record: JobRecord) -> str:
+    def _left_note(self, record: LocalJob) -> str:
         if not record.spared:
             return ""
         pids = ", ".join(str(process.pid) for process in sorted(record.spared, key=_pid))
         return f"processes that this user may not end, or that do not end, were left: {pids}"
 
-    def _signal(self, record: JobRecord, process: Process) -> bool:
+    def _signal(self, record: LocalJob, process: Process) -> bool:
         """Signal one process and watch it; whether it was there and is new to us."""
         if process in record.spared:
             return False
@@ -161,7 +161,7 @@ class Terminator:
         return False
 
     def _send(
-        self, record: JobRecord, process: Process, number: int, send: Callable[[int], None]
+        self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
         """Signal; whether the process was there. One we may not signal no longer counts."""
         try:

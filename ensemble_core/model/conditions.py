@@ -25,7 +25,7 @@ from ensemble_core.model.expressions import (
     Formula,
     called,
 )
-from ensemble_core.model.slips import meant
+from ensemble_core.model.formula_mistakes import suggested_formula
 
 __all__ = ["EVENT_FIELDS", "FUNCTIONS", "NAN_HINT", "Condition", "check_nan", "parse"]
 
@@ -182,5 +182,5 @@ def _is_nan(node: ast.expr, known: Collection[str]) -> bool:
 def _with_value(text: str, key: str) -> str:
     """``> 5 and < 10`` as Python has it."""
     if re.match(r"=[^=]", text):
-        raise refused(f"{key!r} does not parse: {text!r}", f'write "{meant(text)}"')
+        raise refused(f"{key!r} does not parse: {text!r}", f'write "{suggested_formula(text)}"')
     return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

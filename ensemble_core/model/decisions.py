@@ -231,9 +231,9 @@ class Log(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Notify(Decision):
-    """Send the user a message outside the terminal. ``to`` are addresses (``model.notices``);
-    ``job`` is the event's job. ``attempt`` is above 1 where an earlier controller was gone before
-    it knew whether the message had arrived."""
+    """Send the user a message outside the terminal. ``to`` are addresses
+    (``model.notification_addresses``); ``job`` is the event's job. ``attempt`` is above 1 where an
+    earlier controller was gone before it knew whether the message had arrived."""
 
     type: ClassVar[str] = "notify"
     notice: str

@@ -16,7 +16,7 @@ from ensemble_core.model.tables import Table
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["Binder", "Ensemble", "Instance", "Limits", "amount"]
+__all__ = ["AlgorithmInstance", "Binder", "Ensemble", "Limits", "amount"]
 
 
 def amount(number: float) -> str:
@@ -85,7 +85,7 @@ class Binder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class AlgorithmInstance:
     """One entry under ``use:``: rules that are switched on and off as one.
 
     ``algorithm`` is what made them, empty where the file has them itself, and ``version`` the
@@ -118,7 +118,7 @@ class Ensemble:
     statistics: Mapping[str, StatisticSpec]
     binder: Binder = field(default_factory=Binder)
     tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
-    instances: Mapping[str, Instance] = field(default_factory=lambda: NOTHING)
+    instances: Mapping[str, AlgorithmInstance] = field(default_factory=lambda: NOTHING)
     generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
     heartbeat: float = 0.0

@@ -29,8 +29,8 @@ from ensemble_core.model.compiler import (
     compiled,
     refused,
 )
+from ensemble_core.model.formula_mistakes import suggested_formula
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, normal_name
-from ensemble_core.model.slips import meant
 
 __all__ = [
     "EVENT_FIELDS",
@@ -274,7 +274,7 @@ def parse(
         if isinstance(error, SyntaxError) and (words := _WHERE.search(text)) is not None:
             raise _no_filter(what, f"{words[1]}({words[2].strip()})") from None
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
-        better = meant(text)
+        better = suggested_formula(text)
         if reason.startswith("expected 'else'"):
             raise Unfinished(
                 f"{text!r} has 'if' without 'else'",

@@ -306,7 +306,8 @@ class Firing(Protocol):
         """Tell the user something."""
 
     def notify(self, message: str, to: Sequence[str]) -> Decision:
-        """Send the user a message to these addresses (see ``ensemble_core.model.notices``)."""
+        """Send the user a message to these addresses (see
+        ``ensemble_core.model.notification_addresses``)."""
 
     def call(self, function: str) -> Decision:
         """Call a function of the file's ``custom:`` part."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TriggerPlugin,
     )
 
-__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "Records", "Registry"]
+__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "PluginRecords", "Registry"]
 
 Kind = Literal[
     "executor",
@@ -105,7 +105,7 @@ class LoadedPlugin:
         }
 
 
-class Records(Mapping[str, _R], Generic[_R]):
+class PluginRecords(Mapping[str, _R], Generic[_R]):
     """The records of one kind.
 
     Iteration gives the bare names, and the qualified names of what is not built in; ``names`` has
@@ -216,22 +216,22 @@ class Registry:
 
     def __init__(self, plugins: Iterable[LoadedPlugin], warnings: Iterable[str] = ()) -> None:
         self.plugins: tuple[LoadedPlugin, ...] = tuple(plugins)
-        self._records: dict[str, Records[Any]] = {
-            kind: Records(
+        self._records: dict[str, PluginRecords[Any]] = {
+            kind: PluginRecords(
                 kind,
                 [(each, record) for each in self.plugins for record in each.records.get(kind, ())],
             )
             for kind in KINDS
         }
-        self.executors: Records[ExecutorPlugin] = self._records["executor"]
-        self.triggers: Records[TriggerPlugin] = self._records["trigger"]
-        self.actions: Records[ActionPlugin] = self._records["action"]
-        self.statistics: Records[StatisticPlugin] = self._records["statistic"]
-        self.observers: Records[ObserverPlugin] = self._records["observer"]
-        self.resizers: Records[ResizerPlugin] = self._records["resizer"]
-        self.sources: Records[SourcePlugin] = self._records["source"]
-        self.algorithms: Records[AlgorithmPlugin] = self._records["algorithm"]
-        self.generators: Records[GeneratorPlugin] = self._records["generator"]
+        self.executors: PluginRecords[ExecutorPlugin] = self._records["executor"]
+        self.triggers: PluginRecords[TriggerPlugin] = self._records["trigger"]
+        self.actions: PluginRecords[ActionPlugin] = self._records["action"]
+        self.statistics: PluginRecords[StatisticPlugin] = self._records["statistic"]
+        self.observers: PluginRecords[ObserverPlugin] = self._records["observer"]
+        self.resizers: PluginRecords[ResizerPlugin] = self._records["resizer"]
+        self.sources: PluginRecords[SourcePlugin] = self._records["source"]
+        self.algorithms: PluginRecords[AlgorithmPlugin] = self._records["algorithm"]
+        self.generators: PluginRecords[GeneratorPlugin] = self._records["generator"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [
@@ -260,7 +260,7 @@ class Registry:
         """The plugins that were left out; ``error`` says why."""
         return tuple(plugin for plugin in self.plugins if plugin.error is not None)
 
-    def records(self, kind: str) -> Records[Any]:
+    def records(self, kind: str) -> PluginRecords[Any]:
         """The records of one kind, given in the singular."""
         return self._records[kind]
 
@@ -282,7 +282,7 @@ class Registry:
     def explain_missing(self, kind: str, name: str) -> str:
         """The error text for a name that is not there: never empty."""
 
-        from ensemble_core.plugin.known import known_provider
+        from ensemble_core.plugin.known_plugins import known_provider
 
         records = self._records[kind]
         clash = records.clash(name)

@@ -26,7 +26,7 @@ from ensemble_core.model.expressions import tidy
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_core.plugin.named_code import Purpose, is_loaded, load_source, require
-from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
+from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine

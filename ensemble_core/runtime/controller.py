@@ -55,13 +55,13 @@ from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.identities import Identities, Look, Unit, played, speaks_of_files
-from ensemble_core.runtime.inquiries import Inquiries
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.resumption import Resumption
 from ensemble_core.runtime.snapshots import Snapshots
-from ensemble_core.runtime.watching import Outcome, Watcher
+from ensemble_core.runtime.state_queries import StateQueries
+from ensemble_core.runtime.watcher import Outcome, Watcher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -158,7 +158,7 @@ class Runtime:
         self._name = name
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._leave = False
-        self._inquiries = Inquiries(self.engine, self.tag, lambda: self._inbox.put(()))
+        self._inquiries = StateQueries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
         #: When jobs that an end or a stop cancelled were last heard of; ``None`` before that.

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ensemble_core.model.decisions import Notify
-from ensemble_core.model.notices import webhook_of
+from ensemble_core.model.notification_addresses import webhook_of
 from ensemble_core.runtime.webhooks import webhook_url
 
 __all__ = ["TIMEOUT", "Refused", "deliver", "harmless"]

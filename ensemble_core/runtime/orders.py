@@ -20,8 +20,8 @@ from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.generator_calls import MakeSuggestion
 from ensemble_core.runtime.identities import Identities, Look
-from ensemble_core.runtime.suggestions import MakeSuggestion
 
 __all__ = ["Forget", "Order", "Performer"]
 

@@ -278,7 +278,7 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
     """Return an error for each webhook whose variable is not set here, or has no safe URL."""
-    from ensemble_core.model.notices import addresses, webhook_of
+    from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.runtime.webhooks import webhook_url
 
     found: dict[str, UsageError] = {}

@@ -1,7 +1,7 @@
 """Resumption of a run: its lock, the checks, its engine, executor and journal.
 
 ``ensemble resume``, ``ensemble cancel``, ``ensemble stop --cancel-jobs`` and ``ensemble_core.run(…,
-or_resume=True)`` all call :func:`take_up`; what they do with the run then is up to them.
+or_resume=True)`` all call :func:`prepare_resume`; what they do with the run then is up to them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
-from ensemble_core.journal.requests import forget_requests
+from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, require_own
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Resumed, StopRequested
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor, check_environment
-from ensemble_core.session.remains import check_not_lost
+from ensemble_core.session.leftover_jobs import check_not_lost
 from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from ensemble_core.session.kept_run import KeptRun
     from ensemble_core.session.plugins import FindPlugins
 
-__all__ = ["TakenUp", "take_up"]
+__all__ = ["PreparedResume", "prepare_resume"]
 
 _Options = dict[str, Any]
 
 
-class TakenUp(NamedTuple):
+class PreparedResume(NamedTuple):
     """All that a controller needs to go on with a run, whose lock and journal ``kept`` holds.
 
     ``reopened`` is true if the run had ended.
@@ -51,7 +51,7 @@ class TakenUp(NamedTuple):
     reopened: bool
 
 
-def take_up(
+def prepare_resume(
     folder: Path,
     open_kept: Callable[[], KeptRun],
     find_plugins: FindPlugins,
@@ -61,7 +61,7 @@ def take_up(
     may_reopen: bool = False,
     take_over: bool = False,
     stop_first: StopRequested | None = None,
-) -> TakenUp:
+) -> PreparedResume:
     """Lock the run in this folder, check that it can go on, and recover its engine.
 
     ``open_kept`` opens the run. ``changed`` returns the ensemble file if the run is to go on with a
@@ -88,7 +88,7 @@ def take_up(
         migrate(folder / NAME)
         with open_kept() as past:
             _check(past, stop_first, may_reopen, find_plugins)
-            return _taken_up(past, lock, changed, with_flags, stop_first)
+            return _prepared(past, lock, changed, with_flags, stop_first)
     except BaseException:
         lock.release()
         raise
@@ -125,13 +125,13 @@ def _check(
         past.journal.check_newest()
 
 
-def _taken_up(
+def _prepared(
     past: KeptRun,
     lock: Lock,
     changed: Callable[[KeptRun], Text | None],
     with_flags: Callable[[ExecutorPlugin, _Options], _Options],
     stop_first: StopRequested | None,
-) -> TakenUp:
+) -> PreparedResume:
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
     if reopened and (text is None or not _something_to_do(past, past.loading_new("check")(text))):
@@ -164,7 +164,7 @@ def _taken_up(
         writer.close()
         raise
     choice = ExecutorChoice(name, record, "", "as the run began", options)
-    return TakenUp(ensemble, engine, choice, executor, past.registry, output, kept, reopened)
+    return PreparedResume(ensemble, engine, choice, executor, past.registry, output, kept, reopened)
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:

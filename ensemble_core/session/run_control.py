@@ -19,7 +19,7 @@ from ensemble_core.session.kept_run import versions
 
 if TYPE_CHECKING:  # loaded while the executor prepares itself
     from ensemble_core.journal.writer import JournalWriter
-    from ensemble_core.runtime.watching import Outcome
+    from ensemble_core.runtime.watcher import Outcome
 
 __all__ = ["ControlledRun"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
-from ensemble_core.api.going_on import _unchanged
+from ensemble_core.api.resume import _unchanged
 from ensemble_core.api.source import source_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter

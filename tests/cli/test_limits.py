@@ -18,7 +18,7 @@ from ensemble_core.journal.run_store import look
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Started
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.watching import Outcome
+from ensemble_core.runtime.watcher import Outcome
 
 FILE = """
 limits: {jobs: 2}

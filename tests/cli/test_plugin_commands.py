@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import COMMANDS, main
 from ensemble_core.cli.plugin_commands import load_command
-from ensemble_core.plugin import known
+from ensemble_core.plugin import known_plugins
 from ensemble_core.plugin.entry_points import entry_points
 from ensemble_core.plugin.registry import KINDS
 
@@ -158,7 +158,7 @@ def test_a_known_command_that_is_not_installed_says_what_to_install(
     file.write_text(
         '{"ensemble-bell": {"install": "ensemble-core[bell]>=1.0", "command": ["bell"]}}'
     )
-    monkeypatch.setattr(known, "FILE", file)
+    monkeypatch.setattr(known_plugins, "FILE", file)
     result = ensemble("bell")
     assert result.exit_code == 2
     assert "It comes with ensemble-bell: pip install 'ensemble-core[bell]>=1.0'" in result.stderr
@@ -174,7 +174,7 @@ def test_the_tests_of_rules_say_what_to_install_where_they_are_not(
 
 
 def test_everything_known_is_what_the_distributions_of_this_tree_register() -> None:
-    for distribution, entry in json.loads(known.FILE.read_text()).items():
+    for distribution, entry in json.loads(known_plugins.FILE.read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
         assert set(entry) <= {"install", "command", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)

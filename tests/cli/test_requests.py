@@ -59,7 +59,7 @@ def under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Under]:
 
 
 def test_a_named_pipe_or_a_folder_among_the_requests_blocks_nothing(tmp_path: Path) -> None:
-    from ensemble_core.journal.requests import Desk
+    from ensemble_core.journal.request_files import RequestInbox
 
     requests = tmp_path / "requests"
     requests.mkdir()
@@ -76,7 +76,7 @@ def test_a_named_pipe_or_a_folder_among_the_requests_blocks_nothing(tmp_path: Pa
         done.set_result(())
         return done
 
-    desk = threading.Thread(target=Desk(tmp_path, request), daemon=True)
+    desk = threading.Thread(target=RequestInbox(tmp_path, request), daemon=True)
     desk.start()
     desk.join(60)
     assert not desk.is_alive(), "it waits for a pipe"
@@ -169,7 +169,7 @@ def test_several_who_ask_at_once_are_all_answered(under: Under) -> None:
 
 
 def _ask(tag: str) -> int:
-    from ensemble_core.journal.requests import ask
+    from ensemble_core.journal.request_files import ask
     from ensemble_core.journal.run_store import find, state_folder
 
     (decided,) = ask(find(state_folder(None), tag), {"name": "submit", "label": "b"}, "someone")
@@ -177,12 +177,12 @@ def _ask(tag: str) -> int:
 
 
 def test_a_request_to_a_controller_that_is_gone_is_not_done_by_a_later_one(tmp_path: Path) -> None:
-    from ensemble_core.journal.requests import Desk, forget_requests
+    from ensemble_core.journal.request_files import RequestInbox, forget_requests
 
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "1.json").write_text('{"by": "x", "action": {"name": "submit"}}')
     forget_requests(tmp_path)
-    Desk(tmp_path, _nobody)()
+    RequestInbox(tmp_path, _nobody)()
 
 
 def _nobody(action: object, by: str) -> NoReturn:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
-from ensemble_core.cli.shown_table import ShownTable
+from ensemble_core.cli.results_table import ResultsTable
 from ensemble_core.config import load_text
 from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import TextStyle
@@ -82,7 +82,7 @@ def test_the_live_table_has_as_much_of_it_as_there_is_room_for() -> None:
 def test_a_table_that_takes_long_is_worked_out_seldom() -> None:
     engine = Engine(load_text(STUDY, discover()))
     times = iter([0.0, 1.0, 2.0, 60.0, 60.5, 70.0])
-    shown = ShownTable(engine, "energies", lambda: next(times))
+    shown = ResultsTable(engine, "energies", lambda: next(times))
     assert shown.lines() is not None  # takes a second
     assert shown.lines() is None  # a second later
     assert shown.lines() is not None  # after 59

@@ -23,7 +23,7 @@ from ensemble_core.model.events import CallFailed, Event, Resumed
 from ensemble_core.model.generators import Prune
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.callbacks import order_of
-from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
+from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 
 FILE = """
 jobs:

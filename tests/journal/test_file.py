@@ -16,7 +16,7 @@ import pytest
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.codec import decisions_text, event_text, listed
 from ensemble_core.journal.database import MIGRATIONS, NAME, JournalError, connect, migrate
-from ensemble_core.journal.holder import LOCK, this_process
+from ensemble_core.journal.lock_owner import LOCK, this_process
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Log

@@ -16,7 +16,7 @@ from ensemble_testing.session import alive, wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
-from ensemble_core.local.remains import _supervisor
+from ensemble_core.local.leftover_jobs import _supervisor
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from ensemble_core.local.job_record import JobRecord
+from ensemble_core.local.local_job import JobRecord
 from ensemble_core.local.queue import BYPASS_LEAST, Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job

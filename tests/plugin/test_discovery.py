@@ -22,7 +22,7 @@ import pytest
 
 import ensemble_core
 from ensemble_core.errors import EnsembleError, PluginError
-from ensemble_core.plugin import known
+from ensemble_core.plugin import known_plugins
 from ensemble_core.plugin.discovery import discover, executor_record, looking_in
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
@@ -707,7 +707,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(
         '{"ensemble-cluster": {"install": "ensemble-cluster", "executor": ["cluster"]}}'
     )
-    monkeypatch.setattr(known, "FILE", file)
+    monkeypatch.setattr(known_plugins, "FILE", file)
 
 
 @pytest.mark.usefixtures("elsewhere")

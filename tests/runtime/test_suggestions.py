@@ -19,7 +19,7 @@ from ensemble_core.model.generators import (
     Variable,
     Vocs,
 )
-from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
+from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 
 X = Variable(name="x", low=-5.0, high=5.0)
 N = Variable(name="n", low=1, high=9, step=2)

@@ -101,7 +101,7 @@ def show(
 def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
     """The entry under ``use:`` with all rules, of groups that are as the options name them."""
     from ensemble_core import config
-    from ensemble_core.cli.asking import given_values
+    from ensemble_core.cli.control_requests import given_values
     from ensemble_core.config.writer import write_yaml
 
     options = given_values(given, "group=sim", "--with")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from ensemble_core.cli.asking import say, wait_until_left
 from ensemble_core.cli.commands.resume import resume_run
+from ensemble_core.cli.control_requests import say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
-from ensemble_core.journal.requests import asker, leave_word
+from ensemble_core.journal.request_files import leave_request, requester
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 from ensemble_core.model.events import StopRequested
-from ensemble_core.session.remains import remains
+from ensemble_core.session.leftover_jobs import leftover_jobs
 
 __all__ = ["cancel"]
 
@@ -62,19 +62,19 @@ def cancel(
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
             say(as_json, {"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
-        stop = StopRequested(0.0, f"cancelled by {asker()}")
+        stop = StopRequested(0.0, f"cancelled by {requester()}")
         display = Display(as_json=as_json)
         try:
             resume_run(str(folder), state, display, take_over=take_over, stop_first=stop)
         except JournalError as error:
             locked = error.code == "locked"
-            ended = 0 if locked else remains(folder, load_plugins, end=True)
+            ended = 0 if locked else leftover_jobs(folder, load_plugins, end=True)
             if not ended:
                 raise
             said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"
             say(as_json, {"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
-    leave_word(folder, *((STOP, LEAVE) if leave else (STOP,)))
+    leave_request(folder, *((STOP, LEAVE) if leave else (STOP,)))
     if not wait:
         say(
             as_json,
@@ -82,7 +82,7 @@ def cancel(
             f"run {folder.name} was told to stop",
         )
         return 0
-    wait_until_left(lock)
+    wait_for_controller_exit(lock)
     info = look(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"

@@ -26,7 +26,7 @@ from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import Lock, RunInfo, find, folders, look, state_folder
 from ensemble_core.model.durations import seconds
-from ensemble_core.session.remains import remains
+from ensemble_core.session.leftover_jobs import leftover_jobs
 
 __all__ = ["clean"]
 
@@ -171,7 +171,7 @@ def _size(folder: Path) -> int:
 def _queued(info: RunInfo) -> int:
     """How many jobs of a run its queue may still have."""
     if info.state in ("new", "unreadable"):
-        return remains(info.folder, load_plugins)
+        return leftover_jobs(info.folder, load_plugins)
     try:
         with KeptRun(None, f"{info.folder}{os.sep}") as past:
             if info.state == "ended" and not (past.journal.sessions()[-1].outcome or {}).get(
@@ -180,7 +180,7 @@ def _queued(info: RunInfo) -> int:
                 return 0
             return len(past.recover(compare=False).engine.in_queue())
     except EnsembleError:
-        return remains(info.folder, load_plugins)
+        return leftover_jobs(info.folder, load_plugins)
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ensemble_core.cli.asking import switch_command
+from ensemble_core.cli.control_requests import switch_command
 
 __all__ = ["disable"]
 

@@ -18,7 +18,7 @@ from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.console import Narrator
 from ensemble_core.display.text_style import print_line, style_of
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.codec import Row
+from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.reader import Journal, JournalError
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.decisions import Cancel, Decision, Submit, Terminate
@@ -142,7 +142,7 @@ class _Telling:
         else:
             self._unreadable += 1
 
-    def _row(self, row: Row) -> None:
+    def _row(self, row: JournalRow) -> None:
         """Tell one event and what was decided on it, as far as they are asked for."""
         about = self._job is None or row.job == self._job
         found: list[Decision] = []
@@ -168,7 +168,7 @@ class _Telling:
                 print_line(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
                 number = " " * len(number)
 
-    def _print(self, kind: str, row: Row, data: dict[str, Any]) -> None:
+    def _print(self, kind: str, row: JournalRow, data: dict[str, Any]) -> None:
         print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
@@ -191,7 +191,7 @@ def _unbound(*_: object) -> Any:
     raise EnsembleError("the ensemble file is not known")
 
 
-def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Row]:
+def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:
     """The rows after ``after`` that can be read, in order; of the others ``cannot`` is told."""
     at = after
     while True:

@@ -31,7 +31,7 @@ from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session import kept_run
 from ensemble_core.session.executor_choice import read_options
-from ensemble_core.session.resume import take_up
+from ensemble_core.session.resume import prepare_resume
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
@@ -106,7 +106,7 @@ def resume_run(
         _go_to(str(past.journal.about.get("cwd", ".")), past.tag)
         return None if stop_first is not None else _changed(past, accept_changes, overrides)
 
-    taken = take_up(
+    taken = prepare_resume(
         folder,
         partial(KeptRun, state, str(folder)),
         load_plugins,

@@ -9,7 +9,7 @@ import click
 
 from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
-from ensemble_core.cli.exit_file import exit_noted
+from ensemble_core.cli.exit_file import record_exit_code
 from ensemble_core.cli.options import (
     Display,
     allow_idle_option,
@@ -22,7 +22,7 @@ from ensemble_core.cli.options import (
     state_option,
     wall_option,
 )
-from ensemble_core.cli.real_run import resume_instead, run_text
+from ensemble_core.cli.queue_run import resume_instead, run_text
 from ensemble_core.config.source import read
 from ensemble_core.session.executor_choice import choose_executor, read_options
 
@@ -126,7 +126,7 @@ def run(
             "what would be reused"
         )
     write_page = None if page is None else _page_writer(page, state, no_journal or dry_run)
-    with exit_noted(exit_file, tag, state, or_resume=or_resume) as note:
+    with record_exit_code(exit_file, tag, state, or_resume=or_resume) as note:
         code = None
         if not dry_run:
             code = resume_instead(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ensemble_core.cli.asking import given_values, request
+from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.options import json_option, run_argument, state_option
 
 __all__ = ["set"]

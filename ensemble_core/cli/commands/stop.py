@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ensemble_core.cli.asking import AGAIN, say, wait_until_left
+from ensemble_core.cli.control_requests import AGAIN, say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.journal.requests import asker, leave_word
+from ensemble_core.journal.request_files import leave_request, requester
 from ensemble_core.journal.run_store import HALT, LEFT, Lock, RunInfo, find, look, state_folder
 
 __all__ = ["stop"]
@@ -45,12 +45,12 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
     lock = Lock(folder)
     held = lock.controller() is not None
     if held:
-        leave_word(folder, HALT)
+        leave_request(folder, HALT)
     if held and not wait:
         told = {"tag": folder.name, "state": "stopping"}
         say(as_json, told, f"run {folder.name} was told to stop")
         return 0
-    wait_until_left(lock)
+    wait_for_controller_exit(lock)
     info = look(folder)
     if cancel_jobs and not _none_left(info):
         _cancel_left(folder, state, Display(as_json=as_json))
@@ -74,7 +74,7 @@ def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
     from ensemble_core.model.events import StopRequested
     from ensemble_core.runtime.controller import STOPPED
 
-    asked = StopRequested(0.0, f"stopped by {asker()}", STOPPED, "cancel-left")
+    asked = StopRequested(0.0, f"stopped by {requester()}", STOPPED, "cancel-left")
     try:
         resume_run(str(folder), state, display, stop_first=asked)
     except EnsembleError as error:

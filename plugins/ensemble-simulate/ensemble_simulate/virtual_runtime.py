@@ -52,7 +52,7 @@ from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
 from ensemble_core.runtime.identities import Identities, played
-from ensemble_core.runtime.watching import Outcome, Watcher
+from ensemble_core.runtime.watcher import Outcome, Watcher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -32,7 +32,7 @@ from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.display import console, output, summary  # noqa: F401  (the same)
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.codec import Row
+from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
 from ensemble_core.session import executor_choice, interrupts, run_control  # noqa: F401  (the same)
@@ -186,7 +186,7 @@ class Record:
     report: dict[str, Any]
     metrics: dict[str, float]
     fired: Counter[str]
-    rows: list[Row]
+    rows: list[JournalRow]
     #: Ids of the jobs whose submission was decided.
     decided: set[str]
 
@@ -195,7 +195,7 @@ def replay_journal(folder: Path, code: int, round_: Round) -> Record:
     """Read a run's journal and replay it."""
     tag = tag_of(folder)
     assert tag is not None
-    rows: list[Row] = []
+    rows: list[JournalRow] = []
     fired: Counter[str] = Counter()
     decided: set[str] = set()
     with KeptRun(str(folder / "state"), tag) as past:

@@ -13,7 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 
-__all__ = ["warn_of_loops"]
+__all__ = ["warn_of_cycles"]
 
 #: Occasions that happen for each job: always unless it is cancelled, or if it ends that way.
 _EACH_JOB = frozenset(
@@ -30,7 +30,7 @@ _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
 _PACE = {"submits_per_second", "chain"}
 
 
-def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
+def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
     """Warn about rules that submit jobs endlessly, or may do so on ``idle``, and about several
     rules that retry the same job."""
     limits = context.document.data.get("limits") or {}

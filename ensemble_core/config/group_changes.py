@@ -18,7 +18,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
-__all__ = ["JOB_FIELDS", "check_merge", "known_now"]
+__all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 
 #: What ``{job.NAME}`` may be, beside its parameters.
 JOB_FIELDS = frozenset(
@@ -42,7 +42,7 @@ class _Later:
 _LATER = _Later()
 
 
-def known_now(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
+def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
     """The changes without what is worked out later, which is checked."""
     found: dict[str, Any] = {}
     for key, value in fields.items():

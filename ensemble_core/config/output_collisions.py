@@ -12,13 +12,13 @@ from itertools import islice
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 
-__all__ = ["shared_files"]
+__all__ = ["warn_of_shared_files"]
 
 #: So many jobs of a submission are looked at.
 _MOST = 2000
 
 
-def shared_files(
+def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
     """A warning for each group and observer whose file two jobs share."""

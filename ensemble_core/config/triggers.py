@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.pace import Each, read_each
+from ensemble_core.config.firing_limits import Each, read_each
 from ensemble_core.config.scoped_names import Over
 from ensemble_core.errors import to_author
 from ensemble_core.metrics.store import MetricPath
@@ -20,7 +20,7 @@ from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import meant_occasion
 
-__all__ = ["Woken", "bind_trigger"]
+__all__ = ["BoundTrigger", "bind_trigger"]
 
 _RULE_KEYS = frozenset(
     {
@@ -43,7 +43,7 @@ _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
 _NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
-class Woken(NamedTuple):
+class BoundTrigger(NamedTuple):
     """The trigger of a rule, and what is known of its occasions. ``about`` says what their events
     concern (see :class:`~ensemble_core.plugin.TriggerPlugin`), ``each`` what the rule's instances
     are of."""
@@ -52,7 +52,7 @@ class Woken(NamedTuple):
     trigger: Trigger
     name: str | list[str] | None
     path: MetricPath | None
-    occasion: Occasion
+    occasion: MatchContext
     about: frozenset[str]
     each: Each
 
@@ -75,7 +75,7 @@ class Woken(NamedTuple):
         return f"{self.record.name} ({', '.join(groups)})" if groups else self.record.name
 
 
-def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken | None:
+def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> BoundTrigger | None:
     """The rule's trigger; ``None`` where it has errors, which were reported."""
     kind = spec.get("trigger")
     if not isinstance(kind, str) or kind not in context.registry.triggers:
@@ -97,7 +97,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken
         found = [context.group(one, at) for at, one in named or [(place, name)]]
         named_well = all(found)
     given = {key: value for key, value in spec.items() if key not in _RULE_KEYS}
-    options = OptionCheck(context, record.options, Occasion()).options(path, given)
+    options = OptionCheck(context, record.options, MatchContext()).options(path, given)
     shown = context.named(record, kind)
     required = record.options.get("required", ())
     if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
@@ -129,7 +129,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken
     if "each" in spec and each is None:
         return None
     occasion = _occasion(context, kind, record, trigger, metric, about, each)
-    return Woken(record, trigger, name, metric, occasion, about, each)
+    return BoundTrigger(record, trigger, name, metric, occasion, about, each)
 
 
 def _can_wake(
@@ -240,7 +240,7 @@ def _occasion(
     metric: MetricPath | None,
     about: frozenset[str],
     each: Each,
-) -> Occasion:
+) -> MatchContext:
     group = metric.group or None if metric else trigger.group
     observed = "observed" in trigger.wakes
     if metric is not None:
@@ -262,7 +262,7 @@ def _occasion(
     if record.name_means == "generator":
         for generator in context.known.generators.values():
             if generator is None:
-                return Occasion(kind, False, None, known)  # it has errors of its own
+                return MatchContext(kind, False, None, known)  # it has errors of its own
             known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}
@@ -279,4 +279,4 @@ def _occasion(
     else:
         over = trigger.groups if each is not None else ()
     slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.wakes
-    return Occasion(kind, has_job, names, known, observed, group, over, slices, ends)
+    return MatchContext(kind, has_job, names, known, observed, group, over, slices, ends)

@@ -8,12 +8,12 @@ import os
 import signal
 
 from ensemble_core.local.launch import Prepared
-from ensemble_core.local.poller import Timer
+from ensemble_core.local.poller import PollerTimer
 from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import event_head
 from ensemble_core.model.jobs import Job
 
-__all__ = ["ActiveJobs", "JobRecord", "Phase", "describe"]
+__all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
@@ -24,7 +24,7 @@ class Phase(enum.IntEnum):
     KILL = 2
 
 
-class JobRecord:
+class LocalJob:
     """A job and its processes.
 
     ``live`` are the tasks that have not been reaped, ``signalled`` other processes of the job that
@@ -82,7 +82,7 @@ class JobRecord:
         self.started = False
         self.delay = 0.0
         self.since = 0.0
-        self.timers: list[Timer] = []
+        self.timers: list[PollerTimer] = []
 
     def status(self) -> int:
         """The job's wait status: that of the task which a shell would report with the highest code.
@@ -112,9 +112,9 @@ class ActiveJobs:
     """Every job that is not over: all of them, those that hold slots, and whose each task is."""
 
     def __init__(self) -> None:
-        self.records: dict[str, JobRecord] = {}
-        self.running: dict[JobRecord, None] = {}
-        self.tasks: dict[int, JobRecord] = {}
+        self.records: dict[str, LocalJob] = {}
+        self.running: dict[LocalJob, None] = {}
+        self.tasks: dict[int, LocalJob] = {}
 
 
 def _code(status: int) -> int:

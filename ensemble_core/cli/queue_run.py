@@ -38,14 +38,14 @@ def resume_instead(
     was gone on with; else ``None``. Raises :class:`UsageError` for a tag that cannot be had."""
     if tag is None and not or_resume:
         return None
-    from ensemble_core.cli.or_resume import go_on
+    from ensemble_core.cli.run_or_resume import resume_or_none
     from ensemble_core.session.tags import check_tag
 
     if tag is None or (or_resume and not keep):
         wrong = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"
         raise click.UsageError(f"--or-resume {wrong}")
     check_tag(tag, state, new=keep and not or_resume)
-    return go_on(tag, file, state, display, wall) if or_resume else None
+    return resume_or_none(tag, file, state, display, wall) if or_resume else None
 
 
 def run_text(
@@ -87,7 +87,7 @@ def run_text(
         purpose="check" if dry_run else "run",
     )
     if display.show is not None:
-        from ensemble_core.cli.shown_table import check_table
+        from ensemble_core.cli.results_table import check_table
 
         check_table(ensemble, display.show)
     check_environment(ensemble)

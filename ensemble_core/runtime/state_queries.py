@@ -1,4 +1,4 @@
-"""Inquiries: what other threads ask of a run under way, answered between two of its events.
+"""StateQueries: what other threads ask of a run under way, answered between two of its events.
 
 Used by the controller; asked by the Python API, by ``ensemble run``'s keys and by the service.
 """
@@ -20,12 +20,12 @@ from ensemble_core.runtime.event_check import admitted
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Inquiries"]
+__all__ = ["StateQueries"]
 
 _T = TypeVar("_T")
 
 
-class Inquiries:
+class StateQueries:
     """Questions asked of one run and not answered yet. ``wake`` has the run's thread come by."""
 
     def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Inquiries:
         def asked() -> None:
             try:
                 found.append(function(self._engine))
-            except BaseException as error:  # the asker's, who is to have it
+            except BaseException as error:  # the requester's, who is to have it
                 raised.append(error)
             done.set()
 
@@ -94,7 +94,7 @@ class Inquiries:
         def asked() -> None:
             try:
                 found.set_result(carry_out())
-            except BaseException as error:  # the asker's, who is to have it
+            except BaseException as error:  # the requester's, who is to have it
                 found.set_exception(error)
 
         with self._lock:

@@ -20,15 +20,17 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
-from ensemble_core.session.resume import take_up
+from ensemble_core.session.resume import prepare_resume
 from ensemble_core.session.tags import remove_if_never_began
 
-__all__ = ["gone_on"]
+__all__ = ["resume_by_tag"]
 
 _LOG = logging.getLogger("ensemble")
 
 
-def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> EnsembleRun | None:
+def resume_by_tag(
+    tag: str, home: Path, source: Source, overrides: Sequence[str]
+) -> EnsembleRun | None:
     """The run with this tag, to be begun again where it is not over; ``None`` where there is none.
 
     Raises :class:`UsageError` for a run of another file, of one that has changed since, or that was
@@ -47,7 +49,7 @@ def gone_on(tag: str, home: Path, source: Source, overrides: Sequence[str]) -> E
         )
     if info.state == "ended":
         return EnsembleRun(tag, folder, task=None, program=source.program)
-    taken = take_up(
+    taken = prepare_resume(
         folder,
         partial(
             KeptRun,

@@ -20,13 +20,13 @@ from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_client import SECRET, address
 from ensemble_core.plugin.executor import Executor, Run
 
-__all__ = ["remains"]
+__all__ = ["leftover_jobs"]
 
 #: Seconds that the jobs of a supervisor that was told to end may take.
 _ENDING = 120.0
 
 
-def remains(tag: str, state: Path, ending: Executor | None) -> int:
+def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """How many jobs of the run may be alive. With an executor, which is not open yet, they are
     ended, and waited for.
 

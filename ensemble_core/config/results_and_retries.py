@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
@@ -21,7 +21,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["with_result", "with_retry"]
+__all__ = ["bind_result", "bind_retry"]
 
 #: How a group's ``retry`` is checked: as the options of an action that submits the job again.
 _RETRY = {
@@ -33,7 +33,7 @@ _RETRY = {
 }
 
 
-def with_result(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
+def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
     """The group with its ``result``."""
     given = spec.get("result")
     place = (*path, "result")
@@ -103,7 +103,7 @@ def _known(context: Context, group: JobGroup) -> frozenset[str]:
     return EVENT_FIELDS | context.parameters(group.name)
 
 
-def with_retry(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
+def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
     """The group with its ``retry``."""
     given = spec.get("retry")
     place = (*path, "retry")
@@ -111,7 +111,7 @@ def with_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
         return group
     known = _known(context, group)
     over = (group.name,)
-    occasion = Occasion("retry", True, known, own=known, group=group.name, over=over)
+    occasion = MatchContext("retry", True, known, own=known, group=group.name, over=over)
     check = OptionCheck(context, _RETRY, occasion)
     before = len(context.errors)
     options = check.options(place, {key: given[key] for key in ("wait", "with") if key in given})

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.session.plugins import FindPlugins
 
-__all__ = ["check_not_lost", "remains"]
+__all__ = ["check_not_lost", "leftover_jobs"]
 
 
-def remains(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
+def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
     """How many jobs of a run may be alive by what its executor kept; ``end`` ends them."""
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
@@ -38,7 +38,7 @@ def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
 
 def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
     """Raises :class:`JournalError` where the run whose journal has nothing on record had begun."""
-    alive = remains(folder, find_plugins)
+    alive = leftover_jobs(folder, find_plugins)
     if not alive and not has_performed(folder):
         return
     jobs = f"{alive} job{'' if alive == 1 else 's'} of it may be alive" if alive else "it had begun"

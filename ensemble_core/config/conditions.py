@@ -14,14 +14,14 @@ from ensemble_core.config.actions import not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.config.woken import Woken
+from ensemble_core.config.triggers import BoundTrigger
 from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
-from ensemble_core.model.slips import always, never
+from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition"]
 
@@ -30,7 +30,7 @@ _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 
 
 def bind_condition(
-    context: Context, path: Path, spec: Mapping[str, Any], woken: Woken | None
+    context: Context, path: Path, spec: Mapping[str, Any], bound: BoundTrigger | None
 ) -> tuple[Condition | None, frozenset[str]]:
     """The checked condition, and the ``STAT.NAME`` that it speaks of."""
     place = (*path, "when")
@@ -38,29 +38,29 @@ def bind_condition(
     if "when" not in spec or not context.intact(place):
         return None, frozenset()
     when = spec["when"]
-    names = woken.occasion.names if woken else None
-    has_value = woken is None or woken.path is not None
+    names = bound.occasion.names if bound else None
+    has_value = bound is None or bound.path is not None
     try:
         condition = conditions.parse(when, has_value=has_value)
         conditions.check_nan(condition, names or ())
         plain = condition.names
-        if woken is not None:
-            occasion = woken.occasion
+        if bound is not None:
+            occasion = bound.occasion
             found = scoped_names(context, place, plain, names, occasion.over, occasion.slices)
             if found is None:
                 return None, frozenset()
             scoped = found
             plain -= scoped
-            if not_asked_for(context, place, plain, woken.occasion):
+            if not_asked_for(context, place, plain, bound.occasion):
                 return None, frozenset()
-            if not woken.occasion.job:
-                _check_of_jobs(context, condition.text, plain - {*(names or plain)}, woken)
+            if not bound.occasion.job:
+                _check_of_jobs(context, condition.text, plain - {*(names or plain)}, bound)
         if names is not None:
             check_names(condition.text, plain, {*names, "value"} if has_value else names)
     except EnsembleError as error:
         context.attach(error, place)
         return None, frozenset()
-    lacks = woken.record.lacks if woken else {}
+    lacks = bound.record.lacks if bound else {}
     for name in sorted(condition.names & lacks.keys()):
         context.report(
             place,
@@ -71,12 +71,12 @@ def bind_condition(
         )
     for text in sorted(condition.metrics):
         context.metric(text, place)
-    if woken is not None and woken.path is not None:
-        _check_possible(context, place, condition, woken.path)
-    if woken is not None and not woken.occasion.observed:
-        _check_causes(context, place, condition, woken.occasion.group)
+    if bound is not None and bound.path is not None:
+        _check_possible(context, place, condition, bound.path)
+    if bound is not None and not bound.occasion.observed:
+        _check_causes(context, place, condition, bound.occasion.group)
     if condition.tree is not None:
-        impossible, certain = never(condition.tree), always(condition.tree)
+        impossible, certain = contradiction(condition.tree), tautology(condition.tree)
         if impossible is not None:
             context.warnings.append(f"{condition.text!r} can never hold: {impossible}")
         elif certain is not None:
@@ -94,10 +94,12 @@ def bind_condition(
     return condition, scoped
 
 
-def _check_of_jobs(context: Context, text: str, unknown: Collection[str], woken: Woken) -> None:
+def _check_of_jobs(
+    context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
+) -> None:
     """Raise an error for a job's value or a table's column if the trigger concerns no single
     job."""
-    occasion, tables = woken.occasion, context.known.tables
+    occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):
         ways = []

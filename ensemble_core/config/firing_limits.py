@@ -1,4 +1,4 @@
-"""Pace of a rule: how often it may fire, for what each, and how long it waits between.
+"""FiringLimits of a rule: how often it may fire, for what each, and how long it waits between.
 
 A step of ``binding``.
 """
@@ -12,13 +12,13 @@ from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
 from ensemble_core.model.rules import UNLIMITED, Trigger
 
-__all__ = ["Each", "Pace", "listed_actions", "read_each", "read_pace"]
+__all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
 #: What the instances of a rule are of: an index, or the jobs with the same values of parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 
-class Pace(NamedTuple):
+class FiringLimits(NamedTuple):
     """How often a rule may fire, how many matches and how many seconds it lets pass after each
     time, and at how many looks in a row its condition must hold."""
 
@@ -91,9 +91,9 @@ def _check_parameter(
         return
 
 
-def read_pace(
+def read_firing_limits(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
-) -> Pace:
+) -> FiringLimits:
     """How often the rule fires, by itself or by its one action."""
     actions = listed_actions(path, spec)
     values: dict[str, tuple[Any, Path]] = {}
@@ -121,8 +121,8 @@ def read_pace(
     repetitions = UNLIMITED if given == "unlimited" else int(given)
     looks = _looks(context, (*path, "for"), spec, trigger)
     if isinstance(backoff, str):
-        return Pace(repetitions, 0, _wait(context, values["backoff"][1], backoff), looks)
-    return Pace(repetitions, int(backoff), 0.0, looks)
+        return FiringLimits(repetitions, 0, _wait(context, values["backoff"][1], backoff), looks)
+    return FiringLimits(repetitions, int(backoff), 0.0, looks)
 
 
 def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None) -> int:

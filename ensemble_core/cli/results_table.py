@@ -10,7 +10,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import no_such
 from ensemble_core.model.ensemble import Ensemble
 
-__all__ = ["ShownTable", "check_table", "metric_lines", "table_lines"]
+__all__ = ["ResultsTable", "check_table", "metric_lines", "table_lines"]
 
 #: A table may take this share of the engine's time.
 _SHARE = 0.02
@@ -35,7 +35,7 @@ def metric_lines(engine: Engine) -> list[str]:
     return aligned(("metric", "value"), sorted(engine.snapshot().items()))[1:]
 
 
-class ShownTable:
+class ResultsTable:
     """A table of results that is worked out now and then on the engine's thread: seldom where that
     takes long."""
 

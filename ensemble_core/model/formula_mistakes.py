@@ -10,7 +10,7 @@ import ast
 import math
 import re
 
-__all__ = ["always", "meant", "never"]
+__all__ = ["contradiction", "suggested_formula", "tautology"]
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 #: What other languages write, and what it is here.
@@ -30,10 +30,10 @@ _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
 
 
-def meant(text: str) -> str | None:
+def suggested_formula(text: str) -> str | None:
     """The formula as it is written here, where it has words of other languages.
 
-    >>> meant('T > 1 && type = "x"')
+    >>> suggested_formula('T > 1 && type = "x"')
     'T > 1 and type == "x"'
     """
     parts: list[str] = []
@@ -48,7 +48,7 @@ def meant(text: str) -> str | None:
     return found if found != " ".join(text.split()) else None
 
 
-def never(tree: ast.expr) -> str | None:
+def contradiction(tree: ast.expr) -> str | None:
     """Why a condition can never hold: two comparisons of one name that exclude each other."""
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
@@ -91,7 +91,7 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
-def always(tree: ast.expr) -> str | None:
+def tautology(tree: ast.expr) -> str | None:
     """The part of a condition that holds whatever happens: a text or number beside ``or``."""
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or) else [tree]
     for part in parts:

@@ -20,7 +20,7 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.rules import BoundRule, Trigger
 from ensemble_core.plugin.validation import OCCASIONS
 
-__all__ = ["check_beginning"]
+__all__ = ["check_can_start"]
 
 #: Occasions that do not need a job of this run.
 _FIRST = {"start", "heartbeat"}
@@ -31,7 +31,7 @@ _OWN = (
 )
 
 
-def check_beginning(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
+def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
     """Report an error if no rule can fire before this run has submitted a job, and no generator
     suggests a point. With a ``heartbeat``, rules on gauges of this run's own jobs can fire first
     too: the run stays active, and jobs may be submitted from outside."""

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 
-from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.attached_files import attached, beside
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location

@@ -26,7 +26,7 @@ __all__ = [
     "request",
     "say",
     "switch_command",
-    "wait_until_left",
+    "wait_for_controller_exit",
 ]
 
 #: The exit code of a command whose same words may do later what cannot be had now (EX_TEMPFAIL).
@@ -37,12 +37,12 @@ _LOOK = 0.2
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
     """Ask the run for an action and show what it decided; 1 where that was nothing."""
-    from ensemble_core.journal.requests import ask, asker
+    from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
-        decided = ask(folder, action, asker())
+        decided = ask(folder, action, requester())
     lines = [printable(_said(decision)) for decision in decided] or ["nothing was done"]
     say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))
     return 0 if any(one["type"] != "log" for one in decided) else 1
@@ -64,7 +64,7 @@ def _said(decision: Mapping[str, Any]) -> str:
     return str(decision.get("message") or kind)
 
 
-def wait_until_left(lock: Lock) -> None:
+def wait_for_controller_exit(lock: Lock) -> None:
     """Wait until no controller has the run."""
     while lock.controller() is not None:
         time.sleep(_LOOK)

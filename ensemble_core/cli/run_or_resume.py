@@ -24,10 +24,10 @@ from ensemble_core.session.tags import remove_if_never_began
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display
 
-__all__ = ["go_on"]
+__all__ = ["resume_or_none"]
 
 
-def go_on(
+def resume_or_none(
     tag: str, file: str, state: str | None, display: Display, wall: float | None = None
 ) -> int | None:
     """The exit code of the run with this tag, once it is over; ``None`` where it has yet to begin.

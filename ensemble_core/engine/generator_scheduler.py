@@ -20,13 +20,13 @@ from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallReturned, Event
 from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
-__all__ = ["Generating"]
+__all__ = ["GeneratorScheduler"]
 
 #: After so many lost points in a row, and none done ever, a generator is given up.
 _MOST_LOST = 20
 
 
-class Generating:
+class GeneratorScheduler:
     """The generators of one run at work."""
 
     def __init__(self, rules: RuleEvaluation) -> None:

@@ -1,8 +1,8 @@
 """Requests to a run under way, by files in its folder: one for what is asked, one for the answer.
 
 A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``; the run's controller, on
-whichever machine it is, looks for them now and then (:class:`Desk`). A request is taken away before
-it is carried out: it is done once or not at all, whatever becomes of the controller.
+whichever machine it is, polls for them (:class:`RequestInbox`). A request is taken away before it
+is carried out: it is done once or not at all, whatever becomes of the controller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_core.model.decisions import Decision
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Desk", "ask", "asker", "forget_requests", "leave_word"]
+__all__ = ["RequestInbox", "ask", "forget_requests", "leave_request", "requester"]
 
 _FOLDER = "requests"
 _LARGEST = 1_000_000
@@ -103,7 +103,7 @@ def forget_requests(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def asker() -> str:
+def requester() -> str:
     """The user who runs this program, and the machine, as the run's controller tells it."""
     import getpass
     import socket
@@ -115,7 +115,7 @@ def asker() -> str:
     return f"{user} on {socket.gethostname()}"
 
 
-def leave_word(folder: Path, *names: str, word: str | None = None) -> None:
+def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
     """Ask the run's controller to stop, end or leave the run, by files of these names in its
     folder. They say who asks, or this word instead.
 
@@ -123,7 +123,7 @@ def leave_word(folder: Path, *names: str, word: str | None = None) -> None:
     """
     try:
         for name in names:
-            (folder / name).write_text(f"{word or asker()}\n", encoding="utf-8")
+            (folder / name).write_text(f"{word or requester()}\n", encoding="utf-8")
     except OSError as error:
         raise EnsembleError(
             f"run {folder.name} cannot be told to stop",
@@ -133,7 +133,7 @@ def leave_word(folder: Path, *names: str, word: str | None = None) -> None:
         ) from error
 
 
-class Desk:
+class RequestInbox:
     """Requests to a run, read by its controller: to be called periodically."""
 
     def __init__(self, folder: Path, request: Request) -> None:
