@@ -1,8 +1,8 @@
-"""The command group of ``ensemble``, and of programs that plugins bring: every error becomes words
-and an exit code, and a misspelt command the nearest that there is.
+"""Command group of ``ensemble`` and of plugins' own programs: turns errors into messages and exit
+codes.
 
-Exit codes: 0 done; 1 the run or its jobs failed; 2 a wrong command line or file; 70 a fault in
-Ensemble or a plugin; 128 + N ended by signal N; and whatever a rule's ``terminate`` says.
+Exit codes: 0 success; 1 the run or its jobs failed; 2 wrong command line or file; 70 internal error
+in Ensemble or a plugin; 128 + N ended by signal N; any other comes from a rule's ``terminate``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ FAULT = 70
 
 
 class CommandGroup(click.Group):
-    """A click group that ends with Ensemble's messages and exit codes when it is a program."""
+    """A click group with Ensemble's error messages, suggestions and exit codes."""
 
-    #: Commands that handle signals themselves once they have begun.
+    #: Commands that install their own signal handlers.
     handle_signals: frozenset[str] = frozenset()
-    #: True while this process runs a command as a program: its garbage collector is ours.
+    #: True if this process runs one command as a program, so that its garbage collector may be
+    #: tuned.
     is_program = False
 
     def resolve_command(
@@ -49,7 +50,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def hint(self, name: str, known: Sequence[str]) -> str:
-        """The error for a command that does not exist, with a suggestion."""
+        """Return the hint for an unknown command."""
         listed = f"Commands are {', '.join(known)}."
         return did_you_mean(name, known, listed, form="Did you mean {!r}?")
 
@@ -61,13 +62,13 @@ class CommandGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command; unless told otherwise, exit with its exit code."""
+        """Run the command and, by default, exit with its exit code."""
         run = super().main
         if not standalone_mode:
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
         _open_closed_streams()
         fault: Exception | None = None
-        # Nearly all that a command makes at its start, modules above all, stays to its end.
+        # Most objects made at the start, such as modules, live until the end.
         gc.set_threshold(50_000, 20, 20)
         CommandGroup.is_program = True
         try:
@@ -93,14 +94,14 @@ class CommandGroup(click.Group):
                 code = 141
             else:
                 fault = error
-        except Exception as error:  # the last line of defence: words instead of a traceback
+        except Exception as error:  # last resort: a message instead of a traceback
             fault = error
         finally:
             CommandGroup.is_program = False
         if fault is not None:
             code = 130 if interrupted(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():
-            # It is over: another Ctrl-C must not end the interpreter on its way out by a signal.
+            # The command is done: a late Ctrl-C must not change its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if fault is not None:
             _tell_fault(fault, silent=code == 130)
@@ -108,9 +109,11 @@ class CommandGroup(click.Group):
 
 
 def _end_at_ctrl_c(ctx: click.Context) -> None:
-    """Have Ctrl-C end the process at once, for as long as ``ctx`` lasts. The interpreter may drop a
-    ``KeyboardInterrupt`` inside of an import with the import lock still held: the command would go
-    on, and its first thread that imports a module would wait for ever."""
+    """Let Ctrl-C end the process at once while ``ctx`` is open.
+
+    Python may drop a ``KeyboardInterrupt`` raised inside an import and leave the import lock held.
+    The command would then continue, and its first thread that imports a module would block forever.
+    """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and before is signal.default_int_handler:
@@ -119,13 +122,15 @@ def _end_at_ctrl_c(ctx: click.Context) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Give us the three standard streams where they were closed (``>&-``): else the first files
-    that are opened, such as a job's output, would take their places."""
+    """Open standard streams that were closed (``>&-``).
+
+    Otherwise the next opened files, such as a job's output, would get their descriptors.
+    """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
@@ -133,12 +138,12 @@ def _open_closed_streams() -> None:
 
 
 def _tell_fault(error: Exception, *, silent: bool) -> None:
-    """Say that this is our fault, and keep the traceback in a file; ``silent``: only keep it."""
+    """Report an internal error and save its traceback to a file; if ``silent``, only save it."""
     import tempfile
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    lines = [f"error: this is a fault in Ensemble or a plugin: {type(error).__name__}: {error}"]
+    lines = [f"error: internal error in Ensemble or a plugin: {type(error).__name__}: {error}"]
     if not silent and (os.environ.get("ENSEMBLE_DEBUG") or "--debug" in sys.argv):
         lines.append(text.rstrip())
     else:

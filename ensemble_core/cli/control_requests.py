@@ -1,6 +1,6 @@
-"""Requests that commands make of a run under way: submit, set, enable, disable, stop, cancel.
+"""Sends control requests (submit, set, enable, disable, stop, cancel) to a live run.
 
-The run is asked through its folder: its controller may be on another machine.
+Requests go through the run's folder, because its controller may be on another machine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
     "wait_for_controller_exit",
 ]
 
-#: The exit code of a command whose same words may do later what cannot be had now (EX_TEMPFAIL).
+#: Exit code if the same command may succeed later (EX_TEMPFAIL).
 AGAIN = 75
-#: Seconds between looks whether the controller has gone.
+#: Seconds between checks whether the controller has exited.
 _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Ask the run for an action and show what it decided; 1 where that was nothing."""
+    """Send an action to the run and print what it decided; return 1 if it decided nothing."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
@@ -53,26 +53,28 @@ def _said(decision: Mapping[str, Any]) -> str:
     if kind == "submit":
         jobs = [job["id"] for job in decision["jobs"]]
         shown = ", ".join(jobs if len(jobs) <= 6 else [*jobs[:5], f"... ({len(jobs)} jobs)"])
-        return f"submitted {shown or 'nothing yet: the jobs wait for their turn'}"
+        return f"submitted {shown or 'nothing yet: the jobs are held'}"
     if kind == "set-group":
         fields = format_fields(decision["fields"])
-        return f"{decision['group']}: {fields}, for jobs that are submitted from now on"
+        return f"{decision['group']}: {fields}, for jobs submitted from now on"
     if kind in ("enable-rule", "disable-rule"):
         return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"
     if kind == "fired":
-        return f"rule {decision['rule']} fired on that"
+        return f"rule {decision['rule']} fired on it"
     return str(decision.get("message") or kind)
 
 
 def wait_for_controller_exit(lock: Lock) -> None:
-    """Wait until no controller has the run."""
+    """Wait until the run has no controller."""
     while lock.controller() is not None:
         time.sleep(_LOOK)
 
 
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
-    """The values of ``NAME=VALUE``, read as in a file; ``origin`` is the option that has them.
-    Raises :class:`UsageError`."""
+    """Return the values of ``NAME=VALUE`` texts, parsed as in a file.
+
+    ``origin`` is the option that they were given with. Raises :class:`UsageError`.
+    """
     from ensemble_core.config.reader import read_value
 
     found: dict[str, Any] = {}
@@ -81,22 +83,22 @@ def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[s
         where = f"{origin} {text}".strip()
         if not equals or not name.strip():
             raise UsageError(
-                f"{text!r} is not NAME=VALUE",
+                f"{text!r} is not of the form NAME=VALUE",
                 where=Location(where),
-                hint=f"write for example {example}",
+                hint=f"for example: {example}",
                 code="bad-override",
             )
         found[name.strip()], _ = read_value(value, where)
     return found
 
 
-def switch_command(word: str, way: str) -> click.Command:
-    """The command ``enable`` or ``disable``; ``way`` is ``on`` or ``off``."""
+def switch_command(word: str) -> click.Command:
+    """Return the command ``enable`` or ``disable``."""
 
     @click.command(
         word,
-        help=f"Switch rules of a run under way {way}, as the action '{word}' of a rule does.\n\n"
-        "The run's journal keeps who asked for it: 'ensemble events' and 'ensemble why' show it.",
+        help=f"{word.capitalize()} rules of a live run, like the action '{word}'.\n\n"
+        "The run's journal records who asked: see 'ensemble events' and 'ensemble why'.",
     )
     @run_argument
     @click.argument("rules", metavar="RULE...", nargs=-1, required=True)
@@ -109,5 +111,5 @@ def switch_command(word: str, way: str) -> click.Command:
 
 
 def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
-    """Print what became of a request: a text for people, or with ``--json`` the data."""
+    """Print the outcome of a request: a text for people, or ``told`` as JSON."""
     click.echo(to_json(told) if as_json else text)

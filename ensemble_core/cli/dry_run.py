@@ -1,5 +1,8 @@
-"""``ensemble run --dry-run``: what would be submitted at the start, what the queue would be
-handed for it, and the jobs and core-hours if every group ran once. Nothing is submitted or kept.
+"""``ensemble run --dry-run``: prints what a run would submit at its start. Nothing is submitted or
+kept.
+
+Shows the first jobs as the queue would receive them, and the jobs and core-hours if every group ran
+once.
 """
 
 from __future__ import annotations
@@ -19,14 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["dry_run"]
 
-#: Jobs that are shown: the first of each group, of so many groups.
+#: Number of groups whose first job is shown.
 _SHOWN = 3
 
 
 def dry_run(
     ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool, every: bool = False
 ) -> int:
-    """Show it; the exit code. ``every`` shows each job of the start, not the first of a group."""
+    """Print the preview and return the exit code. ``every``: show every job, not only each group's
+    first."""
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
@@ -42,10 +46,12 @@ def dry_run(
         print_line(printable(str(choice)))
         each = ", ".join(f"{count} of {group}" for group, count in counts.items())
         said = count_of(len(jobs), "job")
-        print_line(f"dry run: at the start {said} would be submitted{f' ({each})' if each else ''}")
+        print_line(f"dry run: the run would first submit {said}{f' ({each})' if each else ''}")
         called = dict.fromkeys(each.name for each in decisions if isinstance(each, Call))
         if called:
-            print_line(f"not called, so what it would lead to is not here: {', '.join(called)}")
+            print_line(
+                f"not called, so jobs that depend on it are missing here: {', '.join(called)}"
+            )
     for job in jobs if every else list(first.values())[:_SHOWN]:
         _show(job, choice, as_json)
     _show_all_groups(ensemble, as_json)
@@ -53,7 +59,8 @@ def dry_run(
 
 
 def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
-    """Jobs and core-hours if every group ran once: at most, where jobs have a time limit."""
+    """Print jobs and core-hours if every group ran once: an upper bound if jobs have time
+    limits."""
     groups = ensemble.groups.values()
     parts = [part for group in groups for part in (group, *group.more)]
     known = [part for part in parts if part.duration]
@@ -71,9 +78,9 @@ def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
     if known:
         said += f", at most {hours:.3g} core-hours by their time limits"
     if unlimited:
-        said += f"; no time limit ('duration') has {', '.join(unlimited)}"
+        said += f"; without a time limit ('duration'): {', '.join(unlimited)}"
     if asked:
-        said += f"; rules say how many of {', '.join(asked)}"
+        said += f"; number decided by rules: {', '.join(asked)}"
     print_line(printable(said))
 
 
@@ -83,7 +90,7 @@ def _show(job: Job, choice: ExecutorChoice, as_json: bool) -> None:
 
     if choice.record.render is None:
         if not as_json:
-            print_line(f"{job.id}: executor {choice.name} does not say what its queue is handed")
+            print_line(f"{job.id}: executor {choice.name} cannot show what it submits")
         return
     made = rendered(choice.record, job, defaults(choice.record.options, choice.options))
     if as_json:

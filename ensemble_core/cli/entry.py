@@ -1,7 +1,7 @@
-"""Entry point of the installed ``ensemble`` script. It imports next to nothing itself.
+"""Entry point of the installed ``ensemble`` script. Imports almost nothing itself.
 
-While the command line is imported, Ctrl-C ends the process with exit code 130 and one line. As a
-``KeyboardInterrupt`` it would be a traceback there, and the interpreter may drop it.
+While the command line is imported, Ctrl-C ends the process with exit code 130 and one line. A
+``KeyboardInterrupt`` would print a traceback there, or be dropped by the interpreter.
 """
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``

@@ -1,6 +1,5 @@
-"""Errors and warnings as text (what, where, the line of the file with a caret, cause and hint), or
-as JSON where that was asked for. Used by every command that can refuse something.
-"""
+"""Formats errors and warnings as text (what, where, source line with a caret, cause, hint) or as
+JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """The single errors that this one stands for."""
+    """Return the single errors that this error consists of."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 
@@ -47,7 +46,7 @@ def print_error(error: EnsembleError, stream: TextIO | None = None) -> None:
 def format_error(
     error: EnsembleError, look: TextStyle, sources: dict[str, list[str]] | None = None
 ) -> str:
-    """One error in a few lines. ``sources`` remembers the lines of files between calls."""
+    """Return one error as a few lines. ``sources`` caches the lines of files between calls."""
     where = f"{printable(str(error.where))}: " if error.where else ""
     head = "" if error.where and error.where.line else look.paint("error: ", "bad")
     parts = [f"{look.paint(where, 'bold')}{head}{printable(error.what)}"]
@@ -61,7 +60,7 @@ def format_error(
 
 
 def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
-    """The offending line and a caret below its column; nothing where it cannot be read."""
+    """Return the offending line and a caret below its column; empty if the file cannot be read."""
     if where.line < 1 or not where.quoted:
         return []
     if where.file not in sources:
@@ -93,7 +92,7 @@ def _lines(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """Context manager: errors raised inside are printed as JSON if the command prints JSON."""
+    """Context manager that prints errors as JSON if the command prints JSON."""
     try:
         yield
     except EnsembleError as error:
@@ -102,13 +101,14 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
             for each in flatten(error):
                 print_line(to_json({**each.to_dict(), "exit_code": error.exit_code}))
-        sys.stdout.flush()  # what was shown comes before what was wrong
+        sys.stdout.flush()  # print earlier output before the error
         raise
 
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Exit code 2 for errors raised in here: they come from the command line."""
+    """Context manager that gives errors raised inside exit code 2: they come from the command
+    line."""
     try:
         yield
     except EnsembleError as error:

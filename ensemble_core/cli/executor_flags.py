@@ -1,9 +1,8 @@
-"""Flags of ``run``, ``resume`` and ``cancel`` that are options of executors.
+"""Flags of ``run``, ``resume`` and ``cancel`` that stand for options of executors.
 
-An executor's option is a flag where its schema marks it with ``x-ensemble-flag``, as the manual in
-``plugin.hookspecs`` says. One that several executors have goes to the one that is chosen. Plugins
-are loaded for this only where the command line has a flag that is not the command's own, where a
-shell completes one, and for ``--help``.
+A schema marks an option with ``x-ensemble-flag`` (see ``plugin.hookspecs``). If several executors
+have the flag, the chosen one gets its value. Plugins are loaded only if the command line has an
+unknown flag, for shell completion, and for ``--help``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandWithFlags", "given_flags"]
 
-#: Under these names a context keeps the arguments, the flags that there are, and those given.
+#: Keys of a context's ``meta``: the arguments, the available flags, the given flags.
 _ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
 _TYPES = {"integer": int, "number": float}
 
 
 class CommandWithFlags(click.Command):
-    """A command that takes the flags of the executors that are installed."""
+    """A command that accepts the flags of the installed executors."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = list(args)
@@ -59,7 +58,7 @@ class CommandWithFlags(click.Command):
                 formatter.write_dl(rows)
 
     def _load(self, ctx: click.Context, own: set[str] | None = None) -> None:
-        """Find the flags of what is installed, and of the files of ``--plugin``."""
+        """Collect the flags of the installed executors and of ``--plugin`` files."""
         if _FLAGS in ctx.meta:
             return
         from ensemble_core.cli.options import load_plugins
@@ -68,15 +67,15 @@ class CommandWithFlags(click.Command):
             own = {name for each in super().get_params(ctx) for name in each.opts}
         try:
             registry = load_plugins(_plugin_files(ctx.meta.get(_ARGUMENTS, [])), warn=False)
-        except EnsembleError:  # a broken file: said when the command itself loads it
+        except EnsembleError:  # broken file: the command reports it when it loads it
             registry = load_plugins((), warn=False)
-        # What the command has itself keeps its name; -o reaches the other.
+        # The command's own option wins; -o reaches the executor's.
         flags = _flags(registry, str(self.name))
         ctx.meta[_FLAGS] = [flag for flag in flags if not own & set(flag.opts)]
 
 
 class _Flag(click.Option):
-    """A flag of the ``schemas`` of one option, by executor."""
+    """A flag with the option's schema for each executor."""
 
     def __init__(self, option: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         marks = {name: _mark(schema) for name, schema in schemas.items()}
@@ -91,7 +90,7 @@ class _Flag(click.Option):
         super().__init__(
             [f"--{option.replace('_', '-')}"],
             is_flag=boolean,
-            # Where executors differ, the one that is chosen reads the text.
+            # If executors differ, the chosen one parses the text.
             type=None if boolean else _TYPES.get(" ".join(kinds), str),
             metavar=next((mark["metavar"] for mark in marks.values() if "metavar" in mark), None),
             help=text,
@@ -104,7 +103,7 @@ class _Flag(click.Option):
 
     @property
     def section(self) -> str:
-        """The heading under which ``--help`` has it."""
+        """Heading of the flag in ``--help``."""
         several = "s" if len(self.executors) > 1 else ""
         return f"Options of executor{several} {', '.join(self.executors)}"
 
@@ -114,18 +113,18 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
         return
     assert isinstance(flag, _Flag)
     if flag.path:
-        if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
-            raise click.BadParameter("the file name is empty.", ctx, flag)
-        # The same file in another folder too: a run may be taken up again elsewhere.
+        if not value.strip():  # an unset shell variable: reject it instead of guessing
+            raise click.BadParameter("the file name is empty", ctx, flag)
+        # Absolute, because a run may be resumed from another folder.
         value = os.path.abspath(os.path.expanduser(value))
     ctx.meta.setdefault(_GIVEN, {})[flag.option] = value
 
 
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The flags on the command line as options of this executor; with those of a run that had
-    options ``before``, except what a flag stands in place of.
+    """Return the flags on the command line as options of this executor.
 
-    Raises :class:`UsageError` for a flag that only other executors have.
+    They replace options of the run (``before``). Raises :class:`UsageError` for a flag of other
+    executors only.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
@@ -133,7 +132,7 @@ def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None)
     for flag in ctx.meta.get(_FLAGS, ()):
         if flag.option in given and flag.option not in properties:
             raise UsageError(
-                f"{flag.opts[0]} means nothing to executor {record.name!r}",
+                f"{flag.opts[0]} does not apply to executor {record.name!r}",
                 hint=f"it is for --executor {' or '.join(flag.executors)}",
                 code="unknown-option",
             )
@@ -142,7 +141,7 @@ def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None)
 
 
 def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
-    """The flags that a command takes, those of one executor after those of the one before."""
+    """Return the flags that a command accepts, grouped by executor."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name in registry.executors.names:
         for option, schema in registry.executors[name].options.get("properties", {}).items():

@@ -1,7 +1,6 @@
-"""The exit code in a file, for whoever starts a run again with the same words: a pod, a batch job.
+"""Writes the exit code to a file, for a pod or batch job that restarts a run with the same command.
 
-By an exit code alone nobody can tell a run that is over from one that could not go on just then.
-Called by the command ``run``.
+An exit code alone does not tell a finished run from one that should be restarted. Used by ``run``.
 """
 
 from __future__ import annotations
@@ -22,21 +21,24 @@ __all__ = ["record_exit_code"]
 def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Yields what notes the exit code of the run with this tag in ``file``, if that is its last
-    word: it is over, or was stopped and not by a signal. A wrong file or command line is noted too.
-    Without ``file`` nothing is. The file is emptied first."""
+    """Context manager that yields a function that writes the exit code to ``file``.
+
+    It writes only if the run ended or was stopped by something other than a signal. Errors in the
+    file or command line count as final too. The file is emptied first. Without ``file`` nothing is
+    written.
+    """
     if file is None:
         yield lambda code: None
         return
     if not or_resume:
-        raise click.UsageError("--exit-file goes with --or-resume")
+        raise click.UsageError("--exit-file needs --or-resume")
     path = Path(file)
 
     def write(text: str) -> None:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            what = f"the exit code cannot be written to {file}"
+            what = f"cannot write the exit code to {file}"
             raise UsageError(what, cause=error.strerror or str(error), code="unwritable") from error
 
     def note(code: int) -> None:

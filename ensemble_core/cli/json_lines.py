@@ -1,7 +1,7 @@
-"""``ensemble run --json``: each event and decision as one JSON object a line.
+"""``ensemble run --json``: each event and decision as one JSON object per line.
 
-What JSON cannot say is made sayable, never left out: numbers that are not finite become ``null``,
-other objects their text. Called by the output thread.
+Values that JSON cannot express are converted, never dropped: numbers that are not finite become
+``null``, other objects their text. Called by the output thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEEPEST = 40
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """One line of valid JSON, whatever ``data`` holds."""
+    """Return ``data`` as one line of valid JSON."""
     try:
         return json.dumps(data, default=_sayable, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):

@@ -1,8 +1,7 @@
-"""The ``ensemble`` command: the subcommands that come with the core, and those of plugins.
+"""The ``ensemble`` command: subcommands of the core and of plugins.
 
-The installed script calls :data:`main`, by way of ``entry``. Subcommands are imported only when
-they are used, so that ``ensemble --help`` costs no more than click itself. What becomes of errors,
-and the exit codes, stand in ``command_group``.
+The installed script calls :data:`main` through ``entry``. Subcommands are imported only when used,
+so that ``ensemble --help`` stays fast. ``command_group`` defines exit codes and error output.
 """
 
 from __future__ import annotations
@@ -17,44 +16,44 @@ from ensemble_core.cli.command_group import CommandGroup
 
 __all__ = ["COMMANDS", "main"]
 
-#: Subcommands, each a function of this name in the module of this name, and what ``--help`` says.
+#: Subcommands (module and function have the same name) with their help texts.
 COMMANDS: dict[str, str] = {
-    "init": "Write a small commented study: study.yaml and a program.",
+    "init": "Create a small commented study: study.yaml and a program.",
     "run": "Run an ensemble file.",
-    "resume": "Go on with a run that was stopped, or whose controller was killed.",
-    "stop": "Stop a run, so that 'ensemble resume' goes on with it.",
-    "cancel": "End a run: cancel its jobs.",
-    "submit": "Submit jobs of a run under way.",
-    "set": "Change a job group of a run under way.",
-    "enable": "Switch rules of a run under way on.",
-    "disable": "Switch rules of a run under way off.",
+    "resume": "Resume a stopped or interrupted run.",
+    "stop": "Stop a run; 'ensemble resume' continues it.",
+    "cancel": "End a run and cancel its jobs.",
+    "submit": "Submit jobs in a live run.",
+    "set": "Change fields of a job group in a live run.",
+    "enable": "Enable rules of a live run.",
+    "disable": "Disable rules of a live run.",
     "watch": "Show a queue's gauges and events, without a run.",
-    "runs": "List the runs that are kept.",
-    "status": "Show how a run stands, or how it ended.",
+    "runs": "List runs.",
+    "status": "Show the state of a run.",
     "results": "Show a table of a run's results.",
     "jobs": "List the jobs of a run.",
     "metrics": "Show the metrics of a run.",
-    "events": "Show what happened in a run, and what was decided.",
-    "logs": "Show what a run's jobs wrote.",
-    "why": "Say why a rule fired, or did not.",
-    "replay": "Check a run: decide everything anew from its journal and compare.",
-    "clean": "Remove the records of runs that are over.",
-    "validate": "Check ensemble files without running anything.",
+    "events": "Show a run's events and decisions.",
+    "logs": "Show the output of a run's jobs.",
+    "why": "Explain why a rule fired or did not fire.",
+    "replay": "Re-run the engine on the journal and check its decisions.",
+    "clean": "Delete the folders of finished runs.",
+    "validate": "Check ensemble files without running them.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
-    "algorithms": "List algorithms for 'use:', and show the rules that they make.",
-    "plugins": "List and describe plugins and what they register.",
+    "algorithms": "List algorithms for 'use:' and show their rules.",
+    "plugins": "List plugins and describe what they register.",
     "version": "Print the version.",
     "completion": "Print a shell completion script.",
 }
 
 
 class EnsembleGroup(CommandGroup):
-    """The core's commands, imported when they are called, and those of plugins."""
+    """Commands of the core, imported when called, and of plugins."""
 
     handle_signals = frozenset({"run", "resume"})
 
     def commands_of_plugins(self) -> dict[str, str]:
-        """The plugins' commands with their help texts; where several claim a name, who they are."""
+        """Return the plugins' commands with their help texts, and who claims an ambiguous name."""
         from ensemble_core.cli.plugin_commands import find_commands, summary_of
 
         found = find_commands(COMMANDS)

@@ -1,4 +1,5 @@
-"""Options and arguments that several commands share, the plugins and the kept runs they name."""
+"""Options and arguments that several commands share, and helpers that load plugins and stored
+runs."""
 
 from __future__ import annotations
 
@@ -52,8 +53,11 @@ def plugin_option(function: _F) -> _F:
 
 
 class Display(NamedTuple):
-    """How a run is shown; ``progress`` is ``None`` where nobody said. ``show`` is a table of
-    results that is kept in sight, ``metrics`` that all metrics are shown at the end."""
+    """How a run is displayed.
+
+    ``progress`` is ``None`` if not given. ``show`` is a results table to keep in view; ``metrics``
+    prints all metrics at the end.
+    """
 
     debug: bool = False
     quiet: bool = False
@@ -64,15 +68,17 @@ class Display(NamedTuple):
 
 
 def display_options(function: Callable[..., int]) -> Callable[..., int]:
-    """``--debug``, ``--quiet``, ``--json``, ``--progress``, ``--show`` and ``--metrics``: the
-    command gets a ``display``, and its errors are printed as JSON too where that is asked for."""
+    """Add ``--debug``, ``--quiet``, ``--json``, ``--progress``, ``--show`` and ``--metrics``.
+
+    The command gets them as ``display``. With ``--json``, its errors are printed as JSON too.
+    """
 
     @wraps(function)
     def command(**given: Any) -> int:
         display = Display(**{name: given.pop(name) for name in Display._fields})
         if display.quiet and (display.debug or display.as_json):
             other = "debug" if display.debug else "json"
-            raise click.UsageError(f"--quiet and --{other} exclude each other")
+            raise click.UsageError(f"--quiet cannot be combined with --{other}")
         with errors_as_json(display.as_json):
             return function(display=display, **given)
 
@@ -80,21 +86,19 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--progress/--no-progress",
             default=None,
-            help="Keep a live table on a terminal, or not.  [default: on a terminal]",
+            help="Show a live table, or not.  [default: on a terminal]",
         ),
         click.option(
-            "--json", "as_json", is_flag=True, help="Print one event or decision a line, as JSON."
+            "--json", "as_json", is_flag=True, help="Print one event or decision per line, as JSON."
         ),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors and failed jobs."),
         click.option(
-            "-q", "--quiet", is_flag=True, help="Print nothing but errors and failed jobs."
-        ),
-        click.option(
-            "--metrics", is_flag=True, help="Show every metric at the end, as --debug does."
+            "--metrics", is_flag=True, help="Show all metrics at the end (implied by --debug)."
         ),
         click.option(
             "--show",
             metavar="TABLE",
-            help="Keep this table of results in the live table, and show it at the end.",
+            help="Show this results table while the run is active and at its end.",
         ),
         click.option("--debug", is_flag=True, help="Print every event."),
     ):
@@ -109,7 +113,7 @@ def set_option(function: _F) -> _F:
         "overrides",
         metavar="KEY=VALUE",
         multiple=True,
-        help="Override a value of the file, for example jobs.sleep.count=3. May be repeated.",
+        help="Override a value of the file, such as jobs.sleep.count=3. May be repeated.",
     )(function)
 
 
@@ -118,7 +122,7 @@ def allow_idle_option(function: _F) -> _F:
     return click.option(
         "--allow-idle",
         is_flag=True,
-        help="Accept a file in which no rule can fire first, for a run that only steers "
+        help="Accept a file in which no rule can start anything, for a run that only steers "
         "other jobs.",
     )(function)
 
@@ -137,15 +141,15 @@ def wall_option(function: _F) -> _F:
         except EnsembleError as error:
             raise click.BadParameter(f"{error.what} ({error.hint})") from None
         if not found:
-            raise click.BadParameter("the run would be stopped at once")
+            raise click.BadParameter("the run would stop at once")
         return found
 
     return click.option(
         "--wall",
         metavar="DURATION",
         callback=read,
-        help="Stop the run after so long, for example 3h50m; 'ensemble resume' goes on with it."
-        "  [default: limits.wall of the file]",
+        help="Stop the run after this time, such as 3h50m; 'ensemble resume' continues it.  "
+        "[default: limits.wall of the file]",
     )(function)
 
 
@@ -154,7 +158,7 @@ def executor_option(function: _F) -> _F:
     return click.option(
         "--executor",
         metavar="NAME",
-        help="The queue to run on; 'ensemble plugins list' shows which there are.",
+        help="Queue to run on; see 'ensemble plugins list'.",
     )(function)
 
 
@@ -167,7 +171,7 @@ state_option = click.option(
     "--state",
     metavar="DIR",
     type=click.Path(),
-    help="Where runs are kept.  [default: $ENSEMBLE_STATE, or the user's own folder]",
+    help="Folder of runs.  [default: $ENSEMBLE_STATE, or the user's state folder]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -175,7 +179,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def complete_runs(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The runs that a shell may complete to, newest first."""
+    """Return the runs that a shell may complete to, newest first."""
     from click.shell_completion import CompletionItem
 
     from ensemble_core.errors import EnsembleError
@@ -189,7 +193,7 @@ def complete_runs(
 
 
 class KeptRun(kept_run.KeptRun):
-    """A kept run of a command, which prints warnings on stderr."""
+    """A stored run that prints its warnings on stderr."""
 
     def __init__(
         self, state: str | None, run: str, *, salvage: bool = False, whole: bool = False
@@ -203,8 +207,11 @@ run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs
 
 
 def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
-    """RUN, ``--state`` and ``--json``, for a command that looks at a kept run: it gets ``kept``,
-    the opened run, and ``as_json``. With ``salvage`` also a damaged one, as far as can be."""
+    """Add RUN, ``--state`` and ``--json`` to a command that reads a stored run.
+
+    The command gets the opened run as ``kept``, and ``as_json``. With ``salvage``, a damaged run is
+    opened as far as possible.
+    """
 
     def decorate(function: _F) -> _F:
         @wraps(function)
@@ -222,17 +229,17 @@ def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
 
 
 def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
-    """The installed plugins and those in ``files``; what is wrong with any is said once."""
+    """Load the installed plugins and those in ``files``; report each problem once."""
     from ensemble_core.plugin.discovery import discover
 
-    # A file is to be executed once, also where its executors' flags were looked for before.
+    # Execute a file only once, even if its flags were read before.
     ctx = click.get_current_context(silent=True)
     loaded = {} if ctx is None else ctx.meta.setdefault("ensemble.plugins", {})
     registry = loaded.get(tuple(files)) or discover(files)
     loaded[tuple(files)] = registry
     if CommandGroup.is_program and not files and not gc.get_freeze_count():
-        # Modules stay to the end: no search for garbage, the one at the end included, need look at
-        # them. Not so what a user's code made, such as a file that is closed when it is collected.
+        # Modules live until the end, so the garbage collector need not scan them. Objects of user
+        # code are still collected: an open file may have to be closed.
         gc.freeze()
     for text in registry.warnings if warn else ():
         print_warning(text)

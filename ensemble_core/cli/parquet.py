@@ -1,4 +1,4 @@
-"""Parquet files of tables, written some rows at a time. Needs pyarrow."""
+"""Writes tables to Parquet files in batches. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ensemble_core.display.column_types import Batch, as_kind, column_kind, impo
 
 __all__ = ["write_parquet"]
 
-#: The types of kinds as rows of jobs have them.
+#: Arrow types by kind of value in job rows.
 _TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
 
 
 class _Wider(Exception):
-    """A column has values that its kind does not hold."""
+    """Raised if a column has values that its type does not hold."""
 
 
 def write_parquet(
@@ -26,10 +26,9 @@ def write_parquet(
 ) -> None:
     """Write a table as Parquet.
 
-    Of columns in ``known`` the kinds of values are told; those of others are taken from the first
-    rows, and the file is begun again where later ones are of another kind. Raises
-    :class:`UsageError` where pyarrow is not installed, ``OSError`` where the file cannot be
-    written.
+    ``known`` gives the kinds of some columns; those of others are inferred from the first rows. If
+    later rows have another kind, the file is written again. Raises :class:`UsageError` if pyarrow
+    is missing, ``OSError`` if the file cannot be written.
     """
     arrow = imported("pyarrow", "Parquet")
     parquet = imported("pyarrow.parquet", "Parquet")
@@ -50,12 +49,12 @@ def write_parquet(
             continue
         for name, seen in found.items():
             if kinds[name] is str and len(seen) > 1:
-                warn(f"{name} has numbers and texts: it is written as text")
+                warn(f"{name} has both numbers and text: written as text")
         return
 
 
 def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
-    """The values as the column has them. Raises :class:`_Wider` where it must be another."""
+    """Return the values in the column's type. Raises :class:`_Wider` if they need another type."""
     there = set(map(type, values))
     there.discard(type(None))
     if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):

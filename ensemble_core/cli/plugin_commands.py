@@ -1,8 +1,8 @@
-"""Commands of plugins: the entry points of the group ``ensemble.commands``.
+"""Commands of plugins: entry points of the group ``ensemble.commands``.
 
-A name means what a record's name means (see ``plugin.registry``): the core's commands keep theirs,
-and where two distributions claim one, ``ensemble DISTRIBUTION:NAME`` chooses. Commands are listed
-without an import: the first line of a module's docstring is what ``ensemble --help`` says of it.
+Names follow ``plugin.registry``: the core's commands win, and if two distributions claim a name,
+``ensemble DISTRIBUTION:NAME`` chooses. Listing imports nothing: ``ensemble --help`` shows the first
+line of the module's docstring.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary
 GROUP = "ensemble.commands"
 
 _DOCSTRING = re.compile(r"""(?:\s*#[^\n]*\n)*\s*[rRuU]?(\"""|'''|"|')\s*(.*?)\s*(?:\1|\n|$)""")
-#: Characters of a module that are looked at for its docstring.
+#: Characters read to find a module's docstring.
 _HEAD = 4096
 
 
 def find_commands(own: Iterable[str]) -> PluginRecords[EntryPoint]:
-    """All commands by name: the core's ``own``, and those of plugins."""
+    """Return all commands by name: the core's ``own``, and those of plugins."""
     points = [EntryPoint(name, "", BUILTIN, "") for name in own] + entry_points(GROUP)
     return PluginRecords("command", [(_provider(point), point) for point in points])
 
@@ -48,7 +48,7 @@ def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:
 
 
 def listed_commands() -> list[LoadedPlugin]:
-    """Each command of a plugin, for ``plugins list``; ``error`` says why one does not work."""
+    """Return each plugin command for ``plugins list``; ``error`` says why one does not work."""
     listed = []
     for point in entry_points(GROUP):
         try:
@@ -61,7 +61,7 @@ def listed_commands() -> list[LoadedPlugin]:
 
 
 def load_command(point: EntryPoint) -> click.Command:
-    """Import a command. Raises :class:`PluginError` where that fails."""
+    """Import a command. Raises :class:`PluginError` if that fails."""
     try:
         if point.error is not None:
             raise PluginError(point.error)
@@ -80,14 +80,14 @@ def load_command(point: EntryPoint) -> click.Command:
         raise PluginError(
             f"command {point.name!r} of {point.distribution} {point.version} is broken",
             cause=error.what if isinstance(error, PluginError) else explain_failure(error),
-            hint=f"install {point.distribution} anew, or tell its authors",
+            hint=f"reinstall {point.distribution}, or report it to its authors",
             code="plugin-broken",
         ) from error
     return command
 
 
 def summary_of(point: EntryPoint) -> str:
-    """The first line of the docstring of a command's module, which is not imported."""
+    """Return the first docstring line of a command's module without importing it."""
     top, *inner = point.module.split(".")
     try:
         spec = PathFinder.find_spec(top, sys.path)

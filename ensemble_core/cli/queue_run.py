@@ -1,6 +1,6 @@
-"""A run on a queue, shown and kept: what ``ensemble run`` does once it knows text and executor.
+"""Runs an ensemble on a queue and displays it: ``ensemble run`` once text and executor are known.
 
-Also for commands of plugins that make an ensemble file's text of something else.
+Also used by plugins' commands that generate an ensemble file.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ def resume_instead(
     state: str | None = None,
     wall: float | None = None,
 ) -> int | None:
-    """The exit code where ``--tag TAG --or-resume`` means a run that is there already, which then
-    was gone on with; else ``None``. Raises :class:`UsageError` for a tag that cannot be had."""
+    """Resume an existing run if ``--tag TAG --or-resume`` names one, and return its exit code.
+
+    Returns ``None`` if there is no such run. Raises :class:`UsageError` for an unusable tag.
+    """
     if tag is None and not or_resume:
         return None
     from ensemble_core.cli.run_or_resume import resume_or_none
     from ensemble_core.session.tags import check_tag
 
     if tag is None or (or_resume and not keep):
-        wrong = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"
+        wrong = "needs --tag TAG" if tag is None else "cannot be combined with --no-journal"
         raise click.UsageError(f"--or-resume {wrong}")
     check_tag(tag, state, new=keep and not or_resume)
     return resume_or_none(tag, file, state, display, wall) if or_resume else None
@@ -68,14 +70,14 @@ def run_text(
     ended: Callable[[str], None] | None = None,
     reuse: Sequence[str] = (),
 ) -> int:
-    """Run an ensemble file's text on the chosen executor with its options; the exit code.
+    """Run an ensemble file's text on the chosen executor and return the exit code.
 
-    ``file`` is where the text is from: its folder is ``{here}``. ``folder`` is where jobs' output
-    goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
-    says that the text was made of that file: whoever resumes the run goes by the text and does not
-    compare. ``allow_idle`` accepts a file in which no rule can fire first. ``ended`` is called with
-    the run's tag when it is over. ``reuse`` names earlier runs whose jobs it reuses. Raises
-    :class:`EnsembleError` for all that is wrong before the run begins.
+    ``file`` is where the text comes from; its folder is ``{here}``. ``folder`` is for the jobs'
+    output. ``wall``: stop the run after this many seconds. Without ``tag`` one is generated.
+    ``made``: the text was generated from ``file``, so a resume uses the text and does not compare
+    it with the file. ``allow_idle`` accepts a file in which no rule can fire first. ``ended`` is
+    called with the tag after the run. ``reuse`` names earlier runs whose jobs are reused. Raises
+    :class:`EnsembleError` for problems found before the run begins.
     """
     ensemble = config.load_text(
         text,
@@ -112,7 +114,7 @@ def run_text(
         more={"made": True} if made else {},
         reuse=reuse,
     )
-    # The observers that show the run are loaded while the executor prepares itself.
+    # Load the display while the executor starts.
     from ensemble_core.cli.run_session import RunSession
 
     with new.kept or nullcontext():

@@ -1,4 +1,4 @@
-"""Tables that a run is asked to show: one of results as it goes on, and all metrics at its end."""
+"""Tables shown for a run: a results table while it is active, and all metrics at its end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["ResultsTable", "check_table", "metric_lines", "table_lines"]
 
-#: A table may take this share of the engine's time.
+#: Largest share of the engine's time that a table may use.
 _SHARE = 0.02
 
 
 def check_table(ensemble: Ensemble, name: str | None) -> None:
-    """Raises :class:`UsageError` for a table that the ensemble does not have."""
+    """Raise :class:`UsageError` if the ensemble has no such table."""
     if not (name is None or name in ensemble.tables):
-        raise no_such("the file", "table", name, ensemble.tables, "it has no 'results:'")
+        raise no_such("the file", "table", name, ensemble.tables, "the file has no 'results:'")
 
 
 def table_lines(engine: Engine, name: str) -> list[str]:
-    """A table of results as aligned columns, headings first."""
+    """Return a results table as aligned columns with headings."""
     tables = engine.tables()
     names = tables.columns(name)
     rows = [[row.get(column) for column in names] for row in tables[name]]
@@ -31,13 +31,12 @@ def table_lines(engine: Engine, name: str) -> list[str]:
 
 
 def metric_lines(engine: Engine) -> list[str]:
-    """Every metric with its value."""
+    """Return every metric with its value."""
     return aligned(("metric", "value"), sorted(engine.snapshot().items()))[1:]
 
 
 class ResultsTable:
-    """A table of results that is worked out now and then on the engine's thread: seldom where that
-    takes long."""
+    """A results table, refreshed on the engine's thread; less often if computing it takes long."""
 
     def __init__(
         self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic
@@ -48,7 +47,7 @@ class ResultsTable:
         self._next = 0.0
 
     def lines(self) -> list[str] | None:
-        """The table as it stands; ``None`` where it is too early to look again."""
+        """Return the current table; ``None`` if it is too early to compute it again."""
         began = self._clock()
         if began < self._next:
             return None

@@ -1,6 +1,6 @@
-"""``ensemble run --or-resume --tag TAG``: what is there already of the run decides.
+"""``ensemble run --or-resume --tag TAG``: resumes the run with this tag if it exists.
 
-For whoever is started again with the same words: a pod's container, a batch job that is requeued.
+For callers that are restarted with the same command: a pod's container, a requeued batch job.
 Called by the command ``run``.
 """
 
@@ -30,10 +30,11 @@ __all__ = ["resume_or_none"]
 def resume_or_none(
     tag: str, file: str, state: str | None, display: Display, wall: float | None = None
 ) -> int | None:
-    """The exit code of the run with this tag, once it is over; ``None`` where it has yet to begin.
+    """Resume the run with this tag and return its exit code; ``None`` if it has to be started.
 
-    A run that was killed before anything happened is removed, to begin anew. Raises
-    :class:`UsageError` for a run of another file, and what ``ensemble resume`` raises.
+    If the run has ended, its exit code is returned. A run that was killed before its first event is
+    removed. Raises :class:`UsageError` for a run of another file, and what ``ensemble resume``
+    raises.
     """
     folder = state_folder(state) / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, load_plugins):
@@ -41,19 +42,21 @@ def resume_or_none(
     info = look(folder)
     if info.file and info.file != os.path.abspath(file):
         raise UsageError(
-            f"run {tag} is one of {info.file}, not of {file}",
+            f"run {tag} belongs to {info.file}, not to {file}",
             hint="choose another --tag",
             code="tag-taken",
         )
     if info.state == "ended":
         reason = f": {info.reason}" if info.reason else ""
         if not display.as_json:
-            click.echo(f"run {tag} is over, with exit code {info.exit_code}{reason}", err=True)
+            click.echo(
+                f"run {tag} has already ended with exit code {info.exit_code}{reason}", err=True
+            )
             if _has_changed(folder / NAME, file):
                 print_warning(
-                    f"{file} has changed since run {tag} read it\n"
-                    f"  hint: 'ensemble resume {tag} --accept-changes' opens it again where the "
-                    "change gives it something to do; another --tag begins another"
+                    f"{file} has changed since run {tag} read it\n  hint: 'ensemble resume {tag} "
+                    "--accept-changes' reopens it if the change adds work; use another --tag for "
+                    "a new run"
                 )
         return info.exit_code or 0
     from ensemble_core.cli.commands.resume import resume_run
@@ -62,7 +65,7 @@ def resume_or_none(
 
 
 def _has_changed(journal: Path, file: str) -> bool:
-    """True if a run's file says something else by now; it need not be there any more."""
+    """Return True if the run's file has changed. The file may be missing."""
     with suppress(EnsembleError), Journal(journal) as kept:
         return any(text.text != read(file) for text in kept.texts()[-1:])
     return False

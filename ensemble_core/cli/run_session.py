@@ -1,6 +1,6 @@
-"""A run and everything that shows it: the console, the live table, JSON lines, the summary.
+"""Runs an ensemble with its display: console, live table, JSON lines, summary.
 
-What ``ensemble run`` and ``ensemble resume`` have in common once it is known what is to run.
+Shared by ``ensemble run`` and ``ensemble resume``.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _USUAL_SIZE = os.terminal_size((80, 24))
 
 
 class RunSession:
-    """One run and everything that shows it."""
+    """One run with its display."""
 
     def __init__(self, ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> None:
         self._ensemble = ensemble
         self._choice = choice
         self._quiet = display.quiet
         self._as_json = display.as_json
-        #: The time of the event that decisions follow from.
+        #: Time of the event that the decisions respond to.
         self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
@@ -77,7 +77,7 @@ class RunSession:
             return None
         if not can_be_live(self._out):
             if progress:
-                said = "--progress needs a terminal to keep a table on"
+                said = "--progress needs a terminal"
                 click.echo(self._err_look.warning(said), err=True)
             return None
         return LiveTable(self._look, self._size)
@@ -87,7 +87,7 @@ class RunSession:
             size = os.get_terminal_size(self._out.fileno())
         except (OSError, ValueError):
             return _USUAL_SIZE
-        # A terminal that was never told its size says 0.
+        # A terminal without a size reports 0.
         return size if size.columns > 0 and size.lines > 0 else _USUAL_SIZE
 
     def run(
@@ -105,12 +105,12 @@ class RunSession:
         reopened: bool = False,
         earlier: EarlierJobs | None = None,
     ) -> int:
-        """Run to the end, or go on with ``engine``; the exit code.
+        """Run to the end, or resume with ``engine``; return the exit code.
 
-        ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
-        the stop for which alone the run is taken up, ``wall`` after how many seconds it is to stop.
-        ``make`` makes the runtime; nobody can go on with a run on another one. ``earlier`` are the
-        jobs of the runs that it reuses.
+        ``folder`` is for the output of jobs that name no file. ``stop_first`` is the stop that the
+        run is resumed for. ``wall``: stop after this many seconds. ``make`` builds the runtime; a
+        run on another runtime cannot be resumed. ``earlier`` are the jobs of the runs that it
+        reuses.
         """
         output = Output(
             self._tell,
@@ -149,11 +149,11 @@ class RunSession:
         if reopened:
             runtime.reopened = True
 
-        def announce(keep: bool, leave: str = "Ctrl-C to leave at once") -> None:
+        def announce(keep: bool, leave: str = "Ctrl-C to exit without waiting") -> None:
             feed.announce = None
             jobs = count_of(len(feed.active), "job")
             doing = f"{jobs} left to the queue" if keep else f"cancelling {jobs}"
-            note = f"stopping: {doing if feed.active else 'no job is active'} ({leave})"
+            note = f"stopping: {doing if feed.active else 'no active jobs'} ({leave})"
             if self._block is not None:
                 self._block.note = note
             # A terminal shows "^C" where the cursor was: write over it.
@@ -166,11 +166,11 @@ class RunSession:
             ended = runtime.ended
             if how == "leave":
                 self._left = True
-                output.say("leaving at once", error=True)
+                output.say("exiting without waiting", error=True)
             else:
                 keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
-                announce(how == "stop" and keeps, "Ctrl-C again to leave at once")
-            # The run's second stop leaves at once: one that is ending anyway is let end.
+                announce(how == "stop" and keeps, "Ctrl-C again to exit without waiting")
+            # A second stop exits without waiting; a run that is ending anyway may finish.
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end")
 
@@ -195,17 +195,17 @@ class RunSession:
             resumable = make is Runtime and not outcome.over
             if kept is not None and resumable and not self._as_json:
                 again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
-                lines.append(f"  to go on with this run: {again}")
+                lines.append(f"  to resume this run: {again}")
             output.close(lines, patience=2.0 if self._left else None)
         if self._left and any(
             thread.is_alive() and not thread.daemon and thread is not threading.main_thread()
             for thread in threading.enumerate()
         ):
-            os._exit(outcome.exit_code)  # a user's function that never returns would hold us
+            os._exit(outcome.exit_code)  # a user's function may never return
         return outcome.exit_code
 
     def _asked(self, engine: Engine) -> list[str]:
-        """The tables and figures that were asked for with the summary."""
+        """Return the tables and metrics to print with the summary."""
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines
@@ -255,12 +255,12 @@ class RunSession:
             if engine is not None:
                 active = len(engine.state.active())
                 said = (
-                    f"run {tag} goes on after event {engine.state.events}, "
-                    f"with {active} job{' that was' if active == 1 else 's that were'} not over"
+                    f"resuming run {tag} after event {engine.state.events} with {active} "
+                    f"unfinished job{'' if active == 1 else 's'}"
                 )
                 output.say(self._look.paint(said, "dim"))
             if kept is not None and is_terminal(self._out) and _has_dashboard():
-                said = f"in a browser: ensemble dashboard {tag}"
+                said = f"view in a browser: ensemble dashboard {tag}"
                 output.say(self._look.paint(said, "dim"))
             if kept is not None and kept.storage is not None:
                 said = f"journal on {kept.storage}: without shared memory, with a rollback file"
@@ -289,7 +289,7 @@ class RunSession:
 
 
 def _has_dashboard() -> bool:
-    """True if a plugin has the command ``dashboard``."""
+    """Return True if a plugin provides the command ``dashboard``."""
     from ensemble_core.cli.plugin_commands import find_commands
 
     return "dashboard" in find_commands(()).names

@@ -1,6 +1,6 @@
-"""Tables as text and files: CSV, JSON, Markdown, Parquet, and aligned columns for people.
+"""Writes tables as CSV, JSON, Markdown, Parquet or aligned text.
 
-Rows are written some at a time, so that memory does not grow with their number.
+Rows are written in batches, so memory use does not grow with their number.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ __all__ = ["FORMATS", "aligned", "in_batches", "output_options", "write_table"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: The formats, by the ending of a file's name.
+#: Formats by file suffix.
 FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
-#: Rows that are shown to people; of more it is said how many there are.
+#: Largest number of rows on a terminal; the rest are counted.
 _SHOWN = 1000
-#: Rows of a batch.
+#: Rows per batch.
 _BATCH = 20_000
 #: A spreadsheet treats texts that begin like this as formulas, which may run programs (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def output_options(function: _F) -> _F:
-    """``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``: the
-    command gets ``form`` and ``output``."""
+    """Add ``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``.
+
+    The command gets ``form`` and ``output``.
+    """
     options = [
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values."),
         click.option(
@@ -63,7 +65,7 @@ def output_options(function: _F) -> _F:
             "--output",
             metavar="FILE",
             type=click.Path(dir_okay=False, allow_dash=True),
-            help="Write to this file; its ending says the format, where no option does.",
+            help="Write to this file; its suffix gives the format unless an option does.",
         ),
     ]
     for option in reversed(options):
@@ -74,7 +76,7 @@ def output_options(function: _F) -> _F:
 def in_batches(
     names: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Callable[[], Iterator[Batch]]:
-    """Rows as :func:`write_table` takes them."""
+    """Return rows in the form that :func:`write_table` takes."""
     kept = rows if isinstance(rows, list) else list(rows)
 
     def batches() -> Iterator[Batch]:
@@ -96,10 +98,10 @@ def write_table(
 ) -> None:
     """Write a table in a format, to a file or to stdout.
 
-    ``batches`` gives its rows from the beginning each time that it is called: some at a time, by
-    column. ``times`` are columns with seconds since the epoch, which people are shown as dates;
-    ``kinds`` says of columns which kinds of values they have, as ``journal.job_rows`` has them.
-    ``missing`` stands in aligned columns for what has no value. Raises :class:`EnsembleError`.
+    ``batches`` returns a fresh iterator over batches, each a mapping of columns. ``times`` are
+    columns in seconds since the epoch, shown as dates on a terminal. ``kinds`` gives the kinds of
+    columns' values (see ``journal.job_rows``). ``missing`` stands for missing values in aligned
+    text. Raises :class:`EnsembleError`.
     """
     if output == "-":
         output = None
@@ -107,7 +109,7 @@ def write_table(
         ending = Path(output).suffix.lower().removeprefix(".")
         if ending not in FORMATS:
             raise UsageError(
-                f"{output!r} does not say which format is meant",
+                f"cannot tell the format from the file name {output!r}",
                 hint=f"end it with {', '.join(f'.{each}' for each in FORMATS)}, or add an option "
                 "such as --csv",
                 code="bad-option",
@@ -116,7 +118,7 @@ def write_table(
     if form == "parquet":
         if output is None:
             raise UsageError(
-                "Parquet is no text for a terminal",
+                "Parquet cannot be shown on a terminal",
                 hint="name a file: -o results.parquet",
                 code="bad-option",
             )
@@ -144,12 +146,12 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 @contextmanager
 def _placed(output: str) -> Iterator[str]:
-    """A file beside the one that is asked for, which takes its place once it is whole."""
+    """Yield a temporary file that replaces the requested one when complete."""
     path = Path(output)
     name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
         if not path.parent.is_dir():
-            raise FileNotFoundError(0, f"there is no folder {path.parent}")
+            raise FileNotFoundError(0, f"folder {path.parent} does not exist")
         try:
             yield str(name)
             os.replace(name, path)
@@ -173,16 +175,16 @@ def _opened(output: str | None) -> Iterator[TextIO]:
 
 def _unwritable(output: str, error: OSError) -> EnsembleError:
     return UsageError(
-        f"{output} cannot be written",
+        f"cannot write {output}",
         cause=error.strerror or str(error),
-        hint="name a file in a folder that you may write to",
+        hint="choose a writable folder",
         code="unwritable",
     )
 
 
 class _Lines:
-    """A stream for ``csv`` that also quotes a carriage return, because some readers end a line
-    there. Our own lines end with a newline alone."""
+    """A stream for ``csv`` that also quotes carriage returns, because some readers end a line
+    there."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -194,8 +196,8 @@ class _Lines:
 def _write_csv(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
 ) -> None:
-    """Write CSV. For a terminal, control characters are escaped; if ``safe``, also what a
-    spreadsheet treats as a formula."""
+    """Write CSV. Escapes control characters for a terminal, and if ``safe``, spreadsheet
+    formulas."""
     cleaned = safe or is_terminal(stream)
 
     def cell(value: Any) -> Any:
@@ -245,7 +247,7 @@ def _show(
     times: Collection[str],
     missing: str,
 ) -> None:
-    """Aligned columns of the first rows."""
+    """Print the first rows as aligned columns."""
     shown: list[Sequence[Any]] = []
     rest = 0
     for batch in batches():
@@ -256,7 +258,7 @@ def _show(
     look = style_of(sys.stdout)
     print_table(lines, look)
     if rest:
-        print_line(f"{look.ellipsis} {rest:,} more; --csv has them all")
+        print_line(f"{look.ellipsis} {rest:,} more; --csv prints all")
 
 
 def aligned(
@@ -265,7 +267,7 @@ def aligned(
     times: Collection[str] = (),
     missing: str = "",
 ) -> list[str]:
-    """Rows in aligned columns, headings first; ``missing`` stands for what has no value."""
+    """Return rows as aligned columns with headings; ``missing`` stands for missing values."""
     texts = [format_time if name in times else _text for name in names]
     right = [not any(isinstance(row[at], str) for row in rows) for at in range(len(names))]
     cells = (

@@ -1,41 +1,38 @@
-"""The public toolkit for commands of plugins: what ``ensemble``'s own commands are made of.
+"""Public toolkit for plugins' commands: the building blocks of ``ensemble``'s own commands.
 
-A plugin brings a command by an entry point of the group ``ensemble.commands`` that names a click
-command (``bell = "ensemble_bell.command:bell"``). What it imports of Ensemble is the names of
-``ensemble_core``, and those here. Importing this module loads click and little else: what a
-function needs beyond that, it imports when it is called.
+A plugin adds a command with an entry point of the group ``ensemble.commands`` that names a click
+command (``bell = "ensemble_bell.command:bell"``). It may import public names of ``ensemble_core``
+and the names below. Importing this module is fast: functions import heavy modules when called.
 
 - **Options**: ``executor_option``, ``key_value_option``, ``plugin_option``, ``state_option``,
   ``json_option``, ``wall_option``, ``run_argument`` (with ``complete_runs`` for shells).
-  ``load_plugins`` finds the plugins, ``choose_executor`` and ``read_options`` make of the options
-  what ``build_executor`` and ``build_resizer`` take. ``rendered`` returns a job as an executor
-  would hand it to its queue.
-- **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
-  each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
-  and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
-  ``JournalError``.
-- **Why a rule fired**: ``RuleStory`` follows one rule through a run, ``RuleSpan`` is a stretch of
-  events with the same verdict; ``describe_rule``, ``describe_span`` and ``conclude`` put them in
-  words. ``Replay`` handles a kept run's events again.
-- **An ensemble file**: ``load_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
-  error with its place; ``write_yaml`` writes one. ``read_file`` gives its text. For other files,
-  ``read_document`` gives YAML as plain data with the places of its parts; a ``Context`` (of
-  ``Validators`` and the ``Known`` names) collects errors with their places (``DocumentPath``),
-  ``shown`` quotes a value in them. ``option_defaults`` completes options by their
-  schema. ``parse_duration`` reads a length of time. ``is_private`` says whether only the user can
-  write to a file.
-- **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
-  ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
-- **Another runtime**: ``RunSession`` shows a run of one as a real run is shown, ``ControlledRun``
-  keeps it, under a ``new_tag`` (``fit_tag`` makes a name fit for one). A ``Watcher`` hears of its
-  events. Code that the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the
-  user allowed it (``--run-code``). ``require_code`` refuses a file that needs its code.
+  ``load_plugins`` finds the plugins, ``choose_executor`` and ``read_options`` turn options into
+  arguments of ``build_executor`` and ``build_resizer``. ``rendered`` returns a job as its executor
+  would submit it.
+- **A stored run**: ``KeptRun`` opens one by its tag, with its folder, journal, ensemble and
+  plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses one.
+  ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
+- **Why a rule fired**: ``RuleStory`` follows one rule through a run, ``RuleSpan`` is a series of
+  events with the same verdict; ``describe_rule``, ``describe_span`` and ``conclude`` return them as
+  text. ``Replay`` replays a stored run's events.
+- **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble`` or raise all errors
+  with their places; ``write_yaml`` writes one. ``read_file`` gives its text. For other files,
+  ``read_document`` returns YAML as plain data with positions; a ``Context`` (of ``Validators`` and
+  the ``Known`` names) collects errors with their places (``DocumentPath``), ``shown`` quotes a
+  value in them. ``option_defaults`` completes options by their schema. ``parse_duration`` parses a
+  duration. ``is_private`` tells whether only the user can write to a file.
+- **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
+  is its ``--or-resume``.
+- **Another runtime**: ``RunSession`` displays its run, ``ControlledRun`` stores it under a
+  ``new_tag`` (``fit_tag`` makes a name a valid tag). A ``Watcher`` receives its events. Code that
+  the file names is loaded only for the ``Purpose`` 'rehearse': pass that if the user allowed it
+  (``--run-code``). ``require_code`` refuses a file that needs its code.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
-  ``format_times``, ``format_size``, ``count_of``, ``shorten``; ``printable`` for text that came
-  from a job; ``style_of`` says whether a stream shows colors, ``terminal_width`` how wide it is.
-- **Errors**: raise ``ensemble_core.EnsembleError`` or its ``UsageError``. ``CommandGroup`` is a
-  group whose errors, exit codes and suggestions are those of ``ensemble``, for a program of its
-  own; ``errors_as_json`` prints errors as JSON too; ``print_error`` and ``print_warning`` go on.
+  ``format_times``, ``format_size``, ``count_of``, ``shorten``; ``printable`` for text from a job;
+  ``style_of`` for a stream's colors, ``terminal_width`` for its width.
+- **Errors**: raise ``ensemble_core.EnsembleError`` or its ``UsageError``. ``CommandGroup`` gives a
+  plugin's own program the errors, exit codes and suggestions of ``ensemble``; ``errors_as_json``
+  prints errors as JSON too; ``print_error`` and ``print_warning`` print and continue.
 """
 
 from __future__ import annotations
@@ -133,8 +130,8 @@ if TYPE_CHECKING:
     find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
-    #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
-    #: another one at home stands as ``NAME=THERE``.
+    #: Imported on first use: journals need SQLite, decisions the whole model. ``NAME=THERE`` is a
+    #: name that differs in its home module.
     _HOMES = {
         "ensemble_core.cli.queue_run": "resume_instead run_text",
         "ensemble_core.session.run_control": "ControlledRun",

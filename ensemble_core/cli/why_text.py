@@ -1,4 +1,4 @@
-"""A rule and its story in words: what ``ensemble why`` says first and last."""
+"""A rule and its history in words, for ``ensemble why``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["Span", "Story", "conclude", "describe_rule", "describe_span"]
 
-#: Occasions that are named where a rule was never woken.
+#: Events named if a rule was never triggered.
 _NAMED = 6
 
 
 @dataclass(slots=True)
 class Span:
-    """Consecutive verdicts of one kind: the last of them, and their summary."""
+    """Consecutive verdicts of one kind: the last one and their summary."""
 
     verdict: Verdict
     first: int
@@ -33,12 +33,12 @@ class Span:
         self.last, self.lowest, self.highest = self.first, self.verdict.value, self.verdict.value
 
     def take(self, verdict: Verdict, seq: int) -> None:
-        """Add one verdict, of the event with this number."""
+        """Add the verdict on the event with this number."""
         self.verdict, self.last, self.count = verdict, seq, self.count + 1
         value = verdict.value
         if value is None:
             return
-        # Compared here: this is done for each look, and a call costs twice as much.
+        # Inlined, because this runs for every verdict and a call doubles its cost.
         if self.lowest is None or value < self.lowest:
             self.lowest = value
         if self.highest is None or value > self.highest:
@@ -69,11 +69,11 @@ class Span:
 
 @dataclass(slots=True)
 class Story:
-    """Story of one rule over a whole run.
+    """History of one rule over a whole run.
 
-    ``totals`` has all verdicts of a kind as one span, ``latest`` is the last of any. ``switched``:
-    how the rule was last enabled or disabled (event, by whom). ``ended``: when the run ended
-    and why.
+    ``totals`` has all verdicts of a kind as one span; ``latest`` is the last verdict of any kind.
+    ``switched``: how the rule was last enabled or disabled (event, by whom). ``ended``: when and
+    why the run ended.
     """
 
     tracer: RuleTracer
@@ -83,7 +83,7 @@ class Story:
     ended: tuple[int, str] | None = None
 
     def take(self, verdict: Verdict, seq: int, time: float) -> None:
-        """Add one verdict, of the event with this number and time."""
+        """Add the verdict on the event with this number and time."""
         self.latest = verdict
         total = self.totals.get(verdict.kind)
         if total is None:
@@ -93,7 +93,7 @@ class Story:
 
 
 def describe_condition(rule: BoundRule) -> str:
-    """The rule's condition, in quotation marks."""
+    """Return the rule's condition in quotation marks."""
     condition = rule.condition
     if condition is None:
         return "its condition"
@@ -103,7 +103,7 @@ def describe_condition(rule: BoundRule) -> str:
 
 
 def describe_rule(rule: BoundRule) -> str:
-    """Description of a rule: ``count.sim.failed, when '> 3'; may fire 5 times``."""
+    """Describe a rule: ``count.sim.failed, when '> 3'; may fire 5 times``."""
     parts = [_waits_for(rule)]
     if rule.condition is not None:
         parts.append(f", when {describe_condition(rule)}")
@@ -118,7 +118,7 @@ def describe_rule(rule: BoundRule) -> str:
 def _how_often(rule: BoundRule) -> str:
     often = format_times(rule.repetitions)
     if rule.repetitions == UNLIMITED:
-        often = "as often as it likes"
+        often = "any number of times"
     if rule.each is None:
         return often
     return f"{often} for each {'job' if rule.each == 'job' else ' and '.join(rule.each)}"
@@ -134,15 +134,15 @@ def _waits_for(rule: BoundRule) -> str:
 
 
 def describe_span(span: Span, rule: BoundRule, began: float) -> str:
-    """Words for a span of verdicts; times are counted from ``began``."""
+    """Describe a span of verdicts; times are relative to ``began``."""
     verdict = span.verdict
     times = f"{span.count} times: " if span.count > 1 else ""
     value = "" if verdict.value is None else f"value {verdict.value:g}"
     if span.lowest is not None and span.lowest != span.highest:
-        value = f"value {span.lowest:g} to {span.highest:g}, at last {verdict.value:g}"
+        value = f"value {span.lowest:g} to {span.highest:g}, finally {verdict.value:g}"
     seen = ", ".join(part for part in (value, verdict.saw) if part)
     if span.count > 1 and verdict.saw:
-        seen = f"at last {seen}"
+        seen = f"finally {seen}"
     if verdict.kind == "fired":
         of = (
             f" of {rule.repetitions}"
@@ -172,24 +172,24 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
     if verdict.kind == "cut":
         return f"{times}switched off{': ' + verdict.note if verdict.note else ''}"
     if verdict.kind == "ended":
-        return f"{times}not looked at: the run had ended"
+        return f"{times}not considered: the run had ended"
     if verdict.kind == "disabled":
-        return f"{times}not looked at: it was disabled" + (f" ({value})" if value else "")
-    return f"{times}not looked at: it had fired {format_times(verdict.fired)}, all it may" + (
+        return f"{times}not considered: it was disabled" + (f" ({value})" if value else "")
+    return f"{times}not considered: it had fired {format_times(verdict.fired)}, its limit" + (
         f" ({value})" if value else ""
     )
 
 
 def conclude(rule: BoundRule, story: Story) -> str:
-    """One sentence on why a rule has fired, or not."""
+    """Return one sentence on why a rule has fired, or has not."""
     state, ended, last = story.tracer.state.rules.states.get(rule.id), story.ended, story.latest
     if state is None:
         fate = "it is no longer in the ensemble file"
     elif state.cut:
         note = (last.note if last is not None else "").partition("\n")[0]
-        fate = f"it was switched off: {note}" if note else "it was switched off for good"
+        fate = f"it was switched off: {note}" if note else "it was switched off permanently"
     elif rule.each is None and state.fired >= rule.repetitions:
-        fate = f"it may fire {format_times(rule.repetitions)}, so it is exhausted"
+        fate = f"it may fire {format_times(rule.repetitions)}, so its limit is reached"
     elif not state.enabled:
         fate = f"it is disabled: {_how(story.switched)}"
     else:
@@ -216,7 +216,7 @@ def _how(switched: tuple[int, str] | None) -> str:
 
 
 def _waiting(rule: BoundRule, story: Story) -> str:
-    """Why a rule that could still fire did not, or not again."""
+    """Return why a rule that could still fire has not, or not again."""
     times = {kind: format_times(total.count) for kind, total in story.totals.items()}
     parts = []
     if (false := story.totals.get("condition")) is not None:
@@ -226,7 +226,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
             text += f" (value {false.lowest:g}" if one else f" (values {false.lowest:g}"
             text += ")" if one else f" to {false.highest:g})"
         elif story.latest is not None and story.latest.saw:
-            text += f" (at last {story.latest.saw})"
+            text += f" (finally {story.latest.saw})"
         parts.append(text)
     if "no value" in times:
         last = story.latest
@@ -234,24 +234,24 @@ def _waiting(rule: BoundRule, story: Story) -> str:
             parts.append(f"had no value {times['no value']}: {last.note}")
         else:
             what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
-            parts.append(f"{times['no value']} something that it compares had no value{what}")
+            parts.append(f"{times['no value']} a compared value was missing{what}")
     if "trigger" in times:
         parts.append(f"its trigger did not match {times['trigger']}")
     if "backoff" in times:
         parts.append(f"its backoff held it back {times['backoff']}")
     if rule.each is not None and "exhausted" in times:
-        parts.append(f"passed over {times['exhausted']}, as it may fire {_how_often(rule)}")
+        parts.append(f"matched {times['exhausted']} more, but it may fire only {_how_often(rule)}")
     if parts:
         return ", and ".join(parts)
     if "fired" in times:
-        return f"nothing that it waits for ({_waits_for(rule)}) happened after that"
+        return f"no matching event ({_waits_for(rule)}) after that"
     if "disabled" in times:
-        return f"it was disabled {times['disabled']} when it would have been considered"
-    return f"it was never woken: {_nothing(rule, story.tracer)}"
+        return f"it was disabled {times['disabled']} when its trigger matched"
+    return f"it was never triggered: {_nothing(rule, story.tracer)}"
 
 
 def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
-    """Words for what happened instead of what the rule waits for."""
+    """Describe what happened instead of the rule's trigger."""
     trigger = rule.trigger
     if trigger.metric is not None:
         return f"metric {trigger.metric} was never updated"
@@ -260,12 +260,12 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     elsewhere: Counter[str] = Counter()
     here: Counter[str] = Counter()
     for (name, group), count in tracer.happened.items():
-        # Of the rule's own group this was another rule's: of a slice that is idle, for instance.
+        # The event belonged to another rule of this group, such as one on an idle slice.
         if name in trigger.wakes and group is not None and rule.groups and group not in rule.groups:
             elsewhere[group] += count
         if group is not None and group == trigger.group and name.startswith("job-"):
             here[name] += count
-    said = f"there was no {_waits_for(rule)}"
+    said = f"no {_waits_for(rule)} occurred"
     still_open, ever = tracer.state.standing(rule, None)
     if "idle" in trigger.wakes and ever:
         which = f" for any {' and '.join(rule.each)}" if isinstance(rule.each, tuple) else ""
@@ -274,13 +274,13 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
         return f"{said}{which}{left}"
     if elsewhere:
         others = ", ".join(f"{group} {count}" for group, count in elsewhere.most_common(_NAMED))
-        return f"{said}, only of other groups: {others}"
+        return f"{said}, only for other groups: {others}"
     if trigger.group is not None and trigger.group not in tracer.state.table.groups:
-        return f"{said}: there is no such group"
+        return f"{said}: this group does not exist"
     if trigger.group is not None and not here:
-        return f"{said}: nothing happened to any job of {trigger.group}"
+        return f"{said}: no job of {trigger.group} had any event"
     ends = {name: here[name] for name in ("job-success", "job-fail", "job-cancel") if here[name]}
     if ends:
         told = ", ".join(f"{name} {count}" for name, count in ends.items())
-        return f"{said}; of its jobs there were {told}"
+        return f"{said}; its jobs only had {told}"
     return said

@@ -15,5 +15,5 @@ __all__ = ["expanded", "load", "load_text", "schema"]
 
 
 def schema(registry: Registry) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of an ensemble file, with what plugins add composed in."""
+    """Return the JSON Schema (draft 2020-12) of an ensemble file, including what plugins add."""
     return compose(registry)

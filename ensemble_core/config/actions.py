@@ -1,7 +1,7 @@
-"""Action binding: the semantic checks that make a :class:`BoundAction` of a mapping in a rule.
+"""Action binding: checks a rule's action and makes a :class:`BoundAction` of it.
 
-The checks go by the option schemas' ``x-ensemble`` annotations, which any plugin may use; no
-action is known by name here. Called for rules of the file, and for what users' functions return.
+The checks follow the ``x-ensemble`` annotations of option schemas, which any plugin may use; no
+action is known by name here. Used for rules of the file and for what users' functions return.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "
 
 #: Names of environment variables.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Mail addresses, also of this machine's users. None is an option of sendmail.
+#: Mail addresses, including local users. No match can be mistaken for an option of sendmail.
 _MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
-#: Keys of an action that are no options of it.
+#: Keys of an action that are not options.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """Context of a rule's action when it is checked: the fields and metrics that it will have.
+    """Fields, metrics and jobs that an action can refer to when its rule fires. Used to check the
+    action.
 
-    ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
-    are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
-    observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
-    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over; ``slices`` are
-    the parameters of the sweep of whose slices each has an instance of the rule, ``ends`` says that
-    the run is over by then.
+    ``trigger`` is for messages. ``job``: the event can have a job of this run. ``names`` are the
+    event's fields, ``None`` if unknown; ``own`` those that do not depend on observers.
+    ``observed``: the event is a row of output, of ``group`` (``None``: of any group). ``over`` are
+    the groups that ``STAT.NAME`` may cover. ``slices`` are the parameters by which the rule has
+    instances. ``ends``: the run has ended.
     """
 
     trigger: str = ""
@@ -61,7 +61,7 @@ class MatchContext(NamedTuple):
     ends: bool = False
 
     def knowing(self, names: Collection[str]) -> MatchContext:
-        """The same occasion, for what is done where these fields are there too."""
+        """Return the same context with additional fields."""
         if not names:
             return self
         known = None if self.names is None else {*self.names, *names}
@@ -71,7 +71,7 @@ class MatchContext(NamedTuple):
 def bind_action(
     context: Context, path: Path, spec: Mapping[str, Any], occasion: MatchContext
 ) -> BoundAction | None:
-    """The checked action; ``None`` where the name says nothing or the schema found errors."""
+    """Return the checked action; ``None`` if the name is unknown or the schema found errors."""
     name = spec.get("name")
     if not isinstance(name, str) or name not in context.registry.actions:
         return None
@@ -82,13 +82,13 @@ def bind_action(
         able = [each for each in actions if actions[each].options.get("x-ensemble-at-end")]
         context.report(
             (*path, "name"),
-            f"{name!r} cannot follow the end of the run",
-            hint=f"a rule on {occasion.trigger!r} may {' and '.join(sorted(able))}",
+            f"{name!r} is not possible after the end of the run",
+            hint=f"actions possible with trigger {occasion.trigger!r}: {', '.join(sorted(able))}",
             code="after-end",
         )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     if not _check_job(context, path, name, record, spec, occasion):
-        occasion = occasion._replace(names=None)  # which names are known follows from the cure
+        occasion = occasion._replace(names=None)  # the hint depends on the known names
     check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
@@ -112,7 +112,7 @@ def bind_action(
 def _with_rows(
     context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: MatchContext
 ) -> MatchContext:
-    """The occasion with what each row has that the action is done for."""
+    """Return the context extended by the columns of the rows that the action runs on."""
     properties = record.options.get("properties", {})
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
     if named == ["job"]:
@@ -129,7 +129,7 @@ def _varies(
     group: JobGroup | None,
     occasion: MatchContext,
 ) -> frozenset[str]:
-    """The groups of which an action asks for combinations that they have not had."""
+    """Return the groups of which an action requests new combinations of parameters."""
     if not _merges(record.options, given):
         return frozenset()
     if group is not None:
@@ -139,13 +139,13 @@ def _varies(
 
 
 def _merges(schema: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """True if the parameters that an action is given are merged over those that there are."""
+    """Return True if the action's parameters are merged over existing ones."""
     mark = schema.get("x-ensemble-varies")
     return mark is True or (isinstance(mark, str) and mark in given)
 
 
 def check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
-    """Report what the executor cannot do and this needs."""
+    """Report required capabilities that the executor lacks."""
     executor = context.executor
     if executor is None:
         return
@@ -172,25 +172,26 @@ def _check_job(
     spec: Mapping[str, Any],
     occasion: MatchContext,
 ) -> bool:
-    """True if an action that needs a job has one. If not, report it."""
+    """Return True if an action that needs a job has one; otherwise report it."""
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
         return True
     if occasion.slices and _merges(record.options, spec):
-        return True  # jobs like those of the slice
+        return True  # jobs like those in the slice
     without = f" without {other!r}" if other else ""
     hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
-        hint = f"add {other}: and the job group that you mean"
+        hint = f"add {other}: with a job group"
     elif occasion.trigger == "idle" and _merges(record.options, spec):
         given = spec.get("parameters") or {}
         varied = set(given) - {name for each in given.values() for name in _names_in(each)}
         swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]
         hint = f"add each: [{', '.join(dict.fromkeys(swept)) or 'PARAMETER'}] beside the trigger: "
-        hint += "the rule then fires for the jobs of each value"
+        hint += "the rule then fires separately for each value"
     context.report(
         (*path, "name"),
-        f"'{name}'{without} means the event's job, and the trigger {occasion.trigger!r} has none",
+        f"'{name}'{without} acts on the event's job, but the trigger {occasion.trigger!r} has no "
+        "job",
         hint=hint,
         code="no-job",
     )
@@ -198,7 +199,7 @@ def _check_job(
 
 
 def _names_in(value: Any) -> Collection[str]:
-    """The names that a value speaks of, if it is an expression that can be parsed."""
+    """Return the names used by a value, if it is an expression that parses."""
     if not isinstance(value, str) or not value.startswith("="):
         return ()
     try:
@@ -208,7 +209,7 @@ def _names_in(value: Any) -> Collection[str]:
 
 
 def _swept(context: Context, group: str, varied: Collection[str]) -> list[str]:
-    """The parameters of a group that have several values, but for those that are ``varied``."""
+    """Return the group's parameters with several values, except the ``varied`` ones."""
     found = context.known.groups.get(group)
     if found is None:
         return []
@@ -223,11 +224,11 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """True if a plain submit is sure to leave a parameter without a value."""
+    """Return True if a plain submit leaves no parameter without a value; otherwise report it."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
-        return  # the job or slice that it is like has values
+        return  # the copied job or slice provides values
     if group is None or "submit" not in record.needs or not kinds <= {"group", "fields"}:
         return
     if context.known.functions or group.name in context.known.changing or not group.missing:
@@ -235,37 +236,39 @@ def _check_values(
     name = group.missing[0]
     context.report(
         path,
-        f"the parameter {name!r} of {group.name!r} is null, and this submit gives no value for it",
-        hint=f"write with: {{parameters: {{{name}: …}}}} beside the label",
+        f"the parameter {name!r} of {group.name!r} is null and this submit gives it no value",
+        hint=f"add with: {{parameters: {{{name}: …}}}} next to the label",
         code="no-value",
     )
 
 
 class OptionCheck:
-    """Checks options by the annotations (``x-ensemble``) of their schema, and reads what these say
-    how to read. ``metrics``, ``reads`` and ``nested`` are the metrics, the ``STAT.NAME`` and the
-    actions that were found, ``messages`` the places of the texts to be filled in."""
+    """Checks options by their schema's ``x-ensemble`` annotations and converts the values.
+
+    Collects the ``metrics``, ``reads`` (``STAT.NAME``) and ``nested`` actions that it finds, and in
+    ``messages`` the places of texts with placeholders.
+    """
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:
         self.metrics: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         self.messages: list[Path] = []
-        #: The group that is meant, with the fields that the action changes.
+        #: The target group with the action's changes.
         self.group: JobGroup | None = None
         self._context = context
         self._schema = schema
         self._occasion = occasion
 
     def options(self, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as the plugin shall have them, with its defaults."""
+        """Return the converted options with defaults."""
         options = defaults(self._schema, given)
         properties = self._schema.get("properties", {})
         for key, value in [*options.items()]:
             schema = self._followed(properties.get(key))
             holds = _annotation(schema) == "action"
-            # What is done by default is checked too; what is wrong in one nested action must not
-            # hide what is in the next.
+            # Defaults are checked too. An error in one nested action must not hide errors in the
+            # next.
             intact = key in given and self._context.intact((*path, key))
             if key in properties and (holds or intact):
                 inner = (*path, key)
@@ -275,7 +278,8 @@ class OptionCheck:
         return options
 
     def _fill_later(self, schema: object, path: Path, value: Any) -> None:
-        """Have each message here filled in at a firing, unless the action does it."""
+        """Have the engine fill in these messages when the rule fires, unless the action does it
+        itself."""
         if _annotation(schema) == "message" and not cast(Any, schema).get("x-ensemble-fills"):
             self.messages += [place for place, _ in _strings(path, value)]
 
@@ -287,7 +291,7 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> Any:
-        """One value, as the plugin shall have it; ``around`` it are those of ``properties``."""
+        """Return one value, converted; ``around`` are its sibling ``properties``."""
         schema = self._followed(schema)
         if not isinstance(schema, Mapping):
             return value
@@ -332,7 +336,7 @@ class OptionCheck:
         return value
 
     def _followed(self, schema: object) -> object:
-        """The schema, or what it refers to within its plugin's own."""
+        """Resolve a schema's reference within its plugin's own schema."""
         definitions = self._schema.get("$defs", {})
         for _ in range(len(definitions) + 1):
             target = schema.get("$ref") if isinstance(schema, Mapping) else None
@@ -344,7 +348,7 @@ class OptionCheck:
         return schema
 
     def _actions(self, path: Path, value: Any, occasion: MatchContext) -> Any:
-        """An action, or a list of them, within the options."""
+        """Bind an action, or a list of actions, within the options."""
         if isinstance(value, list):
             return [self._actions((*path, i), one, occasion) for i, one in enumerate(value)]
         bound = None
@@ -357,7 +361,7 @@ class OptionCheck:
         return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
-        """Every text in here that begins with ``=``."""
+        """Parse every text that begins with ``=``."""
         context, occasion = self._context, self._occasion
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -381,8 +385,8 @@ class OptionCheck:
                 self._name(path, "metric", text)
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
-        """Scoped statistics (``STAT.NAME``) among these names, kept in ``reads``; ``None`` if one
-        can have no value, which is reported."""
+        """Return the ``STAT.NAME`` among these names and add them to ``reads``; ``None`` if one is
+        invalid."""
         occasion = self._occasion
         found = scoped_names(
             self._context, path, names, occasion.names, occasion.over, occasion.slices
@@ -391,7 +395,7 @@ class OptionCheck:
         return found
 
     def _name(self, path: Path, kind: str, name: str) -> None:
-        """A name of something that there must be, or a message."""
+        """Check a reference to a group, rule, metric or similar, or a message."""
         context = self._context
         if kind == "group":
             if context.group(name, path):
@@ -412,18 +416,17 @@ class OptionCheck:
             context.report(
                 path,
                 f"{name!r} is not a mail address",
-                hint="write one address: mail: me@uni.edu",
+                hint="use one address: mail: me@uni.edu",
                 code="bad-value",
             )
         elif kind == "variable" and not _VARIABLE.fullmatch(name):
             is_url = "/" in name or ":" in name
             context.report(
                 path,
-                "a URL would be kept in the journal"
+                "a URL would be stored in the journal"
                 if is_url
                 else f"{name!r} is not the name of an environment variable",
-                hint="write the name of an environment variable that has the URL: "
-                "webhook: TEAM_HOOK",
+                hint="use an environment variable that contains the URL: webhook: TEAM_HOOK",
                 code="bad-value",
             )
         elif kind == "instance":
@@ -445,25 +448,25 @@ class OptionCheck:
                 context.unknown(path, kind, name, names)
 
     def _rows(self, path: Path, name: str) -> None:
-        """A table, or ``job``."""
+        """Check a table name or ``job``."""
         context, occasion = self._context, self._occasion
         if name != "job":
             check_rows(context, path, name)
         elif not occasion.job:
             context.report(
                 path,
-                f"'rows: job' means the event's job, and the trigger {occasion.trigger!r} has none",
-                hint="let a trigger wake the rule that is about a job, such as job-done",
+                f"'rows: job' needs the event's job, but the trigger {occasion.trigger!r} has no "
+                "job",
+                hint="use a trigger that concerns a job, such as job-done",
                 code="no-job",
             )
         elif not context.prints_rows(occasion.group):
             whose = "any job group" if occasion.group is None else repr(occasion.group)
             context.report(
                 path,
-                f"'rows: job' needs rows that the job printed, and no observer of {whose} keeps "
-                "them",
-                hint="write rows: true in the observer's options: observe: {json-lines: "
-                "{rows: true}}",
+                f"'rows: job' needs stored rows, but no observer of {whose} stores them",
+                hint="set rows: true in the observer's options: observe: {json-lines: {rows: "
+                "true}}",
                 code="not-observed",
             )
 
@@ -474,7 +477,7 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Changes to the group that stands beside them, or else to the event's job's."""
+        """Check changes to the group named in the same action, or to the event's job's group."""
         context = self._context
         now = known_at_load(path, fields, self._later)
         targets = self._targets(around, properties)
@@ -487,7 +490,7 @@ class OptionCheck:
         return as_written(context, path, fields)
 
     def _targets(self, around: Mapping[str, Any], properties: Mapping[str, Any]) -> list[JobGroup]:
-        """The groups of which those are that an action submits or changes, as far as known."""
+        """Return the groups that an action submits or changes, as far as known."""
         groups = self._context.known.groups
         named = [around.get(key) for key, of in properties.items() if _annotation(of) == "group"]
         name = next((one for one in named if isinstance(one, str)), self._occasion.group)
@@ -495,14 +498,14 @@ class OptionCheck:
         return [group for group in found if group is not None]
 
     def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
-        """Fields of the event's job (``job.NAME``) among these names, checked."""
+        """Return the ``job.NAME`` fields among these names, checked."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
             _check_job_field(self._context, path, name, self._occasion)
         return found
 
     def _later(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
-        """Check a text that is worked out when the rule fires."""
+        """Check a text that is evaluated when the rule fires."""
         if text.startswith("="):
             self._expressions(path, text, texts=True)
             return
@@ -527,8 +530,7 @@ class OptionCheck:
 def not_asked_for(
     context: Context, path: Path, names: Collection[str], occasion: MatchContext
 ) -> bool:
-    """True if some of these are columns that observers leave out with the options that they have,
-    which is reported."""
+    """Report columns that the observers can yield but leave out with their options. True if any."""
     if not occasion.observed:
         return False
     asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
@@ -536,7 +538,7 @@ def not_asked_for(
         [
             name
             for name in asked
-            # A field of the event itself that is misspelt is no column.
+            # A misspelt event field is not a column.
             if not closest(name, occasion.own, 0.75)
             and context.left_out(name, occasion.group, path)
         ]
@@ -544,20 +546,20 @@ def not_asked_for(
 
 
 def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
-    """``job.NAME`` of the event's job: whether there is such a thing, and can be known."""
+    """Check that ``job.NAME`` exists and can be known."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
     known = JOB_FIELDS | context.parameters(occasion.group)
     if not occasion.job:
         context.report(
             path,
-            f"{{{name}}} is of the event's job, and the trigger {occasion.trigger!r} has none",
-            hint="let a trigger wake the rule that is about a job, such as job-fail or observed",
+            f"{{{name}}} needs the event's job, but the trigger {occasion.trigger!r} has no job",
+            hint="use a trigger that concerns a job, such as job-fail or observed",
             code="no-job",
             where=where,
         )
     elif own not in known:
-        what = f"a job has no {own!r} that {{{name}}} could be"
+        what = f"unknown field {{{name}}}: a job has no {own!r}"
         context.unknown(path, "field", own, known, what=what, written="{job.NAME}", where=where)
     elif own in ("workdir", "stdout", "stderr"):
         executor, groups = context.executor, context.known.groups
@@ -566,16 +568,17 @@ def _check_job_field(context: Context, path: Path, name: str, occasion: MatchCon
         if executor is not None and executor.members and relative:
             context.report(
                 path,
-                f"{{{name}}} cannot be known: jobs of members run where their member is, and "
+                f"{{{name}}} is unknown: a member's jobs run on its machine, and "
                 f"{relative[0].name!r} has no absolute workdir",
-                hint="give the job group a workdir that begins with /",
+                hint="give the job group an absolute workdir",
                 code="not-known",
                 where=where,
             )
 
 
 def _is_worked_out(schema: Mapping[str, Any]) -> bool:
-    """True if a text that begins with ``=`` may stand where numbers or durations do."""
+    """Return True if an expression (text beginning with ``=``) is allowed in place of a number or
+    duration."""
     return bool(schema.get("x-ensemble-expression"))
 
 
@@ -598,25 +601,25 @@ def _check_message(context: Context, path: Path, text: str, occasion: MatchConte
             if not any(_fits(value, form[1:]) for value in (1, 1.5, "text")):
                 context.report(
                     path,
-                    f"the format of {match[0]} is wrong: {form[1:]!r} is no format",
-                    hint=f"write {{{name}:.2f}} for two digits after the point, or {{{name}}}",
+                    f"invalid format in {match[0]}: {form[1:]!r}",
+                    hint=f"use {{{name}:.2f}} for two decimals, or {{{name}}}",
                     code="bad-format",
                     where=context.document.at_text(path, match[0]),
                 )
             continue
-        if name is None or form is not None:  # {other:.2f} may well be text
+        if name is None or form is not None:  # {other:.2f} is probably plain text
             continue
         if not_asked_for(context, path, (name,), occasion):
             continue
         if occasion.names is None or name in occasion.names:
             continue
         near = closest(name, occasion.names)
-        if not near and not name.isidentifier():  # {x.y} may well be text
+        if not near and not name.isidentifier():  # {x.y} is probably plain text
             continue
         if near:
             meant = f"did you mean {{{near}}}? Or"
         else:
-            meant = f"{_where_it_may_be(context, name, occasion)}; if it is no field,"
+            meant = f"{_where_it_may_be(context, name, occasion)}; if it is not a field,"
         context.report(
             path,
             f"the event of trigger {occasion.trigger!r} has no field {name!r}",
@@ -635,12 +638,12 @@ def _fits(value: object, form: str) -> bool:
 
 
 def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
-    """Where a field may come from that this event has not."""
+    """Return a hint at where a field that this event lacks may come from."""
     variables = context.variables(occasion.group)
     if occasion.observed:
         if not variables:
             return "give the job group an observer that yields it ('observe:')"
         return f"its observers yield {', '.join(sorted(variables)[:15])}"
     if occasion.job and variables and name in variables:
-        return f"only the rows of the output have {name!r} (trigger: observed)"
+        return f"only rows of output have {name!r} (trigger: observed)"
     return f"it has {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"

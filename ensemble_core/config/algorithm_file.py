@@ -1,8 +1,8 @@
 """Algorithms in YAML files: rules with options, packaged without Python.
 
 ``algorithm: ./demand.yaml`` names a file with ``summary``, ``options`` (a JSON Schema), ``rules``
-and perhaps ``statistics``. A value in these that is ``${NAME}`` and nothing else stands for an
-option, with its type; ``${instance}`` for the instance's name. Called by ``instances``.
+and optionally ``statistics``. A value that consists of ``${NAME}`` is replaced by an option with
+its type, ``${instance}`` by the instance's name. Called by ``instances``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TYPES: Mapping[Any, str] = {str: "text", list: "a list", dict: "a mapping"}
 
 
 def is_file(name: str) -> bool:
-    """True if a name of an algorithm is that of a file."""
+    """Return True if an algorithm's name is a file name."""
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """The algorithm in the file of this name; ``None`` where it is wrong, which is reported."""
+    """Return the algorithm in this file; ``None`` after reporting errors."""
     text = attached(context, path, name)
     if text is None:
         return None
@@ -73,13 +73,13 @@ def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin |
 def _wrong_keys(document: Document) -> list[UsageError]:
     data = document.data
     if not isinstance(data, dict):
-        return [_wrong("an algorithm's file is a mapping", document.at(()))]
+        return [_wrong("an algorithm file must be a mapping", document.at(()))]
     found: list[UsageError] = []
     for key, value in data.items():
         if key not in _KEYS:
             near = nearest(key, list(_KEYS))
             hint = f"did you mean {near!r}?" if near else f"known are {', '.join(_KEYS)}"
-            what = f"unknown key {key!r} in an algorithm's file"
+            what = f"unknown key {key!r} in the algorithm file"
             found.append(
                 UsageError(what, where=document.at_key((key,)), hint=hint, code="unknown-key")
             )
@@ -88,7 +88,7 @@ def _wrong_keys(document: Document) -> list[UsageError]:
             found.append(_wrong(what, document.at((key,))))
     for key in ("summary", "rules"):
         if not data.get(key):
-            what = f"an algorithm's file has no {key!r}"
+            what = f"the algorithm file has no {key!r}"
             found.append(UsageError(what, where=document.at(()), code="missing-key"))
     return found
 
@@ -98,7 +98,7 @@ def _wrong(what: str, where: Location | None) -> UsageError:
 
 
 def _filled(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
-    """The fragment, with options in place of their names, and the places of all of it."""
+    """Return the fragment with options filled in, and the places of its parts."""
     errors: list[UsageError] = []
     given = {**options, "instance": view.instance}
     parts = {key: _fill(document, (key,), document.data.get(key), given, errors) for key in _FILLED}
@@ -132,9 +132,9 @@ def _fill(
     if whole is None:
         errors.append(
             UsageError(
-                f"{value!r} has an option within a text",
+                f"{value!r} has an option inside a text",
                 where=document.at(path),
-                hint="an option stands for a whole value: give the whole text as an option",
+                hint="an option replaces a whole value: make the whole text an option",
                 code="bad-placeholder",
             )
         )
@@ -144,7 +144,7 @@ def _fill(
         return copy.deepcopy(given[name])
     known = [*(document.data.get("options") or {}).get("properties", {}), "instance"]
     if name in known:
-        return _ABSENT  # an option that was not given and has no default: the key is left out
+        return _ABSENT  # option without value or default: leave the key out
     near = nearest(name, known)
     hint = f"did you mean ${{{near}}}?" if near else f"its options are {', '.join(known)}"
     errors.append(

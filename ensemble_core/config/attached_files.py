@@ -1,7 +1,7 @@
-"""Attachments: text files that an ensemble file names, found beside it.
+"""Attached files: text files next to the ensemble file that it names.
 
-Points of a sweep and functions are read once, when the file is loaded, and kept with the run: a
-resume goes by what they said then.
+Points of a sweep and functions are read once, when the file is loaded, and stored with the run; a
+resume uses the stored texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """The file of this name, as it is called in messages: from where the ensemble file is."""
+    """Return a file name relative to the ensemble file, for messages."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 
@@ -30,16 +30,19 @@ def attached(
     largest: int = LARGEST,
     suffixes: Sequence[str] = (),
 ) -> str | None:
-    """The text of the file that the value at ``path`` names; ``None`` where it cannot be read,
-    which is reported. ``suffixes`` are those of files that may have been meant instead."""
+    """Return the text of the file that the value at ``path`` names; ``None`` after reporting an
+    error.
+
+    ``suffixes`` are used to suggest other files.
+    """
     known = context.known
     if name in known.attached:
         return known.attached[name]
     if not known.reads:
         context.report(
             path,
-            f"the file {name!r} was not read when the run began",
-            hint="name files in the ensemble file, so that the run keeps them",
+            f"the file {name!r} was not stored when the run began",
+            hint="name the file in the ensemble file, so that the run stores it",
             code="no-such-file",
         )
         return None
@@ -47,7 +50,7 @@ def attached(
         text = read(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
     except UsageError as error:
         if error.code in ("no-such-file", "not-a-file"):
-            # Told where it is named, not where it would be.
+            # Reported where it is named.
             context.report(
                 path,
                 f"there is no file {beside(context, name)!r}",

@@ -1,8 +1,8 @@
-"""Rule binding: the semantic checks that make a :class:`BoundRule` of a mapping.
+"""Rule binding: checks a rule and makes a :class:`BoundRule` of it.
 
-Called by the loader for each entry under ``rules:``, and by the binder for rules that users'
-functions return while a run is under way. ``triggers`` binds the rule's trigger, ``conditions`` its
-condition, ``actions`` its actions; ``firing_limits`` reads how often it may fire.
+Called by the loader for each entry under ``rules:``, and by the binder for rules that functions
+return during the run. ``triggers`` binds the trigger, ``conditions`` the condition, ``actions`` the
+actions; ``firing_limits`` reads how often the rule may fire.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["bind_rule"]
 def bind_rule(
     context: Context, path: Path, spec: Mapping[str, Any], default_id: str
 ) -> BoundRule | None:
-    """The checked rule; ``None`` where it has errors, which were reported."""
+    """Return the checked rule; ``None`` after reporting errors."""
     before = len(context.errors)
     bound = bind_trigger(context, path, spec)
     condition, scoped = bind_condition(context, path, spec, bound)
@@ -58,7 +58,7 @@ def bind_rule(
     if bound.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
         context.warnings.append(
-            f"rule {name!r} waits for what observers read, and {whose} observer ('observe:')"
+            f"rule {name!r} waits for observed rows, but {whose} observer ('observe:')"
         )
     _warn_of_columns(context, name, spec, bound)
     return BoundRule(
@@ -89,18 +89,18 @@ def bind_rule(
 def _warn_of_columns(
     context: Context, name: str, spec: Mapping[str, Any], bound: BoundTrigger
 ) -> None:
-    """Warn of a name that a row's column and a parameter both have."""
+    """Warn about a name that is both a column and a parameter."""
     group = bound.trigger.group
     columns = bound.occasion.observed and context.variables(group)
     for both in sorted(context.parameters(group) & set(columns or ())):
         if both in words_of([spec.get("when"), spec.get("action")]):
             context.warnings.append(
-                f"rule {name!r} speaks of {both!r}, which is a parameter and a column: the "
-                f"parameter is meant; last.{both} is the column"
+                f"rule {name!r} uses {both!r}, which is both a parameter and a column: the "
+                f"parameter is used; last.{both} is the column"
             )
 
 
-#: Triggers of the end of an attempt, under which it may be submitted again.
+#: Triggers at the end of an attempt, which allow a retry.
 _ENDS = frozenset({"job-success", "job-fail", "job-cancel", "job-finish", "job-clean"})
 
 
@@ -112,23 +112,23 @@ def _retries(
     actions: Iterable[BoundAction],
     limits: FiringLimits,
 ) -> bool:
-    """True if the rule may submit the event's job again. Reports it where that cannot be."""
+    """Return True if the rule may retry the event's job; report it if that is not possible."""
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False
     if not _ENDS.issuperset(bound.trigger.wakes):
         context.report(
             (*path, "trigger"),
-            f"{retrying[0]!r} submits a job again that has ended, and the trigger "
-            f"{spec['trigger']!r} is not about that",
-            hint=f"one of {', '.join(sorted(_ENDS))} is",
+            f"{retrying[0]!r} retries a job that has ended, but the trigger {spec['trigger']!r} "
+            "does not report ends of jobs",
+            hint=f"use one of {', '.join(sorted(_ENDS))}",
             code="no-job",
         )
     if limits.repetitions == UNLIMITED:
         context.report(
             path,
-            f"{retrying[0]!r} without a limit: a job that fails each time would never be over",
-            hint="write how often at most for each job: repetitions: 3",
+            f"{retrying[0]!r} has no limit: a job that always fails would be retried forever",
+            hint="limit the retries per job: repetitions: 3",
             code="bad-pace",
         )
     return True
@@ -140,7 +140,7 @@ def _concerns_failure(
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
-    """True if failed jobs are this rule's business, and of which group (``None``: of any)."""
+    """Return True if this rule handles failed jobs, and of which group (``None``: of any)."""
     groups: set[str | None] = set()
     by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome

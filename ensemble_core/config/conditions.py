@@ -1,4 +1,4 @@
-"""Condition of a rule: ``when``, checked against what is known of the rule's occasions.
+"""Condition of a rule (``when``), checked against what the rule's trigger provides.
 
 A step of ``binding``.
 """
@@ -25,14 +25,14 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition"]
 
-#: Gauges that are whole numbers from 0.
+#: Gauges whose values are whole numbers from 0.
 _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 
 
 def bind_condition(
     context: Context, path: Path, spec: Mapping[str, Any], bound: BoundTrigger | None
 ) -> tuple[Condition | None, frozenset[str]]:
-    """The checked condition, and the ``STAT.NAME`` that it speaks of."""
+    """Return the checked condition and the ``STAT.NAME`` that it uses."""
     place = (*path, "when")
     scoped: frozenset[str] = frozenset()
     if "when" not in spec or not context.intact(place):
@@ -64,7 +64,7 @@ def bind_condition(
     for name in sorted(condition.names & lacks.keys()):
         context.report(
             place,
-            f"{name!r} in {condition.text!r} is in no event of {spec['trigger']!r}",
+            f"{name!r} in {condition.text!r} is not a field of {spec['trigger']!r} events",
             hint=lacks[name],
             code="never-holds",
             where=context.document.at_text(place, name),
@@ -78,16 +78,16 @@ def bind_condition(
     if condition.tree is not None:
         impossible, certain = contradiction(condition.tree), tautology(condition.tree)
         if impossible is not None:
-            context.warnings.append(f"{condition.text!r} can never hold: {impossible}")
+            context.warnings.append(f"{condition.text!r} is never true: {impossible}")
         elif certain is not None:
             context.warnings.append(
-                f"{condition.text!r} always holds: {certain} is true by itself; compare it with "
+                f"{condition.text!r} is always true, because {certain} is; compare it with "
                 'something, as in \'group in ("a", "b")\''
             )
     if condition.asks_metric_for_nan:
         context.report(
             place,
-            f"{condition.text!r} can never hold: metrics pass over what is no finite number",
+            f"{condition.text!r} is never true: metrics ignore values that are not finite",
             hint=conditions.NAN_HINT,
             code="never-holds",
         )
@@ -97,8 +97,7 @@ def bind_condition(
 def _check_of_jobs(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
-    """Raise an error for a job's value or a table's column if the trigger concerns no single
-    job."""
+    """Report a job's value or a table's column if the trigger has no single job or row."""
     occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):
@@ -113,14 +112,14 @@ def _check_of_jobs(
         if ways:
             raise EnsembleError(
                 f"{name!r} in {text!r} belongs to one job or row, but the trigger "
-                f"{occasion.trigger!r} concerns neither",
+                f"{occasion.trigger!r} has neither",
                 hint=f"write {'; or '.join(ways[:2])}",
                 code="bad-condition",
             )
 
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
-    """Counts are whole numbers from 0: refuse what no count can ever be."""
+    """Report comparisons that a count, a whole number from 0, can never satisfy."""
     counts = metric.kind == "count" or metric.text.startswith(_COUNTED)
     if condition.comparison is None or not counts:
         return
@@ -136,13 +135,13 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
         context.report(
             path,
             f"{metric.text!r} can never be {operator} {number:g}: {reason}",
-            hint="such a rule would never fire",
+            hint="the rule would never fire",
             code="never-holds",
         )
 
 
 def _check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
-    """Check that ``cause`` is compared with causes that there are."""
+    """Report comparisons of ``cause`` with an unknown cause."""
     if condition.tree is None or "cause" not in condition.names - context.parameters(group):
         return
     for node in ast.walk(condition.tree):
@@ -158,7 +157,7 @@ def _check_causes(context: Context, path: Path, condition: Condition, group: str
             listed = f"one of {', '.join(CAUSES)}"
             context.report(
                 path,
-                f"{part.value!r} in {condition.text!r} is no cause of a job's end",
+                f"unknown cause {part.value!r} in {condition.text!r}",
                 hint=did_you_mean(str(part.value), CAUSES, listed, cutoff=0.5),
                 code="no-such-cause",
                 where=context.document.at_text(path, str(part.value)),

@@ -1,7 +1,6 @@
-"""Shared state of the checks of one file: the document, what is known, and what went wrong.
+"""Shared state of the checks of one file: the document, the known names, and the errors.
 
-Made by the loader for a file, and by the binder for a specification that arrives while a run is
-under way.
+Created by the loader for a file, and by the binder for a specification that arrives during the run.
 """
 
 from __future__ import annotations
@@ -55,39 +54,38 @@ _MANY = 50
 
 @dataclass(slots=True)
 class Known:
-    """The names that exist. A group that is ``None`` is there, but has errors of its own.
+    """The defined names. A group that is ``None`` exists but has errors.
 
-    ``functions`` and ``rules`` ``None`` mean that any name may be right. Of ``unfit`` statistics
-    the cause says what is wrong; ``NAME`` in the hint stands for the path without its first word.
+    ``functions`` and ``rules``: ``None`` means that any name is accepted. ``unfit`` maps statistics
+    to their problem; ``NAME`` in its hint stands for the rest of the path.
     """
 
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
-    #: Parameters of all groups, kept when the last group is read: each rule asks for them.
+    #: Parameters of all groups, cached because every rule needs them.
     parameters: frozenset[str] | None = None
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
-    #: Statistics of plugins that a path cannot name as they are, each with the reason.
+    #: Plugin statistics that a path cannot name directly, with the reason.
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
-    #: Names of what is under ``use:``.
+    #: Names of instances under ``use:``.
     instances: frozenset[str] = frozenset()
     here: str = "."
-    #: Texts of the files that this one names, and whether further ones may be read.
+    #: Texts of attached files, and whether more may be read.
     attached: dict[str, str] = field(default_factory=dict)
     reads: bool = False
-    #: Why the file is read, which decides whether code that it names is loaded.
+    #: Purpose of reading the file; decides whether code that it names is loaded.
     purpose: Purpose = "check"
-    #: Words of rules, tables and functions, any of which may be the name of a parameter.
+    #: Words in rules, tables and functions, which count as uses of a parameter.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
-    #: Job groups whose fields rules may change while the run is under way.
+    #: Job groups whose fields rules may change during the run.
     changing: frozenset[str] = frozenset()
 
 
 class Use(NamedTuple):
-    """The options that an instance of an algorithm was given, at a path of the file, and their
-    schema."""
+    """The options given to an instance of an algorithm, with their path and schema."""
 
     instance: str
     path: Path
@@ -96,7 +94,7 @@ class Use(NamedTuple):
 
 
 def cannot_be_built(what: str, error: Exception) -> EnsembleError:
-    """The error for something of a plugin's that raises when it is built."""
+    """Return the error for a plugin object whose constructor raised."""
     if isinstance(error, EnsembleError):
         return EnsembleError(
             f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
@@ -107,13 +105,13 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
-    """The name that may have been meant: one that differs in its capitals, or looks much alike."""
+    """Return the most similar name: one that differs in case, or looks alike."""
     alike = [other for other in names if other.lower() == name.lower()]
     return alike[0] if alike else closest(name, names, cutoff)
 
 
 class Context:
-    """One check: reports errors with their places, and answers what is known."""
+    """One check: collects errors with their places and answers questions about known names."""
 
     def __init__(
         self,
@@ -129,16 +127,16 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
-        #: Whose doing parts of the document are, where they are not the user's; of those within
-        #: that are, nobody's.
+        #: Parts of the document that a plugin made, with the plugin; ``None`` for user parts within
+        #: them.
         self.made: dict[Path, str] = {}
-        #: Instances of algorithms by name, their options, and their entries with all rules.
+        #: Instances of algorithms by name, with options and fully expanded entries.
         self.instances: dict[str, AlgorithmInstance] = {}
         self.uses: list[Use] = []
-        self.spelt_out: list[dict[str, Any]] = []
-        #: The instance that a rule belongs to, by the rule's number.
+        self.expanded_uses: list[dict[str, Any]] = []
+        #: Instance of a rule, by the rule's index.
         self.of_instance: dict[int, str] = {}
-        self._broken: set[Path] = set()  # with every path around them
+        self._broken: set[Path] = set()  # including all parent paths
         self._paths: dict[str, MetricPath | EnsembleError] = {}
 
     # -- errors --------------------------------------------------------------------------------
@@ -153,15 +151,17 @@ class Context:
         where: Location | None = None,
         broken: bool = False,
     ) -> None:
-        """Report an error at the value of this path, or at ``where``. What is ``broken`` is not
-        looked at again, lest it is reported twice."""
+        """Report an error at the value of this path, or at ``where``.
+
+        ``broken`` parts are not checked again, so that each error is reported once.
+        """
         if broken:
             self._broken.update(path[:length] for length in range(len(path) + 1))
         place = where or self.document.at(path)
         self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
-        """Report an error that does not know its place yet."""
+        """Report an error that has no place yet."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
@@ -169,20 +169,21 @@ class Context:
         self.errors.append(told)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:
-        """Report what a plugin's function raised: an error that it tells, or a fault of its own."""
+        """Report what a plugin's function raised: a deliberate error, or a bug in the plugin."""
         told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
         self.attach(told, path)
 
     def _by(self, path: Path) -> str:
-        """Beginning of a message about a part that is a plugin's doing: whose; else empty."""
+        """Return the start of a message about a part that a plugin made; empty for a user's
+        part."""
         for length in range(len(path), 0, -1) if self.made else ():
             whose = self.made.get(path[:length])
             if whose is not None:
-                return f"{whose} made what is wrong: " if whose else ""
+                return f"invalid output of {whose}: " if whose else ""
         return ""
 
     def intact(self, path: Path) -> bool:
-        """True if the schema accepted the value at this path."""
+        """Return True if the schema accepted the value at this path."""
         return path not in self._broken
 
     def unknown(
@@ -196,9 +197,9 @@ class Context:
         written: str = "'NAME'",
         where: Location | None = None,
     ) -> None:
-        """Report a name that refers to nothing, with the nearest that does.
+        """Report an unknown name with a suggestion.
 
-        ``what`` is said instead of "there is no …"; ``written`` is how a name stands in the file.
+        ``what`` replaces the default message; ``written`` is the name as it is written in the file.
         """
         near = nearest(name, names)
         if near is not None:
@@ -206,21 +207,21 @@ class Context:
         elif names:
             hint = f"known are {', '.join(sorted(names)[:15])}"
         else:
-            hint = f"there are no {noun}s here"
+            hint = f"no {noun} is defined here"
         code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
         self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
     def named(
         self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
     ) -> str:
-        """A plugin's record in a message, with the plugin where it is not built in."""
+        """Return a plugin's record as named in messages, with its plugin unless built in."""
         kind = type(record).__name__.removesuffix("Plugin").lower()
         whose = self.registry.whose(record)
         return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
     def duration(self, path: Path, value: object, above: float | None = None) -> float | None:
-        """The value in seconds; ``None`` if it is no duration (``above`` so many), which is
-        reported."""
+        """Return the value in seconds; ``None`` after reporting one that is invalid or not
+        ``above`` the limit."""
         try:
             found = seconds(value)
         except EnsembleError as error:
@@ -228,22 +229,22 @@ class Context:
             return None
         if above is None or found > above:
             return found
-        what = f"{path[-1]!r} is {value!r}, it must be more than {above}"
+        what = f"{path[-1]!r} must be more than {above}, got {value!r}"
         self.report(path, what, code="out-of-range")
         return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
-        """Call a plugin's function; what it raises is reported. ``None`` if it raised."""
+        """Call a plugin's function and report what it raises. ``None`` if it raised."""
         try:
             return function()
-        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+        except Exception as error:  # a bug in the plugin, reported as such
             self.failed(path, what, error)
         return None
 
     # -- what is known -------------------------------------------------------------------------
 
     def group(self, name: object, path: Path) -> bool:
-        """True if there is such a job group; reported if not."""
+        """Return True if this job group exists; otherwise report it."""
         if not isinstance(name, str):
             return False
         if name not in self.known.groups:
@@ -252,19 +253,20 @@ class Context:
         return True
 
     def generator(self, name: object, path: Path) -> bool:
-        """True if there is such a generator; reported if not."""
+        """Return True if this generator exists; otherwise report it."""
         if isinstance(name, str) and name not in self.known.generators:
             self.unknown(path, "generator", name, list(self.known.generators))
         return name in self.known.generators
 
     def parameters(self, group: str | None) -> set[str]:
-        """Names of sweep parameters of the group, or of any group."""
+        """Return the sweep parameters of the group, or of all groups."""
         if group is None and self.known.parameters is not None:
             return set(self.known.parameters)
         return {name for known in self._groups(group) if known for name in known.names}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
-        """The fields that observers of the group (or of any) can yield; ``None``: not known."""
+        """Return the fields that the observers of the group (or of all) can yield; ``None`` if
+        unknown."""
         found: set[str] = set()
         for observer in self._observers(group):
             names = observer and self._yields(*observer)
@@ -274,29 +276,34 @@ class Context:
         return frozenset(found)
 
     def results(self, group: str | None) -> set[str]:
-        """Names that the ``result`` of the group has, or of any group."""
+        """Return the names under ``result`` of the group, or of all groups."""
         return {name for known in self._groups(group) if known for name in known.result}
 
     def scoped_variables(self, group: str | None) -> set[str] | None:
-        """Names that ``STAT.NAME`` may have in jobs of the group (or of any): columns, results, how
-        long attempts ran; ``None``: not known."""
+        """Return the NAMEs allowed in ``STAT.NAME`` for the group (or all): columns, results,
+        durations.
+
+        ``None`` if unknown.
+        """
         variables = self.variables(group)
         return None if variables is None else {*variables, *self.results(group), "duration"}
 
     def observed(self, group: str | None, name: str | None = None) -> bool:
-        """True if the group (or any) has this observer, or any, as far as can be known."""
+        """Return True if the group (or any) has this observer, or any observer, as far as known."""
         return any(
             observer is None or name in (None, observer[0].name)
             for observer in self._observers(group)
         )
 
     def prints_rows(self, group: str | None) -> bool:
-        """True if an observer of the group (or of any) keeps its rows, as far as can be known."""
+        """Return True if an observer of the group (or of any) stores its rows, as far as known."""
         return any(each is None or each[1].get("rows") for each in self._observers(group))
 
     def why_not(self, group: str | None, name: str) -> str | None:
-        """``None`` if an observer of the group (or of any) yields this variable, or may. Else what
-        would make one yield it; empty if nothing would."""
+        """Return ``None`` if an observer of the group (or of any) may yield this variable.
+
+        Otherwise return a hint at what would make one yield it; empty if nothing would.
+        """
         asked = ""
         for observer in self._observers(group):
             if observer is None:
@@ -310,15 +317,15 @@ class Context:
         return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
-        """True if an observer could yield this field with other options, and none does with these;
-        reported if so."""
+        """Return True after reporting a field that no observer yields now but one could with other
+        options."""
         hint = self.why_not(group, name)
         if not hint:
             return False
         whose = "any job group" if group is None else f"the job group {group!r}"
         self.report(
             path,
-            f"no observer of {whose} yields {name!r} with the options that it has",
+            f"no observer of {whose} yields {name!r} with its current options",
             hint=hint,
             code="not-observed",
             where=self.document.at_text(path, name),
@@ -331,11 +338,11 @@ class Context:
             return None
         try:
             return record.unasked(options).get(name)
-        except Exception:  # a plugin that cannot say what it leaves out: then nothing is checked
+        except Exception:  # the plugin cannot list its columns: skip the check
             return None
 
     def _yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
-        """The fields that an observer can yield with these options; ``None``: not known."""
+        """Return the fields that an observer can yield with these options; ``None`` if unknown."""
         if record.variables is None:
             return None
         shown = self.named(record, record.name)
@@ -347,8 +354,10 @@ class Context:
         options: Mapping[str, Any],
         shown: str,
     ) -> frozenset[str] | None:
-        """The names that a plugin says with these options; ``None`` where it cannot, which leaves
-        what speaks of them unchecked: there is a warning of that."""
+        """Return the names that a plugin declares for these options.
+
+        ``None``, with a warning, if it fails to: names are then not checked.
+        """
         try:
             said: object = function(options)
             if said is None:
@@ -357,15 +366,15 @@ class Context:
                 raise TypeError(f"{said!r:.80}, expected a set of names")
             wrong = [name for name in said if not isinstance(name, str)]
             if wrong:
-                raise TypeError(f"{wrong[0]!r:.80} is no name")
+                raise TypeError(f"{wrong[0]!r:.80} is not a name")
             return frozenset(said)
-        except Exception as error:  # a plugin that cannot say what it yields
+        except Exception as error:  # the plugin cannot list what it yields
             place = raised_at(error)
             if place.startswith("ensemble_core/"):
                 place = written_at(function)
             told = str(error) if isinstance(error, TypeError) else repr(error)
             self.warnings.append(
-                f"{shown} cannot be used, so names of values are not checked: {told}"
+                f"{shown} failed, so names of values are not checked: {told}"
                 + (f" ({place})" if place else "")
             )
             return None
@@ -376,8 +385,8 @@ class Context:
     def _observers(
         self, group: str | None
     ) -> Iterator[tuple[ObserverPlugin, Mapping[str, Any]] | None]:
-        """The observers of the group (or of all) with their options; ``None`` for those of a group
-        that has errors."""
+        """Return the observers of the group (or of all) with their options; ``None`` for a group
+        with errors."""
         for known in self._groups(group):
             if known is None:
                 yield None
@@ -386,7 +395,7 @@ class Context:
                 yield self.registry.observers[name], options
 
     def metric(self, text: str, path: Path) -> MetricPath | None:
-        """The metric's checked path; reported if it can never exist."""
+        """Return the metric's checked path; report one that cannot exist."""
         if "(" in text:
             path_of, condition = split_filter(text)
             name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
@@ -427,15 +436,15 @@ class Context:
             hint = f"give the job group an observer ('observe:'), or use {' or '.join(VARIABLES)}"
         self.report(
             path,
-            f"no metric {text!r} can ever exist: nothing yields {found.variable!r} "
-            f"for the job group {found.group!r}",
+            f"unknown metric {text!r}: nothing yields {found.variable!r} for the job group "
+            f"{found.group!r}",
             hint=hint,
             code="no-such-metric",
         )
         return None
 
     def _of_generator(self, text: str, path: Path) -> bool:
-        """True but for a gauge of a generator, or of an objective, that is not there; reported."""
+        """Return False after reporting a gauge of an unknown generator or objective."""
         found = generator_gauge(text)
         if found is None or not self.generator(found[0], path):
             return found is None
@@ -448,7 +457,7 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
-            # A path names its group after a dot; the nearest of very many paths costs seconds.
+            # Compare the part after the dot only: comparing very many whole paths takes seconds.
             rest = text.partition(".")[2]
             ends = [at for at, letter in enumerate(rest) if letter in ".-"]
             parts = [*(rest[:at] for at in ends), rest, rest.partition(".")[2]]
@@ -467,8 +476,10 @@ class Context:
         return EnsembleError(unfit.what, cause=unfit.cause, hint=hint, code=unfit.code)
 
     def _built(self, path: MetricPath) -> EnsembleError | None:
-        """Why there can be none of the statistic that this path names. Our own are not tried, lest
-        what they import makes every check slow."""
+        """Return why this path's statistic cannot be built.
+
+        Built-in ones are not tried, because their imports would slow down every check.
+        """
         spec = self.known.statistics.get(path.statistic)
         error = spec.fault() if spec is not None and spec.plugin else None
         return None if error is None else cannot_be_built(str(spec), error)

@@ -1,7 +1,7 @@
-"""Python source check, ``custom:``: the file's Python source, or that of a file beside it, checked
-without running any of it.
+"""Checks ``custom:``, the Python source in the ensemble file or in a file next to it, without
+running it.
 
-Called by the loader; the source itself is executed by the runtime, and only in a run.
+Called by the loader. Only a run executes the source.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PATH: Path = ("custom",)
 _LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 
 
-#: The name of a file, where Python source could be.
+#: A file name, as opposed to Python source.
 _FILE = re.compile(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:
-    """The source, and the file that it stands in where it is not the ensemble file; ``None`` where
-    there is none, or an error was reported."""
+    """Return the source, and its file if it is not in the ensemble file; ``None`` if absent or
+    wrong."""
     value = context.document.data.get("custom")
     path: Path = _PATH
     if isinstance(value, dict):
@@ -43,7 +43,7 @@ def source_of(context: Context) -> tuple[str, str | None] | None:
 
 
 def functions_of(context: Context, source: str, file: str | None = None) -> frozenset[str] | None:
-    """The names that custom actions may use; ``None`` where the source has a syntax error."""
+    """Return the names that custom actions may use; ``None`` after a syntax error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -52,7 +52,7 @@ def functions_of(context: Context, source: str, file: str | None = None) -> froz
     except SyntaxError as error:
         context.report(
             _PATH,
-            f"'custom' is not Python: {error.msg}",
+            f"'custom' is not valid Python: {error.msg}",
             # Don't quote another file: it may not be Python, and may be confidential.
             hint=f"look at: {error.text.strip()[:80]}" if error.text and file is None else None,
             code="bad-python",
@@ -63,7 +63,7 @@ def functions_of(context: Context, source: str, file: str | None = None) -> froz
         return None
     except (ValueError, RecursionError, MemoryError) as error:
         reason = str(error) or "too deeply nested"
-        context.report(_PATH, f"'custom' is not Python: {reason}", code="bad-python")
+        context.report(_PATH, f"'custom' is not valid Python: {reason}", code="bad-python")
         return None
     return frozenset(_names(tree.body))
 
@@ -89,7 +89,7 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _place(context: Context, source: str, line: int, column: int) -> Location | None:
-    """A place in the source as a place in the file, where the source is a literal block."""
+    """Convert a place in the source to a place in the file, if the source is a literal block."""
     document = context.document
     value, span = document.at(_PATH), document.spans.get(_PATH)
     if value is None or span is None or not value.line:

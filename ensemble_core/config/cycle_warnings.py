@@ -1,6 +1,6 @@
-"""Rules that meet themselves or one another: warnings of what may go on for ever, or never come.
+"""Warns about rules that can trigger each other endlessly, or hide each other's retries.
 
-Asked by the loader once all rules are bound.
+Called by the loader after all rules are bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_cycles"]
 
-#: Occasions that happen for each job: always unless it is cancelled, or if it ends that way.
+#: Events of each job: those that always happen unless it is cancelled, and those of one outcome.
 _EACH_JOB = frozenset(
     {
         *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
@@ -23,10 +23,10 @@ _EACH_JOB = frozenset(
         *("job-done", "job-lost"),
     }
 )
-#: Counts that never decrease, and comparisons that are true from the first job on.
+#: Counts that never decrease, and comparisons that are true after the first job.
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
-#: Limits that do not say how much a run may submit.
+#: Limits that do not bound how much a run may submit.
 _PACE = {"submits_per_second", "chain"}
 
 
@@ -38,8 +38,8 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
         if for_ever and "idle" in rule.trigger.wakes and _submits(rule):
             context.warnings.append(
-                f"rule {rule.id!r} may submit jobs for ever: it waits for 'idle', its repetitions "
-                "are unlimited, and no limit ends the run; set limits.jobs"
+                f"rule {rule.id!r} may submit jobs endlessly: its trigger is 'idle', its "
+                "repetitions are unlimited and no limit ends the run; set limits.jobs"
             )
     if not limits.keys() - _PACE and not _may_be_stopped(context, rules):
         _warn_of_circles(context, rules)
@@ -49,13 +49,13 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
     for rule in retrying:
         if sum(each.retries for action in rule.actions for each in action.flat()) > 1:
             context.warnings.append(
-                f"rule {rule.id!r} submits its job again more than once at one end: only the first "
+                f"rule {rule.id!r} retries the same job more than once per end: only the first "
                 "retry counts"
             )
 
 
 class _Edge(NamedTuple):
-    """A rule that submits jobs of a group for each job of another, or of the same."""
+    """A rule that submits jobs of a group for each job of the same or another group."""
 
     rule: str
     occasion: str
@@ -64,7 +64,7 @@ class _Edge(NamedTuple):
 
 
 def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
-    """True if something in the file may end the run, or keep a rule from firing or submitting."""
+    """Return True if something in the file may end the run or stop the rule."""
     if context.known.changing:
         return True
     actions = (each for rule in rules for action in rule.actions for each in action.flat())
@@ -75,8 +75,7 @@ def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
 
 
 def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about cycles of rules in which the end of a submitted job always causes the next submit,
-    without a condition or a limit."""
+    """Warn about cycles in which each end of a job unconditionally causes the next submit."""
     edges: dict[str, list[_Edge]] = {}
     for rule in rules:
         for edge in _edges(context, rule):
@@ -97,8 +96,8 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
-    """Return the edges of a cycle that can be reached from this group, or an empty list. ``over``
-    are the groups already visited."""
+    """Return the edges of a cycle reachable from this group; empty if none. ``over``: groups
+    visited."""
     way: list[_Edge] = []
     left = [(first, iter(edges.get(first, ())))]
     while left:
@@ -120,7 +119,7 @@ def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) ->
 
 
 def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
-    """Yield the edges that a rule makes: nothing unless it is sure to submit each time."""
+    """Yield the edges of a rule that submits on every match."""
     trigger, instance = rule.trigger, rule.instance
     on = rule.enabled and (instance is None or context.instances[instance].enabled)
     always = rule.repetitions == UNLIMITED or rule.each == "job"
@@ -139,7 +138,7 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
         if action.name != "submit" or action.options.keys() - {"label"}:
             continue
         label = action.options.get("label")
-        # Without a name, or a label, it goes round with one group alone.
+        # A trigger without a group, or an action without a label, repeats the same group.
         labels = [label] if label is not None else [group] if group else [*context.known.groups]
         for one in labels:
             known = context.known.groups.get(one)
@@ -152,8 +151,10 @@ def _submits(rule: BoundRule) -> bool:
 
 
 def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
-    """Of two rules that retry at one end the first to fire wins. That is how errors are told apart
-    by conditions; without any, or at two events of one end, the later may never have its turn."""
+    """Warn about two rules that may retry the same job: only the first one takes effect.
+
+    Conditions are the usual way to tell errors apart; without them the later rule may never act.
+    """
     mine, yours = one.trigger.group, other.trigger.group
     if None not in (mine, yours) and mine != yours:
         return
@@ -161,7 +162,5 @@ def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
     if at_one_event and (one.condition is not None or other.condition is not None):
         return
     context.warnings.append(
-        f"rules {one.id!r} and {other.id!r} may both submit a job again at one end of it: the "
-        "first of them to fire, by event, then by their order, wins there, and the other is "
-        "passed over"
+        f"rules {one.id!r} and {other.id!r} can both retry the same job; the first one to fire wins"
     )

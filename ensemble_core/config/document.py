@@ -1,7 +1,7 @@
-"""Source map: a file's data with the place of every key and value in it.
+"""Source map: a file's data with the place of every key and value.
 
-Made by the reader from YAML, or from a plain mapping that arrives while a run is under way; read
-by all checks, which say where something is wrong by its path: ``("jobs", 0, "command")``.
+Made by the reader from YAML, or from a mapping that arrives during the run. Checks report errors by
+path, such as ``("jobs", 0, "command")``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _DEEPEST = 64
 
 @dataclass(slots=True)
 class Document:
-    """Plain data, and where each part of it stands.
+    """Plain data with the place of each part.
 
-    ``values`` and ``keys`` have line and column, counted from 1, by path; ``spans`` the start and
-    end of scalars in ``text``; ``spelled`` the text of plain scalars that are no strings, so that
-    ``1.10`` can be kept as it was written. ``overrides`` are places of another origin. ``by_path``
-    says that nobody has seen the text: places are then paths, ``jobs[0].command``.
+    ``values`` and ``keys`` map paths to line and column, from 1; ``spans`` the start and end of
+    scalars in ``text``; ``spelled`` the text of plain scalars other than strings, so that ``1.10``
+    stays ``1.10``. ``overrides`` are places outside the file. ``by_path``: the user has no text, so
+    places are paths: ``jobs[0].command``.
     """
 
     data: Any
@@ -43,11 +43,11 @@ class Document:
 
     @property
     def noun(self) -> str:
-        """Name of the whole of it in messages."""
+        """Name of the whole document in messages."""
         return "the file" if self.file else "the specification"
 
     def get(self, path: Path) -> Any:
-        """The data at this path, ``None`` where there is none."""
+        """Return the data at this path, or ``None``."""
         here = self.data
         for step in path:
             try:
@@ -57,11 +57,11 @@ class Document:
         return here
 
     def at(self, path: Path) -> Location | None:
-        """Where the value at this path stands, or else the nearest thing around it."""
+        """Return the place of the value at this path, or of its nearest parent."""
         return self._place(path, self.values)
 
     def at_key(self, path: Path) -> Location | None:
-        """Where the key of this path stands, or else its value."""
+        """Return the place of the key of this path, or of its value."""
         return self._place(path, self.keys if path in self.keys else self.values)
 
     def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:
@@ -81,7 +81,7 @@ class Document:
         return Location(self.file, line, column)
 
     def at_text(self, path: Path, part: str) -> Location | None:
-        """Where ``part`` stands within the scalar at this path, or else the scalar."""
+        """Return the place of ``part`` within the scalar at this path, or of the scalar."""
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
@@ -92,20 +92,19 @@ class Document:
         return self.at_index(found)
 
     def at_end(self, path: Path) -> Location | None:
-        """Where the text of the scalar at this path ends, or else the scalar."""
+        """Return the end of the scalar at this path, or its start."""
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
         return self.at_index(span[1] - (self.text[span[1] - 1] in "'\""))
 
     def at_index(self, index: int) -> Location:
-        """The line and column of a character of the text."""
+        """Return the line and column of a character of the text."""
         start = self.text.rfind("\n", 0, index) + 1
         return Location(self.file, self.text.count("\n", 0, index) + 1, index - start + 1)
 
     def renumber(self, part: str, numbers: Mapping[int, int]) -> None:
-        """Move the places of a list's items to the numbers that they are to have; what has no new
-        number is forgotten."""
+        """Renumber the places of a list's items; drop those without a new number."""
 
         def moved(places: dict[Path, Any]) -> dict[Path, Any]:
             kept: dict[Path, Any] = {}
@@ -122,7 +121,7 @@ class Document:
         self.overrides = moved(self.overrides)
 
     def copy_places(self, origin: Path, copy: Path) -> None:
-        """Have what is at the path ``copy`` told where that of ``origin`` stands."""
+        """Report the places of ``origin`` for what is at the path ``copy``."""
         if self.by_path:
             where = self.at(origin)
             if where is not None:
@@ -134,19 +133,19 @@ class Document:
                 places[copy + path[len(origin) :]] = places[path]
 
     def written(self, path: Path, value: object) -> str:
-        """A scalar as the file has it: ``1.10`` stays ``1.10``."""
+        """Return a scalar as written in the file: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)
         return str(value) if spelled is None else spelled
 
 
 def spelled(path: Path) -> str:
-    """A path as Python would say it: ``jobs[0].command``."""
+    """Return a path in Python notation: ``jobs[0].command``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).removeprefix(".")
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value in a message, kept short."""
+    """Return a value for a message, shortened."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -169,7 +168,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, (Action, Rule)):
         value = value.spec
     if depth > _DEEPEST:
-        raise EnsembleError("the specification is nested too deeply", code="too-deep")
+        raise EnsembleError("the specification is too deeply nested", code="too-deep")
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):

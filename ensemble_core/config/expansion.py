@@ -1,10 +1,8 @@
-"""Expansion: entries of an ensemble file that stand for what a plugin makes of them.
+"""Expansion: replaces entries of an ensemble file by what a plugin makes of them.
 
-Called by the loader before anything else is checked: here for entries of sources, in ``instances``
-for algorithms. What an entry became is kept with the texts of
-the files that the ensemble file names, as JSON: a resume and a replay go by that, whatever has
-become of the file or the plugin. Each part keeps a place, so that a later error in it is told where
-it comes from.
+Called by the loader before all checks; sources here, algorithms in ``instances``. Results are
+stored with the run as JSON, so that a resume and a replay do not depend on the file or the plugin.
+Parts keep their places for later errors.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ from ensemble_core.plugin.registry import LoadedPlugin
 
 __all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
 
-#: An expansion as the run keeps it: plain data.
+#: A stored expansion: plain data.
 Kept = Mapping[str, Any]
 
 
 class _Unread(Exception):
-    """A file could not be read, which was reported."""
+    """Raised after reporting a file that cannot be read."""
 
 
 # -- sources -----------------------------------------------------------------------------------
 
 
 def expand_sources(context: Context) -> None:
-    """Put what entries of sources stand for in their place."""
+    """Replace entries of sources by what they stand for."""
     document = context.document
     entries = document.data.get("jobs")
     if not isinstance(entries, list):
@@ -70,8 +68,8 @@ def expand_sources(context: Context) -> None:
 
 
 def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
-    """The source that the entry names, ``None`` if it is a job group; empty where it names one that
-    is not there, or several, which is reported."""
+    """Return the source that the entry names, ``None`` for a job group, empty after reporting an
+    error."""
     sources, path = context.registry.sources, ("jobs", index)
     named = [key for key in entry if key in sources or key in sources.clashes]
     if not named and "command" in entry:
@@ -81,7 +79,7 @@ def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | 
     if len(named) == 1 and named[0] in sources:
         return named[0]
     if named:
-        hint = "write an entry for each"
+        hint = "write one entry per source"
         if len(named) == 1:
             hint = context.registry.explain_missing("source", named[0])
         context.report(
@@ -145,8 +143,7 @@ def keep(
     owner: LoadedPlugin | None,
     build: Callable[[], object],
 ) -> Kept:
-    """The expansion that the run has kept under this key, or else what is built now; empty where
-    that failed, which was reported."""
+    """Return the stored expansion of this key, or build it; empty after reporting an error."""
     key = f"expanded {key}"
     known = context.known.attached
     if key not in known:
@@ -169,8 +166,10 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return the fragment that ``build`` made, as plain data. Raises :class:`EnsembleError` if it
-    is not a fragment."""
+    """Return the fragment that ``build`` made, as plain data.
+
+    Raises :class:`EnsembleError` if it is not a fragment.
+    """
     if not isinstance(made, Fragment):
         raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
     data: dict[str, Any] = {}
@@ -179,14 +178,14 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
         wanted = str if part == "warnings" else dict
         if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
             noun = "texts" if wanted is str else "mappings"
-            raise _bad(f"{whose} made {part} that are not a list of {noun}", build)
+            raise _bad(f"{whose} returned {part} that are not a list of {noun}", build)
         data[part] = items
     data["statistics"] = plain(made.statistics)
     if not isinstance(data["statistics"], dict):
-        raise _bad(f"{whose} made statistics that are not a mapping", build)
+        raise _bad(f"{whose} returned statistics that are not a mapping", build)
     beat = made.heartbeat
     if beat is not None and (isinstance(beat, bool) or not isinstance(beat, (int, float))):
-        raise _bad(f"{whose} made the heartbeat {shown(beat)}, expected seconds", build)
+        raise _bad(f"{whose} returned the heartbeat {shown(beat)}, expected seconds", build)
     data["heartbeat"] = beat
     data["places"] = [
         [list(path), place.file, place.line, place.column]
@@ -201,8 +200,10 @@ def _bad(what: str, build: object) -> EnsembleError:
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
-    """Add what an entry stands for to the file's data, with where each part comes from. Its job
-    groups are there already, from ``first_group`` on."""
+    """Add an entry's parts to the file's data with their places.
+
+    Its job groups are already there, from ``first_group`` on.
+    """
     if not kept:
         return
     data, document = context.document.data, context.document
@@ -238,8 +239,9 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
         if isinstance(known, dict) and known.setdefault(name, spec) != spec:
             context.report(
                 path,
-                f"{kept['whose']} needs a statistic {name!r}, and the file has another so named",
-                hint="give the file's another name",
+                f"{kept['whose']} needs a statistic {name!r}, but the file has another one with "
+                "this name",
+                hint="rename the one in the file",
                 code="duplicate-name",
                 where=where,
             )
@@ -250,8 +252,10 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
 
 
 def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
-    """The shorter of the file's heartbeat and one that rules need; one that is switched off stays
-    off, and is told as an error where rules cannot do without."""
+    """Use the shorter heartbeat of the file and the rules.
+
+    A heartbeat that the file switches off stays off; that is an error if rules need one.
+    """
     if beat is None:
         return
     if data.get("logging") is None:
@@ -262,5 +266,5 @@ def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
     try:
         given = seconds(logging.get("heartbeat", beat))
     except EnsembleError:
-        return  # told by the checks of the file
+        return  # reported by the checks of the file
     logging["heartbeat"] = min(given, beat)

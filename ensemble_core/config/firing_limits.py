@@ -1,4 +1,4 @@
-"""FiringLimits of a rule: how often it may fire, for what each, and how long it waits between.
+"""Firing limits of a rule: ``repetitions``, ``backoff``, ``each`` and ``for``.
 
 A step of ``binding``.
 """
@@ -14,13 +14,13 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
-#: What the instances of a rule are of: an index, or the jobs with the same values of parameters.
+#: What a rule has one instance for: an index, or jobs with equal values of parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
-    """How often a rule may fire, how many matches and how many seconds it lets pass after each
-    time, and at how many looks in a row its condition must hold."""
+    """How often a rule may fire, its backoff in matches and in seconds, and the number of
+    consecutive looks at which its condition must hold."""
 
     repetitions: int
     backoff: int
@@ -31,8 +31,8 @@ class FiringLimits(NamedTuple):
 def read_each(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
 ) -> Each:
-    """Instances of the rule, by what they are of; ``None`` where it has none, or where ``each`` is
-    wrong, which is reported."""
+    """Return what the rule has instances for; ``None`` for a rule without, or after reporting an
+    error."""
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None
@@ -42,10 +42,10 @@ def read_each(
         if has_job:
             return "job"
         if idle:
-            hint = "let job-done, or job-lost, wake the rule: that is one job that is over"
+            hint = "use the trigger job-done or job-lost: it concerns one finished job"
         else:
             hint = "use a trigger that concerns a job, such as observed or job-done"
-        what = f"'each: job' means the event's job, and the trigger {kind!r} has none"
+        what = f"'each: job' needs the event's job, but the trigger {kind!r} has no job"
         context.report(place, what, hint=hint, code="bad-each")
         return None
     groups = trigger.groups or (() if trigger.group is None else (trigger.group,))
@@ -60,17 +60,17 @@ def read_each(
         return None
     if not has_job and not idle:
         if trigger.metric is not None:
-            hint = "let observed or job-done wake it, with the statistic in when: mean.NAME > 5"
+            hint = "use the trigger observed or job-done, with the statistic in when: mean.NAME > 5"
         else:
-            hint = "let a trigger wake the rule that is about a job, or idle"
-        what = f"'each' needs a job, or jobs that become idle; the trigger {kind!r} has neither"
+            hint = "use a trigger that concerns a job, or idle"
+        what = f"'each' needs a trigger that concerns a job, or idle; got {kind!r}"
         context.report(place, what, hint=hint, code="bad-each")
         return None
     if not groups:
         known = context.known.groups
         fitting = [name for name, one in known.items() if one and {*given} <= {*one.names}]
         example = fitting[0] if fitting else "GROUP"
-        what = f"'each: [{', '.join(given)}]' does not say of which job group"
+        what = f"'each: [{', '.join(given)}]' needs a job group"
         context.report(place, what, hint=f"add name: {example}", code="bad-each")
         return None
     before = len(context.errors)
@@ -94,7 +94,7 @@ def _check_parameter(
 def read_firing_limits(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
 ) -> FiringLimits:
-    """How often the rule fires, by itself or by its one action."""
+    """Return the firing limits of a rule, given on the rule or on its only action."""
     actions = listed_actions(path, spec)
     values: dict[str, tuple[Any, Path]] = {}
     for key in ("repetitions", "backoff"):
@@ -107,15 +107,15 @@ def read_firing_limits(
             if key not in spec and len(actions) == 1:
                 values[key] = (action[key], place)
                 continue
-            what, hint = f"{key!r} stands on the rule and on its action", "keep one of them"
+            what, hint = f"{key!r} is set on both the rule and its action", "keep one of them"
             if key not in spec:
-                what = f"{key!r} on one of several actions, which are all done at each firing"
-                hint = "write it on the rule, beside 'trigger'"
+                what = f"{key!r} is set on one of several actions, which always run together"
+                hint = "write it on the rule, next to 'trigger'"
             where = context.document.at_key(place)
             context.report(place, what, hint=hint, code="bad-pace", where=where)
     found = {key: value for key, (value, place) in values.items() if context.intact(place)}
     backoff = found.get("backoff", 0)
-    # A run that is resumed ends more than once.
+    # A resumed run ends more than once.
     ends = trigger is not None and "end" in trigger.wakes
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
@@ -132,8 +132,9 @@ def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigg
     if not regular:
         context.report(
             path,
-            f"'for' counts looks in a row, and the trigger {spec['trigger']!r} has no regular ones",
-            hint="let metric, heartbeat or interval wake the rule, or remove 'for'",
+            f"'for' counts consecutive checks, but the trigger {spec['trigger']!r} has no "
+            "regular ones",
+            hint="use the trigger metric, heartbeat or interval, or remove 'for'",
             code="bad-pace",
             where=context.document.at_key(path),
         )
@@ -141,7 +142,7 @@ def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigg
 
 
 def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-    """The rule's actions, each with its path."""
+    """Yield the rule's actions with their paths."""
     given = spec.get("action")
     if isinstance(given, list):
         return [((*path, "action", i), one) for i, one in enumerate(given)]
@@ -153,7 +154,7 @@ def _wait(context: Context, path: Path, text: str) -> float:
     if found is not None and not text.strip()[-1:].isalpha():
         context.report(
             path,
-            f"the backoff {text!r} says neither matches nor a time",
+            f"the backoff {text!r} is neither a number of matches nor a duration",
             hint=f'write {text.strip()} for matches to skip, or "{text.strip()}s" for seconds',
             code="bad-duration",
         )

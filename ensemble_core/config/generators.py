@@ -1,7 +1,7 @@
-"""Generators of the file: the semantic checks of the part ``generators:``.
+"""Generators of the file: checks of the part ``generators:``.
 
-Called by the loader once groups and tables are known, before the rules, which may name generators;
-before all checks it lets groups have the variables of their generators as parameters.
+Called by the loader after groups and tables and before rules, which may name generators. Before all
+checks, it adds generators' variables to the parameters of their groups.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ensemble_core.plugin.named_code import Purpose, build_generator, named_clas
 __all__ = ["bind_generators", "give_parameters"]
 
 _CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
-#: Keys of limits by which a run without end comes to one.
+#: Limits that end a run which would otherwise not end.
 _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
 def give_parameters(data: Mapping[str, Any]) -> None:
-    """Let each group that a generator names, or means, have its variables as parameters."""
+    """Add the variables of each generator to the parameters of its group."""
     jobs, generators = data.get("jobs"), data.get("generators")
     entries = [one for one in jobs if isinstance(one, dict)] if isinstance(jobs, list) else []
     names = {str(one.get("name")) for one in entries}
@@ -64,7 +64,7 @@ def give_parameters(data: Mapping[str, Any]) -> None:
 
 
 def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]:
-    """The checked generators by name; what is wrong with the others was reported."""
+    """Return the checked generators by name; report errors in the others."""
     known = context.known.generators
     entries = given if isinstance(given, list) else []
     places: dict[str, Path] = {}
@@ -76,24 +76,24 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
         if name in places:
             context.report(
                 (*path, "name"),
-                f"there are two generators {name!r}; "
-                f"the first is at {context.document.at(places[name])}",
-                hint="give one of them another name",
+                f"duplicate generator {name!r}; the first is at "
+                f"{context.document.at(places[name])}",
+                hint="rename one of them",
                 code="duplicate-name",
             )
             continue
         if name in context.known.tables:
             context.report(
                 (*path, "name"),
-                f"there is a table {name!r} under 'results' already",
-                hint="'ensemble results' shows either by its name: give one of them another",
+                f"the name {name!r} is already used by a table under 'results'",
+                hint="'ensemble results' shows both by name: rename one of them",
                 code="duplicate-name",
             )
         if name in context.known.instances:
             context.report(
                 (*path, "name"),
-                f"there is an instance {name!r} under 'use' already",
-                hint="'switch' goes over to either by its name: give one of them another",
+                f"the name {name!r} is already used by an instance under 'use'",
+                hint="'switch' accepts both by name: rename one of them",
                 code="duplicate-name",
             )
         places[name] = (*path, "name")
@@ -105,13 +105,13 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     for index, spec in enumerate(entries):
         bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
-            if generator_gauge(text) is not None:  # of one that was not known yet, perhaps
+            if generator_gauge(text) is not None:  # perhaps of one that was not yet known
                 context.metric(text, ("generators", index, "until"))
     return {name: spec for name, spec in known.items() if spec is not None}
 
 
 def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
-    """One entry, checked; ``None`` where it has errors, which were reported."""
+    """Return one checked entry; ``None`` after reporting errors."""
     before = len(context.errors)
     use = spec.get("use")
     if not context.intact(path) or not isinstance(use, str):
@@ -136,7 +136,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     )
     given = {*spec["objectives"], *(spec.get("constraints") or {})}
     if given - {*vocs.outputs}:
-        return None  # of results with errors
+        return None  # for results with errors
     until, reads = _until(context, (*path, "until"), spec, group)
     failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
     options = OptionCheck(context, record.options, MatchContext()).options(
@@ -163,8 +163,8 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     if until is None and not finite and not _ENDS & {*(limits or {})}:
         context.report(
             path,
-            f"nothing says when the generator {spec['name']!r} is to end",
-            hint="write until: count.done >= 60, or a limit: limits: {jobs: 60}",
+            f"the generator {spec['name']!r} would never end",
+            hint="add until: count.done >= 60, or a limit: limits: {jobs: 60}",
             code="no-end",
         )
     if len(context.errors) > before:
@@ -195,7 +195,7 @@ def _built(
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
-    """The generator. What it refuses only now is told with its place in the file."""
+    """Build the generator; report what it rejects at its place in the file."""
     try:
         return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
@@ -204,14 +204,14 @@ def _built(
 
 
 def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
-    """The place of the option that a message has first between quotes, by its name or value."""
+    """Return the place of the option that a message quotes first, by name or value."""
     found = ((told.find(f"'{word}'"), place) for word, place in _words(given, path) if word)
     named = [each for each in found if each[0] >= 0]
     return min(named, key=itemgetter(0))[1] if named else None
 
 
 def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
-    """The words by which a message may call each option, and its place."""
+    """Return how a message may refer to each option, with its place."""
     for name, value in given.items():
         place = (*path, name)
         yield name, place
@@ -232,9 +232,9 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
         if "values" in spec:
             others = sorted(spec.keys() - {"values"})
             if others:
-                _wrong(context, place, f"{name!r} has 'values' and {others[0]!r}", "write one")
+                _wrong(context, place, f"{name!r} has both 'values' and {others[0]!r}", "write one")
             if len({*map(repr, spec["values"])}) < len(spec["values"]):
-                _wrong(context, place, f"{name!r} has a value twice", "write each once")
+                _wrong(context, place, f"{name!r} has a duplicate value", "write each once")
             found.append(Variable(name=name, values=tuple(spec["values"])))
             continue
         missing = [key for key in ("from", "to") if key not in spec]
@@ -245,15 +245,18 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
         low, high, step, log = spec["from"], spec["to"], spec.get("step"), spec.get("log", False)
         if not low < high:
             _wrong(
-                context, place, f"{name!r} is from {low:g} to {high:g}", "the lower value is first"
+                context,
+                place,
+                f"{name!r} is from {low:g} to {high:g}",
+                ("write the lower value first"),
             )
         elif log and (low <= 0 or step is not None):
             why = "has a 'step'" if low > 0 else f"begins at {low:g}"
-            hint = "a logarithm needs a range above 0, without a step"
+            hint = "a logarithmic variable needs a range above 0 and no step"
             _wrong(context, place, f"{name!r} is logarithmic and {why}", hint)
         elif not math.isfinite(float(high) - float(low)):
             what = f"{name!r} is too wide: {low:g} to {high:g}"
-            _wrong(context, place, what, "take a smaller range")
+            _wrong(context, place, what, "use a smaller range")
         elif step is None:
             low, high = float(low), float(high)
         elif (high - low) / step > MOST_COUNTED:
@@ -261,7 +264,7 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
                 context,
                 (*place, "step"),
                 f"{name!r} would have more than {MOST_COUNTED:.0e} values",
-                "take a larger step, or none",
+                "use a larger step, or none",
                 code="out-of-range",
             )
         found.append(Variable(name=name, low=low, high=high, log=log, step=step))
@@ -273,7 +276,7 @@ def _wrong(context: Context, path: Path, what: str, hint: str, *, code: str = "b
 
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report an error if there are more jobs at once than one submit can have."""
+    """Report a generator that would have more jobs at once than one submit allows."""
     replicas = spec.get("replicas", group.count)
     jobs = spec.get("at_once", 1) * replicas
     if jobs > MOST_JOBS:
@@ -281,19 +284,20 @@ def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
         _wrong(
             context,
             (*path, key),
-            f"{spec['name']!r} would have {jobs} jobs at once, at most {MOST_JOBS} are allowed",
-            "take fewer points at once, or fewer replicas",
+            f"{spec['name']!r} would have {jobs} jobs at once; the limit is {MOST_JOBS}",
+            "use fewer points at once, or fewer replicas",
             code="out-of-range",
         )
 
 
 def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report parameters of the group that nobody gives."""
+    """Report parameters of the group without a value."""
     for name in group.missing:
         if name not in spec["variables"]:
             context.report(
                 (*path, "variables"),
-                f"the parameter {name!r} of {group.name!r} is null, and it is no variable here",
+                f"the parameter {name!r} of {group.name!r} is null but not a variable of this "
+                "generator",
                 hint=f"make it a variable, or give it a value in {group.name!r}",
                 code="no-value",
             )
@@ -313,7 +317,7 @@ def _result_names(group: JobGroup) -> list[str]:
 
 
 def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str, Any]]:
-    """The results of a group as the file has them, those with errors among them."""
+    """Return the group's results as written in the file, including wrong ones."""
     data = context.document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     for entry in jobs if isinstance(jobs, list) else ():
@@ -324,12 +328,12 @@ def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str,
 
 
 def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool:
-    """True if the group has a result of this name; reported if not."""
+    """Return True if the group has this result; otherwise report it."""
     names = _result_names(group)
     if name in names:
         return True
     if any(name in written for written in _written_results(context, group)):
-        return False  # what is wrong with it was reported where it stands
+        return False  # its error was already reported
     near = nearest(name, names)
     if near:
         hint = f"did you mean {near!r}?"
@@ -339,7 +343,7 @@ def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool
         hint = f"give the group a result: {{{name}: last.{name}}}, of what an observer reads"
     context.report(
         path,
-        f"{name!r} is no result of the job group {group.name!r}",
+        f"the job group {group.name!r} has no result {name!r}",
         hint=hint,
         code="no-such-result",
         where=context.document.at_key(path),
@@ -402,7 +406,7 @@ def _failed(context: Context, path: Path, given: object, vocs: Vocs) -> dict[str
     for name in vocs.outputs:
         if name not in given:
             hint = f"write failed: {{{', '.join(f'{each}: …' for each in vocs.outputs)}}}"
-            _wrong(context, path, f"'failed' gives no value for {name!r}", hint)
+            _wrong(context, path, f"'failed' has no value for {name!r}", hint)
     for name in given:
         if name not in vocs.outputs:
             context.unknown((*path, name), "objective", name, list(vocs.outputs))
@@ -421,8 +425,8 @@ def _prune(
         _, install = known_provider("generator", "optuna") or ("", "")
         context.report(
             place,
-            f"the generator {spec['use']!r} takes no rows of running jobs",
-            hint=f"{', '.join(able)} does" if able else f"{install} has one",
+            f"the generator {spec['use']!r} cannot use rows of running jobs",
+            hint=f"{', '.join(able)} does" if able else f"{install} provides one that can",
             code="cannot-prune",
             where=context.document.at_key(place),
         )
@@ -434,7 +438,7 @@ def _prune(
             context.report(
                 (*place, key),
                 f"no observer of the job group {spec['group']!r} yields {name!r}",
-                hint=hint or "give the job group an observer that does ('observe:')",
+                hint=hint or "add an observer that yields it ('observe:')",
                 code="not-observed",
             )
     return Prune(given["value"], given["step"])

@@ -1,8 +1,7 @@
-"""Changes of a job group by an action: what stands under ``with`` and ``parameters``.
+"""Changes of a job group by an action, under ``with`` and ``parameters``.
 
-Texts there may be worked out when the rule fires, from what is known of the event and its job. They
-are taken out here, for what is left is known already and can be checked as part of a group. Called
-by ``actions``.
+Texts may be expressions that are evaluated when the rule fires. They are taken out here, so that
+the rest can be checked as part of a group. Called by ``actions``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
 __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 
-#: What ``{job.NAME}`` may be, beside its parameters.
+#: Fields allowed in ``{job.NAME}`` besides parameters.
 JOB_FIELDS = frozenset(
     {
         "id", "group", "index", "attempt", "replica", "queue_id", "workdir", "stdout", "stderr",
@@ -28,12 +27,12 @@ JOB_FIELDS = frozenset(
     }
 )  # fmt: skip
 
-#: Checks one text that is worked out later, by the placeholders that it may have.
+#: Checks a text that is evaluated later.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
 
 
 class _Later:
-    """A value that is known when the rule fires."""
+    """A value that is known only when the rule fires."""
 
     def __format__(self, form: str) -> str:
         return ""
@@ -43,7 +42,7 @@ _LATER = _Later()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
-    """The changes without what is worked out later, which is checked."""
+    """Return the changes without values known only at firing; these are checked separately."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
         place = (*path, key)
@@ -82,8 +81,11 @@ def check_merge(
     *,
     single: bool,
 ) -> JobGroup | None:
-    """Check changes whose parameters are merged over those that a job has: the one group that they
-    are of, with them. ``single``: there is one job, so each parameter has one value."""
+    """Check changes whose parameters are merged over a job's.
+
+    Returns the affected groups with the changes. ``single``: one job, so each parameter has one
+    value.
+    """
     given = fields.get("parameters") or {}
     names = {name for group in targets for name in group.names}
     for name in given:
@@ -96,15 +98,15 @@ def check_merge(
         elif isinstance(given[name], dict) and "function" in given[name]:
             context.report(
                 place,
-                f"{name!r} cannot be given by a function here: one is asked where a group is "
-                "submitted",
-                hint="let the action be 'submit', or give the value",
+                f"{name!r} cannot come from a function here: functions are called only when a "
+                "group is submitted",
+                hint="use the action 'submit', or give the value",
                 code="bad-value",
             )
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,
-                f"{name!r} has several values, and this submits one job again",
+                f"{name!r} has several values, but this retries a single job",
                 hint=f"{name}: VALUE; 'vary' submits a job for each of several values",
                 code="bad-value",
             )

@@ -1,7 +1,7 @@
-"""Job group binding: the semantic checks that make a :class:`JobGroup` of the fields in the file.
+"""Job group binding: checks the fields in the file and makes a :class:`JobGroup` of them.
 
-Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes some of a
-group's fields, in the file or while a run is under way.
+Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes a group,
+in the file or during the run.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _NUMBERS = (
 )
 #: A member of the ensemble service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: Names of files that an interpreter runs.
+#: Suffixes of files that an interpreter runs.
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 
 
 def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:
-    """The group that an entry under ``jobs:`` describes; ``None`` where it has errors."""
+    """Return the group of an entry under ``jobs:``; ``None`` after reporting errors."""
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
-        # Placeholders are still worth a look: an error elsewhere must not hide theirs.
+        # Still check placeholders, so that an error elsewhere does not hide theirs.
         if "command" in fields:
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
@@ -62,15 +62,15 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
         unheard = sorted(_SHELL & set(group.command))
         if unheard:
             context.warnings.append(
-                f"job group {group.name!r}: no shell reads the command, so {unheard[0]!r} is an "
-                f"ordinary argument; write bash -c '...' if it is meant for a shell"
+                f"job group {group.name!r}: the command is not run by a shell, so {unheard[0]!r} "
+                "is an ordinary argument; write bash -c '...' to use a shell"
             )
     return group if len(context.errors) == before else None
 
 
 def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
-    """True if each observer can be built with these options; what a plugin's raises that is no
-    error of the file's is told in the run."""
+    """Return True if each observer can be built; report wrong options. A plugin's bug shows up in
+    the run."""
     if not group.observe or group.missing or not group.size:
         return
     from ensemble_core.plugin.observer import Observer
@@ -88,8 +88,11 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
 
 
 def _check_program(context: Context, group: JobGroup) -> None:
-    """Warn about a missing program or script. If jobs run elsewhere, warn only if a file of that
-    name is next to the ensemble file or in the folder where the run is started."""
+    """Warn about a missing program or script.
+
+    If jobs run elsewhere, warn only if a file of that name is next to the ensemble file or in the
+    folder where the run is started.
+    """
     if not context.known.reads:
         return
     here = context.executor is not None and context.executor.name == "local"
@@ -111,20 +114,22 @@ def _check_program(context: Context, group: JobGroup) -> None:
         elif number or not here or ("/" in name and not os.path.isabs(name)):
             continue
         else:
-            hint = "is it installed, and on the PATH?"
-        context.warnings.append(f"job group {group.name!r}: there is no program {name!r}; {hint}")
+            hint = "is it installed and on the PATH?"
+        context.warnings.append(f"job group {group.name!r}: program {name!r} not found; {hint}")
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:
-    """Return whether this file is missing in every folder in which the group's jobs may start."""
+    """Return True if this file is missing in every folder in which the group's jobs may start."""
     folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
     found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
     return next(found, None) is None
 
 
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
-    """Return the path to write in the command for a program next to the ensemble file, or in the
-    folder where the run is started. It must be executable, unless it ``runs`` anyway."""
+    """Return the path to use for a program next to the ensemble file or in the run's start folder.
+
+    It must be executable, unless it ``runs`` anyway.
+    """
     for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
         path = os.path.join(folder, name)
         if os.path.isfile(path) and (runs or os.access(path, os.X_OK)):
@@ -135,8 +140,10 @@ def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
 def change_group(
     context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
 ) -> JobGroup | None:
-    """The group with some fields changed; an environment is added to, all else replaced. With
-    ``merge`` parameters are added to as well, and must be there."""
+    """Return the group with changed fields; an environment is extended, other fields are replaced.
+
+    With ``merge``, existing parameters are overridden one by one.
+    """
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
@@ -172,14 +179,14 @@ def _check_whole(
     group: JobGroup,
     old: JobGroup | None = None,
 ) -> None:
-    """Check a group, or what ``old`` becomes by these changes."""
+    """Check a group, or ``old`` after these changes."""
     if old is None or not _same_placeholders(old, group, spec):
         check_placeholders(context, path, spec, group)
     for name in group.environment_from:
         if name in group.environment:
             context.report(
                 (*path, "environment", name) if "environment" in spec else path,
-                f"{name!r} has a value here and is taken from the run's environment as well",
+                f"{name!r} is set here and also taken from the run's environment",
                 hint="remove it from 'environment' or from 'environment_from'",
                 code="bad-value",
             )
@@ -189,7 +196,7 @@ def _check_whole(
         inner = (*path, "parameters", both[0])
         context.report(
             (*path, at),
-            f"{both[0]!r} is a parameter and a column of the points",
+            f"{both[0]!r} is both a parameter and a column of the points",
             hint="remove it from 'parameters', or leave the column out with 'columns'",
             code="duplicate-name",
             where=context.document.at_key(inner) if at == "parameters" else None,
@@ -199,8 +206,8 @@ def _check_whole(
         at = next((key for key in ("parameters", "points", "replicas") if key in spec), "count")
         context.report(
             (*path, at),
-            f"one submit of {group.name!r} would be {size} jobs; at most {MOST_JOBS}",
-            hint="make the sweep or the count smaller",
+            f"one submit of {group.name!r} would be {size} jobs; the limit is {MOST_JOBS}",
+            hint="reduce the sweep or the count",
             code="out-of-range",
         )
     if group.executor is not None and "executor" in spec:
@@ -208,7 +215,7 @@ def _check_whole(
 
 
 def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
-    """True if only values of parameters change, so that the check of the old placeholders holds."""
+    """Return True if only parameter values change, so that placeholders need no new check."""
     return (
         [*spec] == ["parameters"]
         and old.parameters.keys() == group.parameters.keys()
@@ -218,7 +225,7 @@ def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) 
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:
-    """A group's executor is that of the run, or one of the members that it steers."""
+    """Check that a group's executor is the run's, or a member of the run."""
     chosen, executors = context.executor, context.registry.executors
     if chosen is not None:
         if name in executors and executors[name].name == chosen.name:
@@ -227,9 +234,9 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
             if not _MEMBER.fullmatch(name):
                 context.report(
                     path,
-                    f"the job group {group!r} asks for the member {name!r}, which no member can be "
-                    "called",
-                    hint="a member is NAME or NAMESPACE/NAME: small letters, digits and -",
+                    f"the job group {group!r} names the member {name!r}, which is not a valid "
+                    "member name",
+                    hint="a member is NAME or NAMESPACE/NAME: lower-case letters, digits and -",
                     code="bad-member",
                 )
             return
@@ -237,8 +244,8 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
         if chosen is not None:
             context.report(
                 path,
-                f"the job group {group!r} asks for the executor {name!r}, "
-                f"and this run has {chosen.name!r}",
+                f"the job group {group!r} needs the executor {name!r}, but this run uses "
+                f"{chosen.name!r}",
                 hint=f"run with --executor {name}, or remove the key",
                 code="other-executor",
             )
@@ -246,15 +253,15 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
     if chosen is None and possible and not closest(name, executors):
-        return  # a member of the run that this file is for; that is known when it runs
+        return  # possibly a member of the run; known only then
     hint = context.registry.explain_missing("executor", name)
     if possible:
-        hint += f"; with --executor {having[0]} it would name a member"
+        hint += f"; with --executor {having[0]} it names a member"
     context.report(path, f"there is no executor {name!r}", hint=hint, code="no-such-executor")
 
 
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes to a group with numbers that are text to a job kept as the file spells them."""
+    """Return changes to a group, with numbers as the file spells them where a job gets text."""
     fields = dict(spec)
     for name in ("command", "environment"):
         if name in fields:
@@ -263,7 +270,7 @@ def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[st
 
 
 def _written(context: Context, path: Path, value: Any) -> Any:
-    """The scalars of a list or mapping as the file spells them."""
+    """Return the scalars of a list or mapping as the file spells them."""
     if isinstance(value, list):
         return [context.document.written((*path, i), word) for i, word in enumerate(value)]
     if isinstance(value, dict):
@@ -272,7 +279,7 @@ def _written(context: Context, path: Path, value: Any) -> Any:
 
 
 def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the entry has and that are right, as a JobGroup takes them."""
+    """Return the entry's valid fields as arguments of JobGroup."""
     fields: dict[str, Any] = {}
     for name, value in spec.items():
         read = _READ.get(name)
@@ -287,8 +294,8 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
         if "count" in fields:
             context.report(
                 (*path, "replicas"),
-                "both 'count' and 'replicas' are given, and they mean the same",
-                hint="keep 'replicas', where each is to know its number: {replica}",
+                "'count' and 'replicas' mean the same; both are given",
+                hint="keep 'replicas' if each job needs its number: {replica}",
                 code="bad-value",
                 where=context.document.at_key((*path, "replicas")),
             )
@@ -301,7 +308,7 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
 def _text(context: Context, path: Path, text: str) -> str | None:
     if "\0" not in text:
         return text
-    context.report(path, "a NUL character, which no program can be given", code="bad-value")
+    context.report(path, "a NUL character, which cannot be passed to a program", code="bad-value")
     return None
 
 
@@ -313,7 +320,7 @@ def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[s
 def _command(
     context: Context, path: Path, command: str | list[Any]
 ) -> tuple[tuple[str, ...], str] | None:
-    """The command's words, and its text."""
+    """Return the command's words and its text."""
     if isinstance(command, list):
         words: list[str] = _written(context, path, command)
         text = shlex.join(words)
@@ -324,7 +331,7 @@ def _command(
         try:
             words = list(lexer)
         except ValueError as error:
-            quote = getattr(lexer, "state", None)  # the quote that was begun
+            quote = getattr(lexer, "state", None)  # the opening quote
             context.report(
                 path,
                 f"'command' cannot be split into words: {str(error).lower()}"
@@ -352,15 +359,15 @@ def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[s
     if context.executor is not None and context.executor.members:
         context.report(
             path,
-            "jobs of members start where their member does, not from this run's environment",
-            hint="set these variables where the members are started, and remove the key",
+            "jobs of members do not start from this run's environment",
+            hint="set these variables in the members' environment and remove the key",
             code="bad-value",
         )
     if "ENSEMBLE_TOKEN" in names:
         context.report(
             (*path, names.index("ENSEMBLE_TOKEN")),
-            "jobs are never given the token of the service",
-            hint="give the program a token of its own, in another variable",
+            "jobs never get the service's token",
+            hint="give the program its own token in another variable",
             code="bad-value",
         )
     return tuple(names)
@@ -377,7 +384,7 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
     return tuple(found)
 
 
-#: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
+#: Reader of each field: returns the JobGroup's value, ``None`` after reporting an error.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),

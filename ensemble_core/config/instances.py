@@ -1,8 +1,8 @@
-"""Instances of algorithms, ``use:``: each becomes rules that come after the file's own.
+"""Instances of algorithms (``use:``): each adds rules after the file's own.
 
-Called by the loader once sources are expanded, before anything else is checked. A mistake in what
-an algorithm made is told as its distribution's fault, at the entry; one in the options that it was
-given where they stand.
+Called by the loader after sources are expanded and before all other checks. A mistake in an
+algorithm's output is reported at the entry, with its distribution; one in its options at the
+options.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["check_uses", "expand_uses", "expanded_data"]
 
 
 def expand_uses(context: Context) -> None:
-    """Put the rules of instances behind the file's own. They are named in ``known.instances``."""
+    """Append the instances' rules to the file's own and list them in ``known.instances``."""
     document = context.document
     entries = document.data.pop("use", None)
     if entries is None:
@@ -48,8 +48,8 @@ def expand_uses(context: Context) -> None:
             first = document.at(places[name])
             context.report(
                 _named_at(path, entry),
-                f"there are two instances {name!r}; the first is at {first}",
-                hint="give one of them another name: as: NAME",
+                f"duplicate instance {name!r}; the first is at {first}",
+                hint="rename one of them: as: NAME",
                 code="duplicate-name",
             )
             continue
@@ -64,39 +64,39 @@ def expand_uses(context: Context) -> None:
 
 
 def _name_of(context: Context, path: Path, entry: Any) -> str | None:
-    """The instance's name; ``None`` where the entry is wrong, which is reported."""
+    """Return the instance's name; ``None`` after reporting a wrong entry."""
     before = len(context.errors)
-    context.document.data["use"] = {path[1]: entry}  # where the check looks for it
+    context.document.data["use"] = {path[1]: entry}  # where the check expects it
     check_shape(context, "use", path)
     del context.document.data["use"]
     if len(context.errors) > before:
         return None
     own = "rules" in entry
     if own == ("algorithm" in entry):
-        what = "says 'algorithm' and 'rules'" if own else "has neither 'algorithm' nor 'rules'"
+        what = "has both 'algorithm' and 'rules'" if own else "has neither 'algorithm' nor 'rules'"
         code = "bad-value" if own else "missing-key"
-        hint = "algorithm: workload-demand, or rules: of its own with as: NAME"
+        hint = "write algorithm: workload-demand, or rules: […] with as: NAME"
         context.report(path, f"the entry of 'use' {what}", hint=hint, code=code)
     for key in ("with",) if own else ("statistics", "heartbeat"):
         if key in entry:
             whose = "rules of its own" if own else "an algorithm"
             context.report(
                 (*path, key),
-                f"{key!r} cannot stand beside {whose}",
+                f"{key!r} cannot be combined with {whose}",
                 hint="remove the key",
                 code="unknown-key",
                 where=context.document.at_key((*path, key)),
             )
     name = entry.get("as")
     if name is None and own:
-        what = "the entry of 'use' with rules of its own has no name"
+        what = "an entry of 'use' with its own rules needs a name"
         context.report(path, what, hint="write as: NAME", code="missing-key")
     if len(context.errors) > before:
         return None
     if name is None:
         name = re.sub(r"\.ya?ml\Z", "", entry["algorithm"].rpartition("/")[2]).rpartition(":")[2]
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
-            what = f"{name!r} cannot be the name of an instance"
+            what = f"{name!r} is not a valid instance name"
             hint = "write as: NAME, with letters, digits, - and _"
             context.report((*path, "algorithm"), what, hint=hint, code="bad-name")
             return None
@@ -108,24 +108,24 @@ def _named_at(path: Path, entry: Mapping[str, Any]) -> Path:
 
 
 def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
-    """A rule of the file that has an instance's name: ``enable`` could mean either."""
+    """Report a rule that has an instance's name: ``enable`` could mean either."""
     rules = context.document.data.get("rules")
     for rule in rules if isinstance(rules, list) else ():
         name = rule.get("id") if isinstance(rule, dict) else None
         if isinstance(name, str) and name in instances:
             context.report(
                 instances[name],
-                f"the instance {name!r} has the name of a rule",
-                hint="give it another: as: NAME",
+                f"the instance {name!r} has the same name as a rule",
+                hint="rename it: as: NAME",
                 code="duplicate-name",
             )
 
 
-# -- what an instance is made of ---------------------------------------------------------------
+# -- building an instance ------------------------------------------------------------------
 
 
 def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
-    """The result of an entry; empty where that failed, which was reported."""
+    """Return the expansion of an entry; empty after reporting an error."""
     if "rules" in entry:
         return {
             "jobs": [],
@@ -173,7 +173,7 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
 
 
 def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """The algorithm of this name, or in the file of this name."""
+    """Return the algorithm of this name, or from the file of this name."""
     place: Path = (*path, "algorithm")
     if is_file(name):
         return read_algorithm(context, place, name)
@@ -192,7 +192,7 @@ def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
 def _check_groups(
     context: Context, path: Path, record: AlgorithmPlugin, given: Mapping[str, Any]
 ) -> None:
-    """Job groups that options name. (All other names are checked when the file's rules are.)"""
+    """Check job groups named in options. (All other names are checked with the file's rules.)"""
     jobs = context.document.data.get("jobs")
     entries = jobs if isinstance(jobs, list) else []
     known = [each.get("name") for each in entries if isinstance(each, dict)]
@@ -217,7 +217,7 @@ def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> No
         able = " or ".join(repr(name) for name in sorted(record.supports))
         context.report(
             path,
-            f"the algorithm {record.name!r} works with {able}, not with {executor.name!r}",
+            f"the algorithm {record.name!r} supports {able}, not {executor.name!r}",
             hint="run it there: --executor NAME",
             code="other-executor",
         )
@@ -228,7 +228,7 @@ def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> No
 
 def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[str, Any]) -> None:
     document = context.document
-    context.spelt_out.append(_expanded_data(name, kept, entry))
+    context.expanded_uses.append(_expanded_data(name, kept, entry))
     own = "rules" in entry
     where = None if own else document.at((*path, "algorithm"))
     rules = document.data.get("rules")
@@ -245,11 +245,11 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
         if own:
             document.copy_places((*path, "rules", index), place)
         elif isinstance(rule, dict):
-            said = f"{kept['whose']}, instance {name!r}, rule {rule.get('id')!r},"
+            said = f"{kept['whose']}, instance {name!r}, rule {rule.get('id')!r}"
             context.made[place] = said
             for key, option in _as_given(rule, entry.get("with") or {}):
                 where = document.at((*path, "with", option))
-                if where is not None and not kept["places"]:  # a file says where its own parts are
+                if where is not None and not kept["places"]:  # a file has places for its parts
                     part: Path = (*place, key)
                     document.overrides[part], context.made[part] = where, ""
     context.instances[name] = AlgorithmInstance(
@@ -261,8 +261,10 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
 
 
 def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys of a rule with a text that is one of the options as the file has it, and which: what
-    is wrong with that is the file's doing."""
+    """Return the keys of a rule whose text is an option's value, with that option.
+
+    Errors in these are the file's, not the algorithm's.
+    """
     texts = {text: option for option, text in options.items() if isinstance(text, str)}
     for key, text in rule.items():
         if key != "id" and isinstance(text, str) and text in texts:
@@ -270,8 +272,7 @@ def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[t
 
 
 def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
-    """The expansion with ids and statistics that no other instance has, and what its rules say of
-    them led there."""
+    """Return the expansion with unique ids and statistics, and references adapted."""
     ids: dict[str, str] = {}
     rules = copy.deepcopy(kept["rules"])
     for number, rule in enumerate(rules, 1):
@@ -293,7 +294,7 @@ def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
 
 
 def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Any of these names in a metric's path: behind ``before`` where there is that, else before a
+    """Return a pattern for these names in a metric's path: after ``before`` if given, else before a
     dot."""
     if not names:
         return None
@@ -339,7 +340,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
 
 
 def _options_of_rules(context: Context, action: object) -> Iterator[str]:
-    """The options of an action that name rules."""
+    """Return the options of an action that name rules."""
     actions = context.registry.actions
     if isinstance(action, str) and action in actions:
         for key, schema in actions[action].options.get("properties", {}).items():
@@ -348,7 +349,7 @@ def _options_of_rules(context: Context, action: object) -> Iterator[str]:
 
 
 def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with its rules, as a file may have it."""
+    """Return the entry with its rules, as a file may have it."""
     found: dict[str, Any] = {"as": name}
     if entry.get("enabled") is False:
         found["enabled"] = False
@@ -359,15 +360,15 @@ def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str,
 
 
 def expanded_data(context: Context) -> dict[str, Any]:
-    """The file's data with everything that entries stand for, as it runs the same."""
+    """Return the file's data fully expanded: it runs the same."""
     data: dict[str, Any] = copy.deepcopy(context.document.data)
     rules = data.get("rules", [])
     data["rules"] = [rule for index, rule in enumerate(rules) if index not in context.of_instance]
     if not data["rules"]:
         del data["rules"]
-    if context.spelt_out:
-        data["use"] = copy.deepcopy(context.spelt_out)
-        own = {name for entry in context.spelt_out for name in _statistics_of(entry)}
+    if context.expanded_uses:
+        data["use"] = copy.deepcopy(context.expanded_uses)
+        own = {name for entry in context.expanded_uses for name in _statistics_of(entry)}
         for name in own & {*(data.get("statistics") or {})}:
             del data["statistics"][name]
         if not data.get("statistics"):
@@ -384,8 +385,10 @@ def _statistics_of(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_uses(context: Context) -> frozenset[str]:
-    """Check names in the options of instances, of metrics, rules and actions: the instances whose
-    options are wrong, which was reported; their rules need no check."""
+    """Check names in the options of instances. Return the instances with wrong options.
+
+    Errors are reported; the rules of these instances need no further check.
+    """
     wrong: set[str] = set()
     for use in context.uses:
         before = len(context.errors)

@@ -1,6 +1,6 @@
-"""Limits of a run: the semantic checks of the part ``limits:``.
+"""Limits of a run: checks of the part ``limits:``.
 
-Called by the loader once the groups are known.
+Called by the loader after groups are known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["bind_limits", "hours_of"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
-    """The checked limits. Errors are reported, and the default stands in for a wrong value."""
+    """Return the checked limits; a wrong value is reported and replaced by the default."""
     if not isinstance(given, Mapping) or not context.intact(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
@@ -30,7 +30,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         submits_per_second=None if pace is None else float(pace),
         chain=int(given.get("chain", Limits().chain)),
         wall=_duration(
-            context, given, "wall", "the run would be stopped at once", 'it may go on: "3h50m"'
+            context, given, "wall", "the run would stop at once", 'the run may last: "3h50m"'
         ),
         stop=_duration(
             context, given, "stop", "a stop would not wait for any job", 'a stop may wait: "10m"'
@@ -42,7 +42,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
 def _duration(
     context: Context, given: Mapping[str, Any], name: str, of_zero: str, hint: str
 ) -> float | None:
-    """A limit in seconds, if the file has it; 0 is reported."""
+    """Return a limit in seconds if the file has it; 0 is reported."""
     path = ("limits", name)
     found = context.duration(path, given[name]) if given.get(name) is not None else None
     if found == 0:
@@ -52,7 +52,7 @@ def _duration(
 
 
 def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:
-    """Report a limit that a single job of a group could pass, by its time limit."""
+    """Report a limit that a single job's time limit exceeds."""
     for entry in (group, *group.more):
         tasks = entry.nodes if entry.tasks is None else entry.tasks
         units: Mapping[str, tuple[int, str]] = {
@@ -67,17 +67,17 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
                 plural = "" if number == 1 else "s"
                 context.report(
                     ("limits", name),
-                    f"{name!r} is {amount(most)}, and no job of {group.name!r} could ever run: "
+                    f"{name!r} is {amount(most)}, so no job of {group.name!r} could ever run: "
                     f"{number} {unit}{plural} for {amount(entry.duration)} s are "
                     f"{amount(needed)} {unit}-hours",
-                    hint=f"raise {name}, or lower the duration of {group.name!r}: more than "
-                    "that a job may not take",
+                    hint=f"raise {name}, or lower the duration of {group.name!r}",
                     code="out-of-range",
                 )
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """Hint at how to write a limit in hours that has a unit; ``None`` for another value."""
+    """Return a hint for a limit in hours that was written with a unit; ``None`` for another
+    value."""
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None
     number = text.strip()

@@ -1,8 +1,7 @@
-"""Loader: from a file, or its text, to a checked :class:`Ensemble`.
+"""Loader: turns a file or its text into a checked :class:`Ensemble`.
 
-Everything that is wrong is found in one go: the shape by the JSON Schema, then what names refer
-to, part by part, as far as the parts are sound. The binder made here uses the same checks for
-what arrives while the run is under way.
+Finds all errors in one pass: first the shape by JSON Schema, then references, part by part. The
+binder applies the same checks to what arrives during the run.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ __all__ = ["expanded", "load", "load_text"]
 
 _T = TypeVar("_T")
 
-#: Keys that name plugins' records, in each part of a file.
+#: Keys whose values name plugins' records, by part of the file.
 _NAMING = {
     "jobs": ("executor", "observe"),
     "rules": ("trigger", "name"),
@@ -66,7 +65,7 @@ _NAMING = {
     "generators": ("use",),
 }
 
-#: Seconds between heartbeats where rules need them and the file does not say.
+#: Default seconds between heartbeats if rules need them.
 _HEARTBEAT = 60.0
 
 
@@ -80,10 +79,10 @@ def load(
 ) -> Ensemble:
     """Read and check an ensemble file.
 
-    ``executor`` is the one that will run it; without it, what executors can do is not checked.
-    ``overrides`` are ``KEY=VALUE`` changes, as ``--set`` has them. With ``must_begin`` a file in
-    which no rule can fire first is an error. Raises :class:`FileErrors` with every error of the
-    file, or :class:`UsageError` where it cannot be read at all.
+    ``executor`` is the one that will run it; without it, its capabilities are not checked.
+    ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, a file in which no
+    rule can fire first is an error. Raises :class:`FileErrors` with all errors of the file, or
+    :class:`UsageError` if it cannot be read.
     """
     return load_text(
         read(path),
@@ -110,10 +109,10 @@ def load_text(
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
-    ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
-    beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
-    that stands for the file's. ``functions`` are available besides those of ``custom:``. Only
-    if the ``purpose`` is to run the file are the classes that it names loaded and tried.
+    ``attached`` are the texts of the files that it names; ``None`` reads them. For a mapping,
+    ``file`` is empty and ``here`` replaces the file's folder. ``functions`` are available besides
+    those of ``custom:``. Classes that the file names are loaded only if the ``purpose`` is to run
+    it.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -136,8 +135,8 @@ def expanded(
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The data of an ensemble file with everything spelt out that entries stand for: what sources
-    bring, and the rules of algorithms. It runs the same. Raises :class:`FileErrors`."""
+    """Return the fully expanded data of an ensemble file: it runs the same. Raises
+    :class:`FileErrors`."""
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)
     return expanded_data(context)
@@ -152,9 +151,11 @@ def _opened(
     attached: Mapping[str, str] | None,
     here: str | None,
 ) -> tuple[Context, bool]:
-    """The file's data with what entries stand for in their place, not checked yet; ``False`` beside
-    it where an entry could not be expanded, which was reported: names that the rest of the file
-    speaks of may then be absent."""
+    """Return the file's data with entries expanded but unchecked, and whether all could be
+    expanded.
+
+    If not, the error was reported, and names that the file uses may be missing.
+    """
     document = read_text(text, file)
     document.by_path = not file
     if not isinstance(document.data, dict):
@@ -174,8 +175,8 @@ def _opened(
     whole = not context.errors
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
-    for change, error in apply(document, unset).items():  # of what has come in only now
-        # 'use' is expanded by now.
+    for change, error in apply(document, unset).items():  # only of what was just added
+        # 'use' is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
     known.spoken = _spoken(document.data)
     return context, whole
@@ -187,14 +188,14 @@ def _raise(context: Context) -> None:
         raise FileErrors(distinct.values())
 
 
-#: Keys of a job group whose words are no speech of parameters: only their placeholders are.
+#: Keys of a job group in which only placeholders use parameters.
 _SILENT = frozenset(
     {"name", "command", "environment", "parameters", "points", "observe", "options", *TEXTS}
 )
 
 
 def _spoken(data: Mapping[str, Any]) -> frozenset[str]:
-    """Words that the file has outside of what jobs are given: rules may speak of parameters."""
+    """Return words used outside of job groups: rules may refer to parameters."""
     parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
@@ -203,8 +204,7 @@ def _spoken(data: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
-    """Give records that were named with their distribution at one of these keys the name they are
-    listed under, at any depth: an action may have actions among its options."""
+    """Replace names qualified by a distribution with canonical ones, at any depth."""
     if isinstance(value, list):
         for item in value:
             _canonical(item, registry, keys)
@@ -238,7 +238,7 @@ def _entries(value: object) -> list[Any]:
 
 
 class _Loader:
-    """Builds the ensemble part by part, in the order in which they refer to one another."""
+    """Builds the ensemble part by part, in order of their references."""
 
     def __init__(
         self, context: Context, file: str, functions: frozenset[str], must_begin: bool
@@ -314,7 +314,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # The misspelt key is reported already: rules that name the group are right.
+                # The misspelt key is already reported; rules that name the group are right.
                 meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
@@ -322,8 +322,8 @@ class _Loader:
             first = context.known.groups.get(name)
             if name in seen:
                 context.warnings.append(
-                    f"{context.document.at((*path, 'name'))}: the job group {name!r} is there "
-                    f"already ({context.document.at(seen[name])}): a submit is of both"
+                    f"{context.document.at((*path, 'name'))}: duplicate job group {name!r} "
+                    f"(first at {context.document.at(seen[name])}): a submit includes both"
                 )
                 if group is not None and first is not None:
                     group = replace(first, more=(*first.more, group))
@@ -346,7 +346,7 @@ class _Loader:
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:
-        """Job groups whose fields actions within this part of the file change for later submits."""
+        """Return job groups whose fields actions in this part of the file change."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
             kinds = (
@@ -369,7 +369,7 @@ class _Loader:
         where = f"; the first is at {place}" if place else ""
         self._context.report(
             path,
-            f"there are two {noun}s {name!r}{where}",
+            f"duplicate {noun} {name!r}{where}",
             hint="give one of them another name",
             code="duplicate-name",
         )
@@ -414,7 +414,7 @@ class _Loader:
             if "heartbeat" in logging:
                 context.report(
                     path,
-                    f"the heartbeat is off, and a rule {needed}",
+                    f"the heartbeat is off, but a rule {needed}",
                     hint="set it to the seconds between heartbeats, or remove the rule",
                     code="no-heartbeat",
                 )
@@ -422,7 +422,7 @@ class _Loader:
         return 0.0
 
     def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
-        """Need of a rule for heartbeats, in words; ``None`` where no rule needs any."""
+        """Describe what in a rule needs heartbeats; ``None`` if none does."""
         known = self._context.known
         for rule in rules:
             if "heartbeat" in rule.trigger.wakes:
@@ -430,12 +430,12 @@ class _Loader:
             for text in rule.metrics:
                 path = parse_path(text, known.groups, known.statistics)
                 if path.kind == "series" and not path.group:
-                    return f"asks for {text!r}, which is taken at each heartbeat"
+                    return f"uses {text!r}, which is sampled at each heartbeat"
         return None
 
 
 def _binder(context: Context) -> Binder:
-    """The same checks for what arrives in a run: one document for each specification."""
+    """Return the checks for specifications that arrive during the run."""
 
     def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
         known = replace(context.known, rules=None, reads=False)

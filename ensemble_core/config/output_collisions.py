@@ -1,6 +1,6 @@
-"""Output collisions: warnings of jobs of one submission that would write the same file.
+"""Output collisions: warnings about jobs of one submission that would write the same file.
 
-An observer that reads it for each of them would read what the others wrote. ``loading`` asks.
+An observer would otherwise read another job's output. Called by ``loading``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 
 __all__ = ["warn_of_shared_files"]
 
-#: So many jobs of a submission are looked at.
+#: Number of jobs of a submission that are checked.
 _MOST = 2000
 
 
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """A warning for each group and observer whose file two jobs share."""
+    """Return a warning for each group and observer whose file two jobs share."""
     for group in groups:
         if not group.observe or group.size < 2:
             continue
@@ -31,7 +31,7 @@ def warn_of_shared_files(
         for name, options in group.observe.items():
             try:
                 paths = [observers[name].build(job, options).path for job in pair]
-            except Exception:  # a plugin's code; where the run builds it, it is told
+            except Exception:  # plugin code: the run reports its errors
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
                 one, other = pair
@@ -44,7 +44,7 @@ def warn_of_shared_files(
 
 
 def _in_one_folder(group: JobGroup) -> tuple[Job, Job] | None:
-    """Two jobs of a submission whose workdirs are one."""
+    """Return two jobs of a submission with the same workdir."""
     seen: dict[str, Job] = {}
     for job in islice(group.jobs(0), _MOST):
         earlier = seen.setdefault(os.path.normpath(job.workdir or ""), job)

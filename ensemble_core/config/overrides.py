@@ -1,8 +1,7 @@
-"""Overrides, ``--set KEY=VALUE``: changes to the file's data before it is checked.
+"""Overrides (``--set KEY=VALUE``): changes to the file's data before it is checked.
 
-KEY is a dotted path; job groups and generators are found by name (entries of sources by the
-source's), instances by theirs and rules by id. Called by the loader; what is wrong with a value
-that was set is reported with ``--set KEY=VALUE`` as its place.
+KEY is a dotted path; list entries are found by name (sources by the source's name, rules by id).
+Called by the loader. Errors in such a value are reported at ``--set KEY=VALUE``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 
 
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
-    """Apply them in order, and return those that could not be, each with what was wrong."""
+    """Apply overrides in order; return those that failed, with the reason."""
     errors: dict[str, EnsembleError] = {}
     for text in overrides:
         try:
@@ -37,7 +36,9 @@ def _apply(document: Document, text: str) -> None:
     key, equals, value_text = text.partition("=")
     steps = key.strip().split(".")
     if not equals or not all(steps) or len(steps) > 20:
-        raise _error(origin, f"{text!r} is not KEY=VALUE", "write for example jobs.sleep.count=3")
+        raise _error(
+            origin, f"{text!r} is not of the form KEY=VALUE", ("for example: jobs.sleep.count=3")
+        )
     value, spelled = read_value(value_text, origin)
     path: Path = ()
     here: Any = document.data
@@ -72,7 +73,7 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         spoken = ".".join(map(str, path)) or "the file"
         raise _error(origin, f"{spoken} is neither a mapping nor a list: it has no {step!r}")
     if path == ("jobs",):
-        for number, entry in enumerate(here):  # of a source, which has no name of its own
+        for number, entry in enumerate(here):  # of a source, which has no name
             if isinstance(entry, dict) and step in entry and "name" not in entry:
                 return number
         return _named(here, "name", step, origin, "job group")
@@ -90,7 +91,7 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         return _named(here, "id", step, origin, "rule")
     if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(here):
         return int(step)
-    raise _error(origin, f"{step!r} is not a place in a list of {len(here)}", "count from 0")
+    raise _error(origin, f"{step!r} is not an index of a list of {len(here)}", "count from 0")
 
 
 def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:

@@ -1,6 +1,6 @@
-"""Names of instances and generators that a ``switch`` goes over to, and the checks of them.
+"""Checks of the instances and generators that a ``switch`` names.
 
-Called by ``actions`` for options that are annotated ``"x-ensemble": "phase"``.
+Called by ``actions`` for options annotated ``"x-ensemble": "phase"``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["check_learns", "check_phase"]
 
 
 def check_phase(context: Context, path: Path, name: str) -> bool:
-    """True if there is an instance or a generator of this name; reported if not."""
+    """Return True if this instance or generator exists; otherwise report it."""
     generators, instances = context.known.generators, context.known.instances
     found = name in generators or name in instances
     if not found:
@@ -28,8 +28,8 @@ def check_phase(context: Context, path: Path, name: str) -> bool:
 
 
 def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
-    """Report a generator that cannot be told the points of those that the run goes on from to it:
-    of all others where none is named."""
+    """Report a generator that cannot take over points of those that it replaces (by default all
+    others)."""
     known = context.known.generators
     learner = known.get(name)
     for source in sources or known:
@@ -40,9 +40,9 @@ def check_learns(context: Context, path: Path, name: str, sources: Collection[st
         if lacks is not None:
             context.report(
                 path,
-                f"the generator {name!r} cannot be told the points of {teacher.name!r}: {lacks}",
-                hint="let both have the same variables and objectives, or say with 'from' which "
-                "ones it goes on from",
+                f"the generator {name!r} cannot take over points of {teacher.name!r}: {lacks}",
+                hint="give both the same variables and objectives, or select generators with "
+                "'from'",
                 code="bad-value",
             )
             return

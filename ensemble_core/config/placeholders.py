@@ -24,16 +24,16 @@ from ensemble_core.model.sweeps import Range
 
 __all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
 
-#: Fields of a group, beside command and environment, that may have placeholders.
+#: Fields of a group, besides command and environment, that may have placeholders.
 TEXTS = ("workdir", "stdout", "stderr")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
-#: Of values that are worked out so many are tried with a format.
+#: Number of computed values that are tried with a format.
 _TRIED = 1000
 
 
 def words_of(value: Any) -> Iterator[str]:
-    """Every word, within plain data, that could be the name of a parameter."""
+    """Return every word in plain data that could be a parameter's name."""
     if isinstance(value, str):
         yield from _WORD.findall(value)
     elif isinstance(value, dict):
@@ -48,7 +48,7 @@ def words_of(value: Any) -> Iterator[str]:
 def check_placeholders(
     context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
 ) -> None:
-    """Report placeholders that nothing fills, formats that do not fit, and unused parameters."""
+    """Report unknown placeholders, unsuitable formats, and unused parameters."""
     if not all(context.intact((*path, name)) for name in ("parameters", "points")):
         return
     if "points" in spec and not group.points:
@@ -65,7 +65,7 @@ def check_placeholders(
             if name in known:
                 used.add(name)
                 _check_format(context, place, match, group)
-            elif match[4] is None:  # {x:y} may well be text
+            elif match[4] is None:  # {x:y} is probably plain text
                 missing.setdefault(name, place)
     for name, place in missing.items():
         otherwise = f"add {name} to 'parameters', or"
@@ -93,7 +93,7 @@ def check_placeholders(
             place = own if "parameters" in spec else path
             context.report(
                 place,
-                f"the parameter {name!r} is used nowhere, so all its jobs would be the same",
+                f"the parameter {name!r} is not used, so its jobs would all be the same",
                 hint=f"write {{{name}}} in the command, workdir, environment, stdout or stderr",
                 code="unused-parameter",
                 where=context.document.at_key(place),
@@ -101,7 +101,7 @@ def check_placeholders(
 
 
 def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
-    """True if one of these parameters is written in a format, which not every value fits."""
+    """Return True if one of these parameters has a format, which not every value fits."""
     texts = [*group.command, *group.environment.values()]
     texts += [text for name in TEXTS if (text := getattr(group, name))]
     for part in (group.observe, group.options):
@@ -111,7 +111,7 @@ def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
 
 
 def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
-    """Check that each value that this placeholder may have can be written in its format."""
+    """Check each possible value of this placeholder against its format."""
     name, form = match[3], match[4]
     if form is None:
         return
@@ -123,9 +123,9 @@ def _check_format(context: Context, place: Path, match: re.Match[str], group: Jo
         except ValueError as error:
             context.report(
                 place,
-                f"the format of {match[0]} is wrong: {error}",
-                hint=f"write {{{name}:.2f}} for two digits after the point, {{{name}:03d}} for "
-                f"whole numbers of three digits; {{{{{name}{form}}}}} for literal braces",
+                f"invalid format in {match[0]}: {error}",
+                hint=f"write {{{name}:.2f}} for two decimals, {{{name}:03d}} for three-digit "
+                f"whole numbers; {{{{{name}{form}}}}} for literal braces",
                 code="bad-format",
                 where=context.document.at_text(place, match[0]),
             )
@@ -133,7 +133,7 @@ def _check_format(context: Context, place: Path, match: re.Match[str], group: Jo
 
 
 def _values(name: str, group: JobGroup) -> Iterator[object]:
-    """Values that a placeholder may have, at least one of each type."""
+    """Return sample values of a placeholder, at least one of each type."""
     found: Sequence[object] | None = group.parameters.get(name, group.points.get(name))
     if isinstance(found, Range):
         yield from islice(found, _TRIED)
@@ -146,8 +146,10 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """Texts of a job that may have placeholders, with their places; those that ``spec`` lacks stand
-    at ``path``."""
+    """Return a job's texts that may have placeholders, with their places.
+
+    Texts that ``spec`` lacks are placed at ``path``.
+    """
     for index, word in enumerate(group.command):
         command = spec.get("command")
         inner: Path = ("command", index) if isinstance(command, list) else ("command",)
@@ -161,7 +163,7 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every text in what observers or queues are given."""
+    """Yield every text in data for observers or queues."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

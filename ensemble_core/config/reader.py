@@ -1,10 +1,9 @@
 """YAML parser with a source map: strict, and limited in depth and size.
 
-Data is built from PyYAML's events (of libyaml where it is there), with the place of every key and
-value by its path. An alias is read by going back to its anchor's events, so that what it repeats
-counts as often as it stands there. The scalars are YAML 1.1's, without its traps: ``1e3`` is a
-number, ``1:30`` and ``010`` and dates are the strings they look like, a key is always its own
-text, a key that stands twice is an error.
+Builds data from PyYAML's events (libyaml's if available), with the place of every key and value by
+path. An alias re-reads its anchor's events, so repeated content counts each time. Scalars follow
+YAML 1.1 without its traps: ``1e3`` is a number; ``1:30``, ``010`` and dates are strings; keys are
+always text; a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 __all__ = ["read_text", "read_value", "read_yaml"]
 
 _DEEPEST = 64
-#: Values of a document, each as often as aliases repeat it.
+#: Largest number of values in a document, including repetitions by aliases.
 _MOST = 500_000
 _CORE = "tag:yaml.org,2002:"
 
@@ -40,7 +39,7 @@ _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def read_text(text: str, file: str) -> Document:
-    """The document in ``text``. Raises :class:`FileErrors` with every error that was found."""
+    """Return the document in ``text``. Raises :class:`FileErrors` with all errors."""
     document = Document(None, file, text.removeprefix("\ufeff"))
     parser = _Parser(document)
     try:
@@ -48,21 +47,22 @@ def read_text(text: str, file: str) -> Document:
     except EnsembleError as error:
         parser.errors.append(error)
     if parser.errors:
-        # Each error once: a mapping that aliases repeat is read as often.
+        # Report each error once, although aliases re-read a mapping.
         raise FileErrors({(error.where, error.what): error for error in parser.errors}.values())
     return document
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """The YAML in ``text`` with the place of every key and value: ``data`` is what it says, ``at``
-    and ``at_key`` give places by path. ``file`` is its name in messages. For plugins that read
-    files of their own, as strictly as ensemble files are read. Raises :class:`FileErrors` with
-    every error that was found."""
+    """Parse YAML as strictly as ensemble files, for plugins that read their own files.
+
+    ``data`` of the result is the content; ``at`` and ``at_key`` return places by path. ``file`` is
+    its name in messages. Raises :class:`FileErrors` with all errors.
+    """
     return read_text(text, file)
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
-    """One value, as ``--set KEY=VALUE`` has it, and how its plain scalars are spelled."""
+    """Parse one value of ``--set KEY=VALUE``; also return how its plain scalars are spelled."""
     if not text.strip():
         return "", {}
     try:
@@ -81,11 +81,11 @@ def _fault(
     return UsageError(what, where=where, hint=hint, code=code)
 
 
-#: The name of a column with an index, as in ``c_msd[4]``.
+#: A column name with an index, as in ``c_msd[4]``.
 _COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
 
 
-#: What YAML reads as something else, in the line where it stops, and what to write.
+#: Common mistakes on the line where YAML parsing stops, with hints.
 _SLIPS = (
     (re.compile(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
     (
@@ -122,10 +122,10 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     if slip is not None:
         hint = slip
     elif column is not None and ("token" in problem or "did not find expected" in problem):
-        # Between { and } a bracket begins a list, also in the middle of a condition.
-        hint = f'quote what has brackets in it: "{column[0]} …"'
+        # Between { and }, a bracket begins a list even inside a condition.
+        hint = f'quote text that contains brackets: "{column[0]} …"'
     elif "mapping values are not allowed" in problem:
-        hint = "quote text that has ': ' in it, and check the indentation"
+        hint = "quote text that contains ': ', and check the indentation"
     elif "could not find expected ':'" in problem:
         hint = "write 'key: value', with a space after the colon"
     elif "cannot start any token" in problem:
@@ -140,10 +140,10 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
 
 
 class _Parser:
-    """Makes data of a document's events, and remembers where each part of it stands.
+    """Builds data from a document's events and records the place of each part.
 
-    A value is the index of its event. ``_targets`` leads from an alias to its anchor's value,
-    ``_after`` from the start of a list or mapping to what follows its end.
+    A value is the index of its event. ``_targets`` maps an alias to its anchor's value, ``_after``
+    the start of a list or mapping to the event after its end.
     """
 
     def __init__(self, document: Document) -> None:
@@ -155,7 +155,7 @@ class _Parser:
         self._built = 0
 
     def read(self) -> None:
-        """Fill the document. Raises :class:`UsageError` where nothing more can be read."""
+        """Fill the document. Raises :class:`UsageError` for an error that ends the parsing."""
         document = self._document
         size = len(document.text.encode(errors="surrogatepass"))
         if size > LARGEST:
@@ -174,7 +174,7 @@ class _Parser:
     # -- events --------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Collect the events of the one document, checked for depth, tags and aliases."""
+        """Collect the events of the only document; check depth, tags and aliases."""
         import yaml
 
         text, file = self._document.text, self._document.file
@@ -209,9 +209,7 @@ class _Parser:
                 elif isinstance(event, yaml.AliasEvent):
                     target = anchors.get(event.anchor or "")
                     if target is None or target in open_:
-                        why = (
-                            "has no anchor before it" if target is None else "stands within itself"
-                        )
+                        why = "has no anchor before it" if target is None else "refers to itself"
                         raise _fault(f"the alias *{event.anchor} {why}", self._place(event))
                     self._targets[here] = target
                 else:
@@ -253,9 +251,9 @@ class _Parser:
         self._built += 1
         if self._built > _MOST:
             raise _fault(
-                f"the file has more than {_MOST} values, with what its aliases repeat",
+                f"the file has more than {_MOST} values, counting repetitions by aliases",
                 self._place(event),
-                "write the file without aliases that repeat one another",
+                "avoid nested aliases",
                 "alias-bomb",
             )
 
@@ -278,7 +276,7 @@ class _Parser:
         return data
 
     def _items(self, at: int) -> Iterator[int]:
-        """The values within a list; of a mapping its keys and values in turn."""
+        """Yield the values within a list; for a mapping, keys and values alternately."""
         end = self._after[at] - 1
         at += 1
         while at < end:
@@ -298,7 +296,7 @@ class _Parser:
         text: str = event.value
         try:
             text.encode()
-        except UnicodeEncodeError:  # of an escape; libyaml refuses those itself
+        except UnicodeEncodeError:  # from an escape; libyaml rejects those itself
             self._report("the string has half a surrogate pair", event)
             return ""
         return text
@@ -309,7 +307,7 @@ class _Parser:
         self.errors.append(_fault(what, self._place(event), hint, code))
 
     def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
-        """Add a mapping's entries; what is in ``data`` already stays, with its place."""
+        """Add a mapping's entries; existing entries of ``data`` are kept with their places."""
         items = list(self._items(mapping))
         inherited, merged = frozenset(data), list[int]()
         own: dict[str, Any] = {}
@@ -325,8 +323,7 @@ class _Parser:
             if name in own:
                 line, column = own[name].start_mark.line + 1, own[name].start_mark.column + 1
                 self._report(
-                    f"the key {name!r} stands twice in one mapping, first in line {line}, "
-                    f"column {column}",
+                    f"duplicate key {name!r}, first in line {line}, column {column}",
                     key,
                     "keep one of them",
                     "duplicate-key",
@@ -341,7 +338,7 @@ class _Parser:
             self._merge(data, value, path, depth)
 
     def _merge(self, data: dict[str, Any], value: int, path: Path, depth: int) -> None:
-        """Add what ``<<`` inherits: of a mapping, or of each in a list."""
+        """Add what ``<<`` inherits: from a mapping, or from each in a list."""
         value = self._targets.get(value, value)
         sources = self._items(value) if _kind(self._events[value]) == "seq" else [value]
         for source in (self._targets.get(at, at) for at in sources):
@@ -362,7 +359,7 @@ def _kind(event: Any) -> str:
 
 
 def _resolve(text: str) -> Any:
-    """The value of a plain scalar."""
+    """Return the value of a plain scalar."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if len(text) > 400 or text[0] not in "+-.0123456789":

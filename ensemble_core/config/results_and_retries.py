@@ -1,6 +1,6 @@
-"""A group's ``result`` and ``retry``: what its jobs leave, and what is done about failed attempts.
+"""A group's ``result`` and ``retry``: values of finished jobs, and handling of failed attempts.
 
-Called by the loader when all groups are there, for both speak of what observers yield.
+Called by the loader after all groups are known, because both refer to observers' columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["bind_result", "bind_retry"]
 
-#: How a group's ``retry`` is checked: as the options of an action that submits the job again.
+#: A group's ``retry`` is checked like the options of a retry action.
 _RETRY = {
     "x-ensemble-retries": True,
     "properties": {
@@ -34,7 +34,7 @@ _RETRY = {
 
 
 def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
-    """The group with its ``result``."""
+    """Return the group with its ``result``."""
     given = spec.get("result")
     place = (*path, "result")
     if not isinstance(given, dict) or not context.intact(place):
@@ -44,7 +44,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
-        found[name] = expression("0")  # a wrong one too has its name, for those who speak of it
+        found[name] = expression("0")  # keep the name of a wrong one for references to it
         if not context.intact(inner):
             continue
         taken = _taken(group, name)
@@ -67,8 +67,8 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
             check_names(parsed.text, bare, known)
             if parsed.metrics:
                 raise EnsembleError(
-                    f"a result is of one job, and {min(parsed.metrics)!r} is of a group",
-                    hint="write STAT.NAME: last.energy, max.stress",
+                    f"a result belongs to one job, but {min(parsed.metrics)!r} to a group",
+                    hint="use STAT.NAME: last.energy, max.stress",
                     code="bad-condition",
                 )
         except EnsembleError as error:
@@ -80,7 +80,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _taken(group: JobGroup, name: str) -> str | None:
-    """Meaning that a name has already, in words; ``None`` for a free one."""
+    """Describe the existing meaning of a name; ``None`` for a free one."""
     if name in group.names:
         return "a parameter"
     if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:
@@ -89,7 +89,7 @@ def _taken(group: JobGroup, name: str) -> str | None:
 
 
 def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
-    """Refuse columns: a job has many rows of them."""
+    """Report columns without a statistic: a job has many rows of them."""
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(
@@ -104,7 +104,7 @@ def _known(context: Context, group: JobGroup) -> frozenset[str]:
 
 
 def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
-    """The group with its ``retry``."""
+    """Return the group with its ``retry``."""
     given = spec.get("retry")
     place = (*path, "retry")
     if not isinstance(given, dict) or not context.intact(place):

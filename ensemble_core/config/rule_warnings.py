@@ -1,6 +1,6 @@
-"""Warnings about rules as a whole: what can never be, of what the file says by itself rightly.
+"""Warnings about rules that are valid but pointless.
 
-Called by the loader when all rules are bound and nothing is wrong.
+Called by the loader if all rules are bound without errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Groups that nobody submits."""
+    """Warn about groups that no rule submits."""
     chosen = {each.group for each in context.known.generators.values() if each is not None}
     if context.known.functions:
         return  # a function may submit anything
@@ -41,7 +41,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Several instances that are on from the start and that may each end the run."""
+    """Warn about several enabled instances that may each end the run."""
     ending = {
         rule.instance: rule.location
         for rule in rules
@@ -52,13 +52,12 @@ def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
     if len(ending) > 1:
         context.warnings.append(
             f"{list(ending.values())[-1]}: the instances {' and '.join(map(repr, ending))} may "
-            "both end the run, whichever is first; enabled: false and 'switch' let one follow the "
-            "other"
+            "both end the run; to run one after the other, use enabled: false and 'switch'"
         )
 
 
 def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """A count that no number of jobs can bring, where it is known how many there can be."""
+    """Warn about a count that the known number of jobs cannot reach."""
     most = _most_jobs(context, rules)
     for rule in rules:
         comparison = rule.condition.comparison if rule.condition else None
@@ -69,13 +68,13 @@ def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
         jobs = most.get(path.group, math.inf) if path.kind == "count" else math.inf
         if (sign in ("==", ">=") and number > jobs) or (sign == ">" and number >= jobs):
             context.warnings.append(
-                f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, and at most "
-                f"{jobs} jobs of {path.group!r} are ever submitted"
+                f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, but at most {jobs} "
+                f"jobs of {path.group!r} are ever submitted"
             )
 
 
 def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int]:
-    """The most jobs that there can be of each group; empty where that is not known."""
+    """Return the largest possible number of jobs of each group; empty if unknown."""
     if context.known.functions or context.known.changing:
         return {}
     most = dict.fromkeys(context.known.groups, 0)
@@ -96,7 +95,7 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
-    """A metric that moves while nothing happens, and nothing that would look at it then."""
+    """Warn about a metric that changes between events if nothing would check it then."""
     for rule in rules:
         if rule.trigger.metric is None:
             continue
@@ -104,13 +103,13 @@ def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
         waits = path.kind == "series" and path.variable == "pending"
         if waits or (path.kind == "series" and context.known.statistics[path.statistic].timed):
             context.warnings.append(
-                f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
-                "there is no heartbeat to look at it then; set logging.heartbeat"
+                f"rule {rule.id!r} uses {path.text}, which changes while jobs wait, but no "
+                "heartbeat would check it; set logging.heartbeat"
             )
 
 
 def actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
-    """The actions of these rules, and those within their options."""
+    """Yield the actions of these rules, including nested ones."""
     for rule in rules:
         for action in rule.actions:
             yield from action.flat()

@@ -1,9 +1,8 @@
 """JSON Schema of the ensemble file, composed with what plugins add.
 
-The base is ``ensemble.schema.json`` beside this module. Each trigger, action and statistic gets a
-definition of its own, so that editors and the checker know which keys may stand with which name,
-and a schema error leads straight to the keys that were possible. Used by the checker and by
-``ensemble schema``.
+The base is ``ensemble.schema.json`` next to this module. Each trigger, action and statistic gets
+its own definition, so that editors and errors know the keys allowed for each name. Used by the
+checker and by ``ensemble schema``.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ __all__ = ["Validators", "compose", "defaults"]
 
 
 _NAMES = {
-    "group": "The job group whose jobs are meant. Absent: any job of this ensemble.",
-    "groups": "The job group whose jobs are meant, or a list of groups. Absent: the whole run.",
-    "generator": "The generator that is meant. Absent: any.",
+    "group": "Job group of the jobs. Default: all jobs of this ensemble.",
+    "groups": "Job group of the jobs, or a list of groups. Default: the whole run.",
+    "generator": "Name of the generator. Default: any.",
     "metric": "The metric's path: count.GROUP.success, mean.GROUP-duration, queue.sched …",
 }
 
 
-#: Keys of a job group that no action changes: what is looked for before anything runs, and what is
-#: not of a single submit.
+#: Keys of a job group that actions cannot change: needed before anything runs, or not specific to
+#: one submit.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
-#: What every observer may be asked beside its own options.
+#: Options common to all observers.
 _ROWS = {
-    "description": "Whether its rows are kept until the job is over, for 'rows: job'.",
+    "description": "Store its rows until the job is over, for 'rows: job'.",
     "type": "boolean",
 }
 
 
 @dataclass(frozen=True)
 class _Named:
-    """The records of a registry that have one of some names."""
+    """The records of a registry with these names only."""
 
     registry: Registry
     words: Container[str]
@@ -56,7 +55,7 @@ class _Named:
 
 
 def compose(registry: Registry | _Named) -> dict[str, Any]:
-    """The whole schema (draft 2020-12) as plain data."""
+    """Return the whole schema (draft 2020-12) as plain data."""
     schema: dict[str, Any] = json.loads(
         Path(__file__).with_name("ensemble.schema.json").read_text("utf-8")
     )
@@ -93,14 +92,13 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
     for name, inner in fields["properties"].items():
         if inner.get("type") == "integer":  # or an expression
             fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
-    fields["description"] = "Fields of a job group. An environment is added to the group's own."
+    fields["description"] = "Fields of a job group. An environment extends the group's own."
     definitions["job-fields"] = fields
     return schema
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:
-    """Let entries under ``jobs`` name a source, and a file whose jobs are brought so have no rules
-    of its own."""
+    """Allow entries under ``jobs`` to name a source; a file of such entries needs no rules."""
     definitions = schema["$defs"]
     names = sorted(registry.sources)
     for name in names:
@@ -172,7 +170,7 @@ def _compose_rules(definitions: dict[str, Any], registry: Registry | _Named) -> 
     for records in alike.values():
         first = records[0]
         key = f"rule-{first.name}"
-        own = _beside(rule, first.summary if len(records) == 1 else "a rule for what jobs do")
+        own = _beside(rule, first.summary if len(records) == 1 else "a rule about jobs")
         if first.name_means is not None:
             own["properties"]["name"] = {
                 "description": _NAMES[first.name_means],
@@ -217,7 +215,7 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
         definitions[f"{key}-options"] = _with_options(
             own, record.options, f"{key}-options", definitions
         )
-        about = {"description": "The options of what is used."}
+        about = {"description": "Options of the algorithm."}
         properties = {"with": {**about, "$ref": f"#/$defs/{key}-options"}}
         definitions[key] = {"description": record.summary, "properties": properties}
         if required_options(record.options):
@@ -227,7 +225,7 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """A definition for what may stand beside the keys that ``base`` has checked already."""
+    """Return a definition for keys next to those that ``base`` has already checked."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
 
@@ -248,7 +246,7 @@ _MERGED = frozenset(
 def _with_options(
     own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """``own`` with a plugin's option schema merged in; what is in neither is refused."""
+    """Return ``own`` merged with a plugin's option schema; other keys are rejected."""
     for word in ("$defs", "definitions"):
         for name, inner in options.get(word, {}).items():
             definitions[f"{key}-{name}"] = _plain(inner, key)
@@ -266,7 +264,7 @@ def _with_options(
 
 
 def _plain(value: Any, key: str) -> Any:
-    """A plugin's schema as plain data, its references led to where its definitions now are."""
+    """Return a plugin's schema as plain data with references adapted to its new place."""
     if isinstance(value, (list, tuple)):
         return [_plain(inner, key) for inner in value]
     if not isinstance(value, Mapping):
@@ -287,7 +285,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, and the schema's defaults for those that were not."""
+    """Return the given options, completed by the schema's defaults."""
     known = options.get("properties", {})
     filled = {
         name: copy.deepcopy(inner["default"])
@@ -299,15 +297,17 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(eq=False)
 class _Shared:
-    """Schema of one registry, and the validators of its parts, for the files that a process loads
-    with it. The first file is checked without them, as long as it is right."""
+    """Schema and validators of one registry, shared by the files that a process loads.
+
+    The first file is validated without them if it is correct.
+    """
 
     schema: dict[str, Any] | None = None
     compiled: dict[str, Any] = field(default_factory=dict)
     first: bool = True
 
 
-#: By registry, which never changes once it is made.
+#: By registry, which is immutable.
 _SHARED: WeakKeyDictionary[Registry, _Shared] = WeakKeyDictionary()
 
 
@@ -317,7 +317,7 @@ class Validators:
     def __init__(self, registry: Registry) -> None:
         self._shared = _SHARED.setdefault(registry, _Shared())
         self.registry = registry
-        #: The schema with the parts that only this file has, and their validators.
+        #: The schema including definitions of this file, and their validators.
         self._schema: dict[str, Any] | None = None
         self._own: dict[str, Any] = {}
 
@@ -331,8 +331,10 @@ class Validators:
         return self._shared.schema
 
     def hold(self, data: object) -> bool:
-        """True if a whole file is right by the part of the schema that is about what it names,
-        which takes a command that loads one file a fifth of the time; else the whole one knows."""
+        """Return True if a file satisfies the part of the schema for the names that it uses.
+
+        This takes a fifth of the time of the whole schema, which is used only if this check fails.
+        """
         if self._shared.schema is not None or not self._shared.first:
             return False
         import jsonschema_rs
@@ -345,7 +347,7 @@ class Validators:
             return False
 
     def errors(self, data: object, part: str = "") -> Iterable[Any]:
-        """The schema errors of ``data``, which is a whole file or one of ``$defs``."""
+        """Return the schema errors of ``data``: a whole file, or one of ``$defs``."""
         compiled = self._own if part in self._own else self._shared.compiled
         validator = compiled.get(part)
         if validator is None:
@@ -361,22 +363,22 @@ class Validators:
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            # Each was valid when it was registered; so it is how they refer to one another.
+            # Each was valid alone, so their references to each other must be wrong.
             raise PluginError(
-                "the plugins' option schemas cannot be composed",
+                "the plugins' option schemas cannot be combined",
                 cause=str(error).split("\n", 1)[0],
-                hint="remove the plugin that was added last, or tell its author",
+                hint="remove the most recently added plugin, or report it to its author",
                 code="bad-plugin-schema",
             ) from None
 
     def define(self, part: str, summary: str, options: Mapping[str, Any]) -> None:
-        """Add an algorithm's options to ``$defs``, of one that only this file knows."""
+        """Add the options of an algorithm that only this file knows to ``$defs``."""
         self._schema = {**self.schema, "$defs": {**self.schema["$defs"]}}
         self._own[part] = None
         _define_algorithm(self._schema["$defs"], part, summary, options)
 
     def node(self, path: Iterable[str | int]) -> Any:
-        """The part of the schema at the path that a schema error gives."""
+        """Return the part of the schema at the path of a schema error."""
         here: Any = self.schema
         for step in path:
             if isinstance(here, dict):
@@ -389,7 +391,7 @@ class Validators:
 
 
 def _words(data: object) -> Iterator[str]:
-    """Every text in the data, keys included."""
+    """Yield every text in the data, including keys."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict):

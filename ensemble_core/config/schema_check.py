@@ -1,7 +1,6 @@
-"""Schema check: each error of jsonschema_rs in words that a user can act on, at its place.
+"""Schema check: explains each jsonschema_rs error in words that a user can act on, at its place.
 
-Says what was found, what was expected, and the nearest word. Called by the loader for a file, and
-by the binder for what arrives while a run is under way.
+Called by the loader for a file, and by the binder for what arrives during the run.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-_OFTEN = "write repetitions: unlimited for as often as it likes; enabled: false switches a rule off"
+_OFTEN = "use repetitions: unlimited for no limit; enabled: false switches a rule off"
 _EXAMPLES = {
     "jobs": "jobs: [{name: hello, command: echo hello}]",
     "rules": "rules: [{trigger: start, action: {name: submit, label: hello}}]",
     "command": "command: echo hello",
     "trigger": "trigger: start",
     "action": "action: {name: submit, label: GROUP}",
-    "label": "label: the name of the job group (or function) that is meant",
+    "label": "label: the name of the job group (or function)",
 }
 
 
-#: Keys as queues and other programs call them.
+#: Names of keys in queues and other programs.
 _USUAL = {
     "cores": "cores_per_task", "cpus": "cores_per_task", "cpus_per_task": "cores_per_task",
     "gpus": "gpus_per_task", "ntasks": "tasks", "time": "duration", "walltime": "duration",
@@ -56,31 +55,31 @@ _USUAL = {
 }  # fmt: skip
 
 
-#: Keys that may mean the number of values of a range, or the distance between them.
+#: Keys that could mean a range's number of values or its step.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
 
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
-    """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
-    is at a path."""
+    """Report all schema errors of the document, or of the part at a path by one of the
+    ``$defs``."""
     data, file = context.document.data, context.document.file
     try:
         if not part and context.validators.hold(data):
             return
-        # One with any key of ours is an ensemble file, whatever else it says.
+        # A file with any of our keys counts as an ensemble file.
         ours = context.validators.schema["properties"]
         if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & ours:
             context.report(
                 at,
-                "this is a jobspec, and not an ensemble file",
+                "this is a jobspec, not an ensemble file",
                 hint=f"write 'jobs: [{{jobspec: {PurePath(file).name}}}]' in an ensemble file "
-                f"beside it, or run it as it is: ensemble jobspec run {file}",
+                f"next to it, or run it directly: ensemble jobspec run {file}",
                 code="missing-key",
             )
             return
         found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:
-        # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
+        # jsonschema_rs rejects data that JSON cannot express before validating it.
         context.report(at, f"this cannot be checked: {error}", code="bad-value")
         return
     unknown = {
@@ -91,7 +90,7 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
 
 
 def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) -> None:
-    """Report one schema error; of the keys ``unknown`` it is told that they are."""
+    """Report one schema error; ``unknown`` are keys to report as unknown."""
     document, registry = context.document, context.registry
     path: Path = (*at, *error.instance_path)
     kind = error.kind.name
@@ -145,7 +144,7 @@ def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: boo
 
 
 def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
-    """Kind of record that the value at this path names, if it names something of a plugin."""
+    """Return the kind of record that the value at this path names, if any."""
     key = path[-1] if path else ""
     if key == "trigger":
         return "trigger"
@@ -156,12 +155,12 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     if key == "statistic" and path[0] == "statistics":
         return "statistic"
     if key == "name" and set(options) == set(registry.actions):
-        return "action"  # also one within another's options, whatever that is called
+        return "action"  # including nested actions, whatever the option is called
     return None
 
 
 def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
-    """Report a value of the right type that breaks another keyword of the schema."""
+    """Report a value of the right type that violates another schema keyword."""
     document, kind = context.document, error.kind.name
     name, found, at = _named(path, document), shown(value), error.instance_path
     hint = where = None
@@ -180,13 +179,13 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         what = f"{name} is {found}, expected a whole number, or a share such as 5%"
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
-        hint = "and it does not begin with -"
+        hint = "and must not begin with -"
     elif kind == "falseSchema":
         what, code = f"{name} is not allowed here", "unknown-key"
         if path and path[-1] in ("repetitions", "backoff"):
             hint, where = "write it on the rule, beside 'trigger'", document.at_key(path)
     elif kind == "not":
-        # What is refused may say in its schema why, and what to do instead.
+        # A rejected key's schema may explain why, and what to do instead.
         refused = error.kind.schema
         what = f"{name} is {found}, which is not allowed"
         hint = refused.get("description") if isinstance(refused, dict) else None
@@ -203,7 +202,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
                 return
             deepest = max(branches, key=lambda branch: max(len(e.instance_path) for e in branch))
             why = "; or ".join(str(branch[0].message) for branch in branches[:3])
-            what = f"{name} fits none of what it may be: {why}"
+            what = f"{name} matches none of the allowed forms: {why}"
             above = path[: len(path) - len(at)]
             where = document.at((*above, *deepest[0].instance_path))
         else:
@@ -213,7 +212,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
 
 
 def _named(path: Path, document: Document) -> str:
-    """A value by its key, or by its number in the list at a key."""
+    """Return a value's name for messages: its key, or its number in the list."""
     for number in range(len(path) - 1, -1, -1):
         if isinstance(path[number], str):
             if number == len(path) - 1:
@@ -225,7 +224,7 @@ def _named(path: Path, document: Document) -> str:
 
 
 def _thing(path: Path, document: Document, registry: Registry) -> str:
-    """Words for a mapping by what it describes: a job group, a rule, an action."""
+    """Describe a mapping: a job group, a rule, an action."""
     data = document.get(path)
     if not path:
         return document.noun
@@ -274,7 +273,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         inside = context.validators.schema["$defs"]["job-fields"]["properties"]
         cut = [str(value) for value in data.values() if str(value).startswith("=")]
         if any(value.count("(") > value.count(")") for value in cut):
-            hint = 'quote what has a comma in it: "= min(T, 3)"'
+            hint = 'quote text that contains a comma: "= min(T, 3)"'
         elif key.lower() in _STEPS and {"step", "count"} <= {*known}:
             value = document.written(inner, data[key])
             hint = f"write 'count: {value}' for {value} values, or 'step: {value}' for the "
@@ -284,7 +283,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         elif near:
             hint = f"did you mean {near!r}?"
         else:
-            hint = f"known are {', '.join(known)}" if known else "none can stand here"
+            hint = f"known are {', '.join(known)}" if known else "no key is allowed here"
         context.report(
             inner,
             f"unknown key {shown(key)} in {_thing(path, document, context.registry)}",
@@ -302,7 +301,7 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
     if isinstance(data, dict) and any("range(" in str(value) for value in data.values()):
         hint = "write a range as {from: 1, to: 4}, with step: if it is not 1"
     elif isinstance(data, dict) and any(str(value).startswith("=") for value in data.values()):
-        hint = 'quote what has a comma in it: "= min(T, 3)"'
+        hint = 'quote text that contains a comma: "= min(T, 3)"'
     for key in data if isinstance(data, dict) else ():
         if not re.search(pattern, key):
             context.report(
@@ -323,7 +322,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
         if "string" in types:
             hint = f'quote it: "{written}"'
     elif value is None:
-        hint = "leave the key out, or give it a value" if path else None
+        hint = "remove the key, or give it a value" if path else None
     elif isinstance(value, str):
         found = f"the string {found}"
         if {"number", "integer"} & set(types):
@@ -355,7 +354,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
 
 
 def _said(context: Context, error: Any, name: str | int, *below: str) -> str | None:
-    """The meaning of a value, as the schema describes it where the error is, or below that."""
+    """Return the schema's description of what is expected."""
     schema = context.validators.node((*error.schema_path[:-1], *below))
     said = schema.get("description") if isinstance(schema, dict) else None
     return f"{name}: {said}" if said else None

@@ -1,9 +1,9 @@
 """``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's own scope.
 
-``max.stress``, ``mean.duration`` or ``count.done`` is over the rule's instance, else over the
-event's job, else over the group that the trigger names; ``all.max.stress`` is over the group in any
-case, and ``max.stress(T > 2)`` over what passes the filter. Found and checked here for conditions,
-expressions and messages; the engine keeps only those that some rule names.
+The scope of ``max.stress``, ``mean.duration`` or ``count.done`` is the rule's instance, else the
+event's job, else the trigger's group. ``all.max.stress`` always covers the group; ``max.stress(T >
+2)`` covers what passes the filter. Checked here for conditions, expressions and messages; the
+engine keeps only those in use.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
 
-#: The groups whose jobs ``STAT.NAME`` may be over, ``None`` for any; empty where it can be over
-#: nothing.
+#: Groups that ``STAT.NAME`` may cover, ``None`` for any; empty if not possible.
 Over = tuple[str | None, ...]
 
 
@@ -33,9 +32,11 @@ def scoped_names(
     over: Over,
     each: Sequence[str] = (),
 ) -> frozenset[str] | None:
-    """Scoped statistics (``STAT.NAME``) among ``names`` that are no field ``known`` here (``None``:
-    any may be); ``None`` if one of them can have no value, which is reported. ``each`` are the
-    parameters of the rule's slices."""
+    """Return the ``STAT.NAME`` among ``names`` that are not ``known`` fields (``None``: any may
+    be).
+
+    ``None`` after reporting an invalid one. ``each`` are the parameters of the rule's slices.
+    """
     found: set[str] = set()
     before = len(context.errors)
     for name in sorted(names):
@@ -61,7 +62,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger names no single group",
-                f"give the trigger a group, 'name: GROUP', or write metric({_example(base)!r})",
+                f"give the trigger a group, 'name: GROUP', or use metric({_example(base)!r})",
             )
         elif not over:
             _report(
@@ -69,7 +70,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger has no job and names no single group",
-                f"write metric({_example(base)!r}) for a whole group",
+                f"use metric({_example(base)!r}) for a whole group",
             )
         elif statistic == "count":
             _check_count(context, path, base, variable)
@@ -81,7 +82,7 @@ def scoped_names(
 
 
 def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
-    """Refuse a text that is no filter, and a filter with names that no job or row has."""
+    """Report a text that is not a filter, and names that no job or row has."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -114,11 +115,11 @@ def _example(name: str) -> str:
 def _check_statistic(
     context: Context, path: Path, name: str, known: Collection[str] | None, over: Over
 ) -> None:
-    """A statistic that is misspelt, or one that cannot be named by itself."""
+    """Report a misspelt statistic, or one that cannot be named directly."""
     statistic, _, variable = name.partition(".")
     unfit = context.known.unfit.get(statistic)
     if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
-        return  # a column, or a name that is told of as any other
+        return  # a column, or a name that is reported like any other
     usual = USUAL_STATISTICS.get(statistic.lower())
     near = closest(statistic, [*context.known.statistics, "count"], 0.5)
     if unfit is not None:
@@ -160,20 +161,20 @@ def _check_variable(context: Context, path: Path, name: str, over: Over) -> None
         if known is None or variable in known:
             return
         variables |= known
-        # Columns that an observer would yield with another option are told of with that.
+        # Mention the option with which an observer would yield the column.
         if context.left_out(variable, group, path):
             return
     listed = f"known are {', '.join(sorted(variables)[:15])}"
     form = f"did you mean '{statistic}.{{}}'?"
     hint = did_you_mean(variable, variables, listed, cutoff=0.5, form=form)
     whose = "any job group" if over == (None,) else " or ".join(map(repr, over))
-    _report(context, path, name, f"nothing of {whose} is called {variable!r}, row or result", hint)
+    _report(context, path, name, f"{whose} has no column or result {variable!r}", hint)
 
 
 def _report(context: Context, path: Path, name: str, why: str, hint: str | None) -> None:
     context.report(
         path,
-        f"{name!r} can have no value: {why}",
+        f"{name!r} can never have a value: {why}",
         hint=hint,
         code="no-such-metric",
         where=context.document.at_text(path, name),

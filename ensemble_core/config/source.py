@@ -1,6 +1,6 @@
-"""File reading: the ensemble file's text, decoded, or the error that says why not.
+"""Reads and decodes an ensemble file, or explains why it cannot be read.
 
-Called by :func:`ensemble_core.config.load` before anything is parsed.
+Called by :func:`ensemble_core.config.load` before parsing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ensemble_core.errors import Location, UsageError, closest
 
 __all__ = ["LARGEST", "decode", "read"]
 
-#: Bytes that an ensemble file may have.
+#: Largest size of an ensemble file, in bytes.
 LARGEST = 4 * 1024 * 1024
 
 
@@ -25,10 +25,10 @@ _YAML = (".yaml", ".yml")
 def read(
     path: str | os.PathLike[str], *, largest: int = LARGEST, suffixes: Sequence[str] = _YAML
 ) -> str:
-    """The file's text. Raises :class:`UsageError` for whatever is no readable text file.
+    """Return the file's text. Raises :class:`UsageError` if it is not a readable text file.
 
-    Reads nothing of a file of more than ``largest`` bytes, and never waits for a pipe's writer.
-    ``suffixes`` are those of files that may have been meant where there is none.
+    Rejects files of more than ``largest`` bytes unread, and never blocks on a pipe. ``suffixes``
+    are used to suggest other files.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))
@@ -61,7 +61,7 @@ def read(
 
 
 def decode(data: bytes, name: str) -> str:
-    """The bytes as text. Raises :class:`UsageError` at the first byte that is not UTF-8."""
+    """Decode the bytes. Raises :class:`UsageError` at the first byte that is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -83,13 +83,13 @@ def decode(data: bytes, name: str) -> str:
 
 
 def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
-    """The error for a text above ``largest`` bytes."""
+    """Return the error for a text above ``largest`` bytes."""
     noun, hint = "such a file", "is it the right file?"
     if largest == LARGEST:
         noun = "an ensemble file"
         hint += " A sweep needs one entry under 'parameters', not many jobs"
     return UsageError(
-        f"the file has {size / 1024 / 1024:.1f} MiB; {noun} has at most {largest >> 20}",
+        f"the file has {size / 1024 / 1024:.1f} MiB; the limit for {noun} is {largest >> 20}",
         where=Location(name),
         hint=hint,
         code="file-too-large",
@@ -97,13 +97,13 @@ def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
 
 
 def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
-    """A hint at files of a folder: the one whose name is nearest, or some of them."""
+    """Return a hint at files in a folder: the most similar one, or some of them."""
     try:
         with os.scandir(folder) as entries:
             alike = (entry.name for entry in entries if entry.name.endswith(tuple(suffixes)))
             found = list(islice(alike, 200))
     except OSError:
-        return None if folder.is_dir() else f"there is no folder {str(folder)!r} either"
+        return None if folder.is_dir() else f"the folder {str(folder)!r} does not exist either"
     if name and (near := closest(name, found, 0.4)):
         return f"did you mean {str(folder / near)!r}?"
-    return f"in that folder there is {', '.join(sorted(found)[:5])}" if found else None
+    return f"that folder contains {', '.join(sorted(found)[:5])}" if found else None

@@ -1,6 +1,6 @@
-"""Check that some rule can fire first.
+"""Checks that some rule can fire first; otherwise a run would end at once.
 
-Called by the loader once all rules are bound. Without such a rule, a run ends at once.
+Called by the loader after all rules are bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ensemble_core.plugin.validation import OCCASIONS
 
 __all__ = ["check_can_start"]
 
-#: Occasions that do not need a job of this run.
+#: Events that need no job of this run.
 _FIRST = {"start", "heartbeat"}
 #: Gauges of this run's own jobs, rules and generators.
 _OWN = (
@@ -32,9 +32,11 @@ _OWN = (
 
 
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
-    """Report an error if no rule can fire before this run has submitted a job, and no generator
-    suggests a point. With a ``heartbeat``, rules on gauges of this run's own jobs can fire first
-    too: the run stays active, and jobs may be submitted from outside."""
+    """Report an error if no rule can fire before the first job and no generator suggests a point.
+
+    With a ``heartbeat``, rules on gauges of the run's own jobs can fire too: the run stays active,
+    and jobs may be submitted from outside.
+    """
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return
     able = [
@@ -43,14 +45,14 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
     off = [rule for rule in able if not rule.enabled or _is_off(context, rule)]
     if len(off) < len(able):
         return
-    hint = "begin with 'trigger: start'"
+    hint = "add a rule with 'trigger: start'"
     if off:
-        hint = f"rule {off[0].id!r} could, but is disabled ('enabled: false')"
+        hint = f"rule {off[0].id!r} could, but it is disabled ('enabled: false')"
     context.report(
         ("rules",),
-        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
-        hint=f"{hint}; for a run that steers jobs of others write 'scope: queue' on its rules, or "
-        "say --allow-idle (in Python allow_idle=True)",
+        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        hint=f"{hint}; to steer only other jobs, set 'scope: queue' on rules, or use "
+        "--allow-idle (in Python allow_idle=True)",
         code="nothing-begins",
         where=context.document.at_key(("rules",)),
     )
@@ -61,7 +63,7 @@ def _is_off(context: Context, rule: BoundRule) -> bool:
 
 
 def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
-    """Return whether the trigger can wake a rule before this run has submitted a job."""
+    """Return True if the trigger can fire before this run has submitted a job."""
     if trigger.metric is None:
         ours = trigger.every is None and OCCASIONS.issuperset(trigger.wakes)
         return not ours or not _FIRST.isdisjoint(trigger.wakes)

@@ -1,6 +1,6 @@
-"""Statistics that a file may name: the plugins', and those of its part ``statistics:``.
+"""Statistics that a file may name: the plugins', and those under ``statistics:``.
 
-Called by the loader first, for groups and rules speak of them in paths.
+Called by the loader first, because groups and rules refer to them in paths.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["bind_statistics"]
 
 
 def bind_statistics(context: Context, given: object) -> None:
-    """Make known the statistics that paths may name: the plugins', and those of the file."""
+    """Register the plugins' statistics and those of the file."""
     registry = context.registry.statistics
     known: dict[str, StatisticSpec] = {}
     unfit: dict[str, EnsembleError] = {}
     for name, record in registry.items():
         spec = _plain_statistic(context, name, record)
         if isinstance(spec, EnsembleError):
-            unfit[name] = spec  # told where a path names it; nobody else need hear of it
+            unfit[name] = spec  # reported only where a path names it
         else:
             known[name] = spec
     for name in registry.clashes:
@@ -39,14 +39,14 @@ def bind_statistics(context: Context, given: object) -> None:
         if name in known or name == "count":
             context.report(
                 path,
-                f"there is a statistic {name!r} already",
+                f"the statistic {name!r} already exists",
                 hint="choose another name",
                 code="duplicate-name",
                 where=context.document.at_key(path),
             )
             continue
         unfit.pop(name, None)
-        # If it has errors of its own, paths that use it are not wrong for that.
+        # Its own errors do not make paths that use it wrong.
         known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
             name=name, build=_never
         )
@@ -55,7 +55,7 @@ def bind_statistics(context: Context, given: object) -> None:
 
 
 def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
-    """A statistic of the file; one is built to see whether its options can be right."""
+    """Return a statistic of the file; one is built to check its options."""
     registry = context.registry
     kind = spec.get("statistic") if isinstance(spec, dict) else None
     if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
@@ -78,7 +78,7 @@ def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> Statis
 def _plain_statistic(
     context: Context, name: str, record: StatisticPlugin
 ) -> StatisticSpec | EnsembleError:
-    """The statistic as a path names it, without options; or why that cannot be."""
+    """Return a statistic for paths, without options; or why that is not possible."""
     shown = context.named(record, name)
     missing = required_options(record.options)
     if missing:
@@ -86,8 +86,8 @@ def _plain_statistic(
         given = ", ".join(f"{key}: …" for key in missing)
         listed = " and ".join(map(repr, missing))
         return EnsembleError(
-            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric's "
-            "path cannot say",
+            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric path "
+            "cannot express",
             hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
             f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
             code="statistic-needs-options",

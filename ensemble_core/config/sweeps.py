@@ -1,7 +1,7 @@
-"""Sweeps: the values of a group's ``parameters``, and of its ``points``, which stand in a CSV file.
+"""Sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
 
-Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. How many jobs that makes is
-known before any value is worked out.
+Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. The number of jobs is known
+before values are computed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
 __all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "read_points"]
 
-#: Jobs of one submit.
+#: Largest number of jobs in one submit.
 MOST_JOBS = 1_000_000
-#: Values of a range: Python counts no further.
+#: Largest length of a range that Python can count.
 MOST_COUNTED = 10**15
-#: Bytes of a file of points.
+#: Largest size of a points file, in bytes.
 _LARGEST = 64 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
-#: ``range(1, 5)``, as Python has it.
+#: Python's ``range(1, 5)``.
 _PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 
 
 def read_parameters(
     context: Context, path: Path, given: Mapping[str, Any]
 ) -> dict[str, Sequence[object]]:
-    """The values of each parameter; none of one that is wrong, which was reported."""
+    """Return the values of each valid parameter; report the others."""
     found: dict[str, Sequence[object]] = {}
     for name, value in given.items():
         inner = (*path, name)
@@ -60,7 +60,7 @@ def read_parameters(
 
 
 def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
-    """``{function: NAME}``; of a job group the name is checked once functions are known."""
+    """Read ``{function: NAME}``; a job group's function names are checked later."""
     if not context.intact(path):
         return None
     check_function(context, (*path, "function"), given["function"])
@@ -68,7 +68,7 @@ def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[G
 
 
 def check_function(context: Context, path: Path, name: str) -> None:
-    """Report a function that ``custom:`` does not have."""
+    """Report a function that ``custom:`` does not define."""
     names = context.known.functions
     if names is None or name in names:
         return
@@ -84,7 +84,7 @@ def check_function(context: Context, path: Path, name: str) -> None:
 
 
 def check_functions(context: Context, jobs: Iterable[tuple[int, Any]]) -> None:
-    """Check the functions that parameters of the entries under ``jobs:`` name."""
+    """Check the functions named by parameters under ``jobs:``."""
     for index, entry in jobs:
         given = entry.get("parameters") if isinstance(entry, dict) else None
         for name, value in given.items() if isinstance(given, dict) else ():
@@ -107,12 +107,12 @@ def _check_name(context: Context, path: Path, name: str, where: Location | None 
 def _check_value(context: Context, path: Path, value: object) -> None:
     if isinstance(value, str):
         if "\0" in value:
-            context.report(path, "a NUL character, which no program can be given", code="bad-value")
+            context.report(path, "a NUL character cannot be passed to a program", code="bad-value")
         meant = _PYTHON_RANGE.fullmatch(value)
         if meant is not None:
             context.report(
                 path,
-                f"{value!r} is text, and the jobs would be given it as it stands",
+                f"{value!r} is text that jobs would receive literally",
                 hint=_said_as_range(meant[1]),
                 code="bad-value",
             )
@@ -120,13 +120,13 @@ def _check_value(context: Context, path: Path, value: object) -> None:
         context.report(
             path,
             f"{context.document.written(path, value)} is not a number to sweep over",
-            hint="quote it if the text is meant",
+            hint="quote it to use it as text",
             code="wrong-type",
         )
 
 
 def _said_as_range(arguments: str) -> str:
-    """Range as written here for the arguments of Python's ``range``, whose end is excluded."""
+    """Return our notation for the arguments of Python's ``range``, whose end is exclusive."""
     words = arguments.split(",")
     try:
         numbers = [int(word) for word in words]
@@ -141,7 +141,7 @@ def _said_as_range(arguments: str) -> str:
 
 
 def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | None:
-    """``{from, to, step}`` or ``{from, to, count}``."""
+    """Read ``{from, to, step}`` or ``{from, to, count}``."""
     if not all(context.intact((*path, key)) for key in ("from", "to", "step", "count", "log")):
         return None
     first, last, log = given["from"], given["to"], given.get("log", False)
@@ -156,9 +156,9 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
         )
         return None
     if log and ("count" not in given or first == 0 or (first > 0) != (last > 0)):
-        what = "needs 'count': how many values there are"
+        what = "needs 'count', the number of values"
         if "count" in given:
-            what = "needs 'from' and 'to' of one sign, neither of them 0"
+            what = "needs 'from' and 'to' of the same sign, not 0"
         context.report((*path, "log"), f"a range with 'log' {what}", code="bad-range")
         return None
     if "count" in given:
@@ -166,8 +166,8 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
         if count == 1 and first != last:
             context.report(
                 (*path, "count"),
-                "one value cannot reach from 'from' to 'to'",
-                hint="count: 2 gives both ends",
+                "'count: 1' cannot include both 'from' and 'to'",
+                hint="count: 2 includes both ends",
                 code="bad-range",
             )
             return None
@@ -188,7 +188,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
     if not values:
         context.report(
             path,
-            f"the range is empty: from {first} no step of {step} leads to {last}",
+            f"the range is empty: steps of {step} from {first} never reach {last}",
             hint=f"step: {-step}" if "step" in given else "step: -1 counts down",
             code="empty",
         )
@@ -202,7 +202,8 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
 def read_points(
     context: Context, path: Path, given: str | Mapping[str, Any]
 ) -> dict[str, Sequence[object]] | None:
-    """The columns of a CSV file beside the ensemble file; ``None`` where that is wrong."""
+    """Return the columns of a CSV file next to the ensemble file; ``None`` after reporting an
+    error."""
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
     place = path if isinstance(given, str) else (*path, "file")
@@ -238,7 +239,7 @@ def read_points(
                 where=Location(file, line, 1, quoted=False),
             )
         elif name in columns:
-            context.report(inner, f"the column {name!r} is named twice", code="duplicate-name")
+            context.report(inner, f"the column {name!r} is listed twice", code="duplicate-name")
         else:
             _check_name(context, inner, name, Location(file, line, 1, quoted=False))
             at = header.index(name)
@@ -247,7 +248,8 @@ def read_points(
 
 
 def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list[str]], int] | None:
-    """Header, rows and the header's line of a CSV text; ``None`` where it is not one."""
+    """Return header, rows and the header's line number of a CSV text; ``None`` after reporting an
+    error."""
     header: list[str] | None = None
     first, rows = 1, list[list[str]]()
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
@@ -270,13 +272,13 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
                         f"columns {other + 1} and {twice[0] + 1} have the same name"
                         if name
                         else "several columns have no name",
-                        "give each column a name of its own",
+                        "give each column its own name",
                     )
                     return None
             elif len(cells) != len(header):
                 wrong(
                     f"the row has {len(cells)} cells, the header {len(header)} columns",
-                    "quote cells that have a comma in them" if len(cells) > len(header) else None,
+                    "quote cells that contain a comma" if len(cells) > len(header) else None,
                 )
                 return None
             else:
@@ -288,13 +290,14 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
         wrong(f"the file is not CSV: {error}")
         return None
     if header is None or not rows:
-        wrong("there are no points: a header and at least one row are needed", line=1)
+        wrong("no points: a header and at least one row are required", line=1)
         return None
     return header, rows, first
 
 
 def _column(cells: list[str]) -> tuple[object, ...]:
-    """The values of a column: numbers, if all cells are and none has leading zeros."""
+    """Return a column's values: numbers if all cells are numeric without leading zeros, else
+    text."""
     if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
         return tuple(cells)
     return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)

@@ -1,6 +1,6 @@
-"""Trigger of a rule: what wakes it, what is known of its occasions, and what it is looked at for.
+"""Binds a rule's trigger: which events wake it and which names its condition may use.
 
-The first step of ``binding``. The trigger itself is built by its plugin's record.
+The first step of ``binding``. The plugin's record builds the trigger.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ _RULE_KEYS = frozenset(
         "enabled",
     }
 )
-#: What says how a job ended: of one that has not ended it has no value yet.
+#: Fields that describe a job's end; a job that has not ended has none of them.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Built-in triggers that wait for no occasion, and how a plugin's trigger says the same.
+#: Built-in triggers that wait for no event, and the equivalent argument of a plugin's Trigger.
 _NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 class BoundTrigger(NamedTuple):
-    """The trigger of a rule, and what is known of its occasions. ``about`` says what their events
-    concern (see :class:`~ensemble_core.plugin.TriggerPlugin`), ``each`` what the rule's instances
-    are of."""
+    """The trigger of a rule and what its events provide.
+
+    ``about`` is the subject of its events (see :class:`~ensemble_core.plugin.TriggerPlugin`),
+    ``each`` what the rule has one instance for.
+    """
 
     record: TriggerPlugin
     trigger: Trigger
@@ -58,14 +60,14 @@ class BoundTrigger(NamedTuple):
 
     @property
     def whole_group(self) -> str | None:
-        """The group whose metrics ``STAT.NAME`` is, where it is over no instance and no job."""
+        """Group that ``STAT.NAME`` covers; ``None`` if it covers an instance or a job."""
         over = self.occasion.over
         single = self.each is not None or (self.occasion.job and self.path is None)
         return None if single or not over else over[0]
 
     @property
     def label(self) -> str:
-        """The trigger as people know it."""
+        """Name of the trigger for people."""
         if self.path is not None and self.record.name_means == "metric":
             return self.path.text
         if self.trigger.every is not None:
@@ -76,7 +78,7 @@ class BoundTrigger(NamedTuple):
 
 
 def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> BoundTrigger | None:
-    """The rule's trigger; ``None`` where it has errors, which were reported."""
+    """Return the rule's trigger; ``None`` after reporting errors."""
     kind = spec.get("trigger")
     if not isinstance(kind, str) or kind not in context.registry.triggers:
         return None
@@ -119,7 +121,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
         return None
     _check_observed(context, path, kind, record, trigger, options)
     if metric is None and trigger.metric is not None and len(context.errors) == before:
-        # The metric of a trigger that is not named by one: how many jobs have converged.
+        # Metric of a trigger without a metric in its name, such as the number of converged jobs.
         metric = context.metric(trigger.metric, (*path, "trigger"))
         if metric is None:
             return None
@@ -135,15 +137,17 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
 def _can_wake(
     context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
 ) -> bool:
-    """True if the trigger waits for something that can happen; else that is reported. Of an
-    occasion of which nobody knows who would report it there is a warning: an executor may."""
+    """Return True if the trigger waits for something possible; otherwise report it.
+
+    Warns about events that no installed plugin is known to report.
+    """
     ways = [
         f"{way}={value!r}"
         for way in ("wakes", "metric", "every")
         if (value := getattr(trigger, way)) not in ((), None)
     ]
     if len(ways) != 1:
-        named = f"names {' and '.join(ways)}" if ways else "names nothing that wakes a rule"
+        named = f"names {' and '.join(ways)}" if ways else "names no event"
         context.report(
             path,
             f"{shown} {named}, expected one of wakes, metric and every",
@@ -158,8 +162,8 @@ def _can_wake(
     if of_generators and all(of_generators) and not context.known.generators:
         context.report(
             path,
-            f"{shown} waits for a generator, and there is none here",
-            hint="add one under 'generators:', or take the rule out",
+            f"{shown} waits for a generator, but the file has none",
+            hint="add one under 'generators:', or remove the rule",
             code="never-wakes",
         )
         return False
@@ -170,17 +174,17 @@ def _can_wake(
         meant = meant_occasion(name)
         if meant is None and name not in _NO_OCCASIONS:
             context.warnings.append(
-                f"{shown} waits for {name!r}, and nothing that is installed is known to report "
-                "that; a plugin's own event has the name of a trigger"
+                f"{shown} waits for {name!r}, which no installed plugin is known to report; a "
+                "plugin's event has the name of a trigger"
             )
             continue
         context.report(
             path,
-            f"{shown} waits for {name!r}, which nothing ever reports",
+            f"{shown} waits for {name!r}, which is never reported",
             hint=(
                 f"did you mean {meant!r}?"
                 if meant
-                else f"a Trigger says {_NO_OCCASIONS[name]}, not wakes=({name!r},)"
+                else f"use Trigger({_NO_OCCASIONS[name]}), not wakes=({name!r},)"
             )
             + f" ({to_author(record.build)})",
             code="never-wakes",
@@ -202,10 +206,10 @@ def _check_observed(
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
     if observer is not None and not context.observed(trigger.group, observer):
-        whose = "no job group has" if trigger.group is None else f"{trigger.group!r} has not"
+        whose = "no job group has" if trigger.group is None else f"{trigger.group!r} does not have"
         context.report(
             place,
-            f"{kind!r} waits for what the observer {observer!r} reads, and {whose} that observer",
+            f"{kind!r} waits for rows of the observer {observer!r}, which {whose}",
             hint=f"add it to the job group: observe: {{{observer}: {{}}}}",
             code="not-observed",
         )
@@ -219,15 +223,15 @@ def _check_observed(
             whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
             context.report(
                 place,
-                f"{kind!r} needs {name!r}, and no observer of {whose} yields it",
-                hint=hint or "give the job group an observer that does ('observe:')",
+                f"{kind!r} needs {name!r}, but no observer of {whose} yields it",
+                hint=hint or "add an observer that yields it ('observe:')",
                 code="not-observed",
             )
             return
 
 
 def _about(context: Context, trigger: Trigger) -> frozenset[str]:
-    """Subject of the events that the trigger waits for; a plugin's own are about jobs."""
+    """Return the subject of the trigger's events; a plugin's own events are about jobs."""
     triggers = context.registry.triggers
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
 
@@ -262,7 +266,7 @@ def _occasion(
     if record.name_means == "generator":
         for generator in context.known.generators.values():
             if generator is None:
-                return MatchContext(kind, False, None, known)  # it has errors of its own
+                return MatchContext(kind, False, None, known)  # it has its own errors
             known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}

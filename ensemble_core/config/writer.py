@@ -1,6 +1,6 @@
-"""YAML writer: data of an ensemble file as text that reads the same.
+"""YAML writer: turns ensemble data into text that reads back the same.
 
-For files with everything spelt out, and for rules that an algorithm makes.
+Used for expanded files and for rules of algorithms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["write_yaml"]
 
 
 def write_yaml(data: Any) -> str:
-    """The data as YAML, which the reader takes for the same data."""
+    """Return the data as YAML that the reader parses to the same data."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -39,5 +39,5 @@ def write_yaml(data: Any) -> str:
 def _read(value: str) -> Any:
     try:
         return read_value(value, "")[0]
-    except Exception:  # no plain scalar: it is quoted anyway
+    except Exception:  # not a plain scalar: quoted anyway
         return value

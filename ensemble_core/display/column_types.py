@@ -74,7 +74,7 @@ def in_columns(
 
 
 def imported(module: str, what: str) -> Any:
-    """A library that not everybody has. Raises :class:`UsageError` with what to install."""
+    """Import an optional library. Raises :class:`UsageError` with what to install."""
     library = module.partition(".")[0]
     try:
         return import_module(module)

@@ -1,7 +1,7 @@
-"""A run told in lines, in the look of ensemble-python: ``=> trigger start``, then what it led to.
+"""Prints a run's events and decisions line by line, in ensemble-python's format.
 
-:class:`Narrator` turns events and decisions into lines and does nothing else; the output thread
-calls it. It keeps what it needs of jobs that are active, and forgets them when they are over.
+:class:`Narrator` only turns events and decisions into lines; the output thread calls it. It keeps
+what it needs of active jobs.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ from ensemble_core.model.rules import UNLIMITED
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
 
-#: Failed jobs that are told of one by one, for each group; the summary counts them all.
+#: Failed jobs printed per group; the summary counts all.
 FAILURES_SHOWN = 10
 
 _LONGEST_TEXT = 400
-#: Seconds after which the time of day is told again.
+#: Seconds after which the time of day is printed again.
 _STAMP_EVERY = 60.0
 _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
 class OutputLine(NamedTuple):
-    """A line to print. ``error`` says that it belongs on stderr, also when all else is quiet."""
+    """A line to print. ``error``: print on stderr, even with --quiet."""
 
     text: str
     error: bool = False
 
 
 def interesting(event: Event) -> bool:
-    """True if the narrator has use for this event also when it does not tell of every one."""
+    """Return True if the narrator needs this event even if it does not print every one."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):
@@ -83,7 +83,7 @@ def interesting(event: Event) -> bool:
 
 
 def describe_status(status: object) -> str:
-    """A wait status in words: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
+    """Describe a wait status: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
     if not isinstance(status, int) or isinstance(status, bool):
         return "failed"
     if os.WIFSIGNALED(status):
@@ -98,24 +98,24 @@ def describe_status(status: object) -> str:
 
 
 def _short_status(status: object) -> str:
-    """A wait status in a word or two: ``exit 3``, ``SIGKILL (exit code 137)``."""
+    """Describe a wait status briefly: ``exit 3``, ``SIGKILL (exit code 137)``."""
     text = describe_status(status).removeprefix("killed by ")
     return text.replace("exit code", "exit") if text.startswith("exit") else text
 
 
 @dataclass(slots=True)
 class _Active:
-    """A job that is not over yet."""
+    """An unfinished job."""
 
     job: Job | None
     stderr: str | None = None
     told: bool = False
-    #: Why it failed, in a word.
+    #: Why it failed.
     why: str = ""
 
 
 class Narrator:
-    """Tells of a run. ``debug`` tells of every event; ``began`` is the run's first timestamp."""
+    """Narrates a run. ``debug`` prints every event; ``began`` is the run's first timestamp."""
 
     def __init__(
         self,
@@ -130,16 +130,16 @@ class Narrator:
         self._err = out if err is None else err
         self.debug = debug
         self._began: float | None = None
-        #: The time of the event that decisions follow from, and the last that was told.
+        #: Time of the current event, and the last time printed.
         self._now = 0.0
         self._stamped = 0.0
-        #: What was told of the last submit of each group.
+        #: Last line printed for a submit of each group.
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
-        #: The job that was cleaned last: a group's ``retry`` is decided at that event.
+        #: Last cleaned job: a group's ``retry`` is decided then.
         self._cleaned: tuple[str, _Active | None] = ("", None)
-        #: Jobs that are to be retried, by group and index, with why each failed.
+        #: Jobs to be retried, by group and index, with the reason.
         self._retried: dict[tuple[str, int], str] = {}
         self._failures: dict[str, int] = {}
         self._resizes: dict[str, int] = {}
@@ -149,7 +149,7 @@ class Narrator:
         self._repetitions = {
             rule.id: rule.repetitions if rule.each is None else UNLIMITED for rule in ensemble.rules
         }
-        #: Rules that the user gave a name: it tells rules with one trigger apart.
+        #: Rules with a name, which distinguishes rules with the same trigger.
         self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
@@ -170,7 +170,7 @@ class Narrator:
         }
 
     def tell(self, item: Event | Decision) -> Iterator[OutputLine]:
-        """The lines for an event or a decision; often none."""
+        """Return the lines for an event or a decision; often none."""
         if isinstance(item, Decision):
             told = self._decisions.get(type(item))
             if told is not None:
@@ -188,7 +188,7 @@ class Narrator:
             if item.ours:
                 yield from self._job_event(item)
         elif isinstance(item, Requested):
-            asked = f"{item.by} asked for {item.action.get('name')}"
+            asked = f"{item.by} requested {item.action.get('name')}"
             yield OutputLine(self._out.paint(f" => {printable(asked)}", "trigger"))
         elif isinstance(item, CallFailed):
             yield from self._call_failed(item)
@@ -196,13 +196,13 @@ class Narrator:
             yield from self._resized(item)
 
     def at(self, timestamp: float) -> None:
-        """The decisions that are told next follow from an event of this time."""
+        """Set the time of the event that the next decisions follow from."""
         if self._began is None:
             self._began = self._stamped = timestamp
         self._now = max(self._now, timestamp)
 
     def _clock(self) -> list[str]:
-        """The time of day, where a minute has passed since it was last told."""
+        """Return the time of day if a minute has passed since it was last printed."""
         if self._began is None or self._now - self._stamped < _STAMP_EVERY:
             return []
         self._stamped = self._now
@@ -211,7 +211,7 @@ class Narrator:
     # Decisions
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
-        """Whose a decision is that a function returned, where other rules fired since."""
+        """Return a heading for a function's decision if other rules fired since."""
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
@@ -244,7 +244,7 @@ class Narrator:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
         if self._pacing and not self.debug:
-            return  # the rest of a paced submit, which was told of when its rule fired
+            return  # the rest of a rate-limited submit, already printed when its rule fired
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
         if not self._pacing and group is not None and len(submit.jobs) < group.size and self._paced:
@@ -332,7 +332,7 @@ class Narrator:
 
     def _cancel(self, cancel: Cancel) -> Iterator[OutputLine]:
         yield self._action(
-            f"cancel {self._listed(cancel.jobs) or 'nothing: no such job is active'}"
+            f"cancel {self._listed(cancel.jobs) or 'nothing: no matching active jobs'}"
         )
 
     def _listed(self, names: tuple[str, ...]) -> str:
@@ -375,7 +375,7 @@ class Narrator:
             yield self._action(f"pause {name}")
         else:
             told = f", with the points of {', '.join(steered.learns)}" if steered.learns else ""
-            yield self._action(f"go on with {name}{told}")
+            yield self._action(f"continue {name}{told}")
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         yield self._action(f"set {change.group}: {format_fields(change.fields)}")
@@ -439,7 +439,8 @@ class Narrator:
         return OutputLine(self._out.paint(told, "dim"))
 
     def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
-        """A job that an earlier controller submitted; ``start`` is the context of that event."""
+        """Register a job that an earlier controller submitted; ``start`` is the context of its
+        start event."""
         self._active[job.id] = active = _Active(job)
         if start is not None:
             path = start.get("stderr") or start.get("stdout")
@@ -485,7 +486,7 @@ class Narrator:
         number = self._failures[group] = self._failures.get(group, 0) + 1
         if number > FAILURES_SHOWN:
             if number == FAILURES_SHOWN + 1:
-                told = f"   {self._err.ellipsis} further failures of {printable(group)} are counted"
+                told = f"   {self._err.ellipsis} more failures of {printable(group)} are counted"
                 yield OutputLine(self._err.paint(f"{told} in the summary", "bad"), error=True)
             return
         told = f"   failed {printable(job)}: {printable(reason)}"
@@ -522,7 +523,7 @@ class Narrator:
         if outcome.outcome == "granted":
             yield self._action(told)
         else:
-            again = "; it will be asked again" if outcome.outcome == "undelivered" else ""
+            again = "; the request will be repeated" if outcome.outcome == "undelivered" else ""
             yield OutputLine(self._err.warning(printable(told) + again), error=True)
 
     def _error(self, message: str, rule: str | None) -> OutputLine:
@@ -534,13 +535,13 @@ class Narrator:
 
 
 def _value(value: object) -> str:
-    """A parameter's value; of a long number, six digits."""
+    """Format a parameter's value with at most six digits."""
     text = str(value)
     return f"{value:.6g}" if isinstance(value, float) and len(text) > 8 else text
 
 
 def _short(value: object) -> object:
-    """An option's value in a line; of the actions that it holds, the names."""
+    """Format an option's value on one line; actions by name."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return value["name"]
     if isinstance(value, (list, tuple)) and value:
@@ -553,7 +554,7 @@ def _plain(value: object) -> object:
 
 
 def _last_words(path: str) -> str:
-    """The last line that a job wrote, from the last 4 KiB of an ordinary file; or nothing."""
+    """Return the last line of a job's regular output file, from its last 4 KiB; or nothing."""
     try:
         file = Path(path)
         if not file.is_file():  # a pipe or device would hang the console

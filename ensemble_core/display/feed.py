@@ -1,4 +1,4 @@
-"""The watcher that hands a run's events and decisions to the thread that prints them."""
+"""Watcher that passes a run's events and decisions to the output thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Hands a run's events and decisions to the output thread: each call, on the engine's thread,
-    is a few instructions."""
+    """Passes events and decisions to the output thread, at minimal cost for the engine's thread."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output

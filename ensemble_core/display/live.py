@@ -1,8 +1,8 @@
 """The live table at the foot of a terminal, under the lines of the run. ``summary`` has its rows.
 
-A :class:`Block` only makes text: what erases the last frame, and the next frame. The output thread
-writes it together with the lines that go above, in one piece, so nothing flickers and nothing is
-torn. The cursor always rests at the start of the line below the block.
+A :class:`Block` only generates text: the erasure of the last frame, and the next frame. The output
+thread writes it in one piece with the lines above, so nothing flickers. The cursor rests at the
+start of the line below the block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEWEST_COLUMNS = 20
 
 
 def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """True if a table can be kept in place on this stream."""
+    """Return True if this stream can show a live table."""
     return is_terminal(out) and environ.get("TERM", "dumb") not in ("dumb", "")
 
 

@@ -1,9 +1,8 @@
-"""The one thread that writes what a run has to say.
+"""The thread that prints a run's output.
 
-The engine's thread hands over events and decisions and goes on; here they become lines and are
-written, with the live table below them. What functions of the file print comes the same way, so
-that lines are never torn. A reader that went away (``| head``) is told to the run, which then ends;
-a terminal that went away is not: the run goes on without it.
+The engine's thread hands over events and decisions; this one formats and writes them, with the live
+table below. Output of users' functions takes the same way, so lines stay whole. If the reader of a
+pipe exits (``| head``), the run ends; if the terminal is closed, the run continues without it.
 """
 
 from __future__ import annotations
@@ -93,9 +92,9 @@ class Output:
         self.close()
 
     def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
-        """Write what is left, take the table away, write the ``last`` lines, and stop.
+        """Write what is left, remove the table, write the ``last`` lines, and stop.
 
-        ``patience`` is how many seconds to wait for a slow reader; ``None``: as long as it takes.
+        ``patience``: seconds to wait for a slow reader; ``None``: no limit.
         """
         if self._redirected is not None:
             for stream in (sys.stdout, sys.stderr):
@@ -130,9 +129,7 @@ class Output:
                     lines += self._lines(item)
             if self._left_out and not self._queue.qsize():
                 count, self._left_out = self._left_out, 0
-                lines.append(
-                    OutputLine(f"({count} lines left out: this output was read too slowly)")
-                )
+                lines.append(OutputLine(f"({count} lines dropped: the output was read too slowly)"))
             self._write(lines)
         if self.block is not None:
             self._send(self._out, self.block.erase())
@@ -142,7 +139,7 @@ class Output:
     def _lines(self, item: Event | Decision) -> list[OutputLine]:
         try:
             return list(self._tell(item))
-        except Exception as error:  # a line that cannot be told must not silence the rest
+        except Exception as error:  # a line that cannot be formatted must not hide the rest
             return [
                 OutputLine(f"error: cannot show {item!r}: {type(error).__name__}: {error}", True)
             ]
@@ -189,12 +186,12 @@ class Output:
         if stream is not self._out:
             return
         if not (isinstance(error, OSError) and error.errno == errno.EPIPE):
-            note = f"warning: stdout cannot be written ({error}); the run goes on without it\n"
+            note = f"warning: cannot write to stdout ({error}); the run continues without it\n"
             self._send(self._err, note)
 
 
 def _flushed(stream: TextIO) -> bool:
-    """True if all is written; false where somebody made a full pipe non-blocking."""
+    """Return True if all is written; False if a full pipe is non-blocking."""
     try:
         stream.flush()
     except BlockingIOError:

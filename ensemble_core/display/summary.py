@@ -1,6 +1,6 @@
-"""Summary of a run, and rows and columns of the live table: groups, rules, why a rule never fired.
+"""Summary of a run: rows and columns of the live table, groups, rules, and why a rule never fired.
 
-Pure functions over a report; the live table and the end of ``ensemble run`` print them.
+Pure functions over a report, used by the live table and at the end of ``ensemble run``.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def group_table(
     width: int | None = None,
     total: Sequence[GroupReport] | None = None,
 ) -> list[str]:
-    """The groups as an aligned table of at most ``width`` columns (``None``: as wide as it is).
+    """Return the groups as an aligned table of at most ``width`` columns (``None``: unlimited).
 
-    A last row sums up the groups in ``total``, if given.
+    ``total`` adds a last row with sums.
     """
     rows = []
     for group in groups:
@@ -116,10 +116,10 @@ def group_table(
 
 
 def why_not_fired(rule: RuleReport) -> str:
-    """Why a rule never fired, in words."""
+    """Explain why a rule never fired."""
     if rule.state == "never woken":
-        return "never woken: nothing it waits for happened"
-    times = f"woken {count_of(rule.woken, 'time')}"
+        return "never triggered: no matching event"
+    times = f"triggered {count_of(rule.woken, 'time')}"
     if rule.state == "condition false":
         when = f"{rule.when!r} was false" if rule.when else "its condition was false"
         if _NUMBER.fullmatch(rule.when):
@@ -138,16 +138,18 @@ def why_not_fired(rule: RuleReport) -> str:
         refused = f"its trigger did not match {format_times(rule.refused)}"
         return f"{times}, but {refused}, and {when} {format_times(left)}{seen}"
     if rule.state == "cut":
-        return f"switched off: {printable(rule.cut) or 'a chain of firings fed itself'}"
+        return (
+            f"switched off: {printable(rule.cut) or 'it was part of an endless chain of firings'}"
+        )
     if rule.state == "disabled":
         return "disabled" + (f" ({times} before)" if rule.woken else "")
     return rule.state
 
 
 def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None = None) -> list[str]:
-    """A line for each rule: how often it fired, or why it never did.
+    """Return a line per rule: how often it fired, or why it never did.
 
-    Where a line would be longer than ``width``, the reason has lines of its own.
+    If a line would exceed ``width``, the reason gets its own lines.
     """
     fired = [rule for rule in rules if rule.fired][:_RULES_SHOWN]
     never = [rule for rule in rules if not rule.fired][:_RULES_SHOWN]
@@ -178,7 +180,7 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 
 
 def instance_cells(instance: InstanceReport) -> tuple[str, ...]:
-    """An instance under ``use:`` in a line: whether it is on, and what its rules have done."""
+    """Return the cells of an instance under ``use:``: whether it is on, and its rules' firings."""
     times = len(instance.switched)
     switched = f"switched {format_times(times)}" if times else ""
     return (
@@ -196,13 +198,12 @@ def _state_now(rule: RuleReport) -> str:
     if rule.passed_over and rule.enabled:
         each, often = rule.spec.get("each", "job"), format_times(rule.repetitions)
         of = each if isinstance(each, str) else f"[{', '.join(each)}]"
-        return f"passed over {format_times(rule.passed_over)} after firing {often} (each: {of})"
+        return f"matched {format_times(rule.passed_over)} more after firing {often} (each: {of})"
     return "" if rule.enabled else "then disabled"
 
 
 def progress_text(progress: Progress) -> str:
-    """How far a run has come: ``jobs 12 of 40, 3m 20s to go``; of one whose rules may add jobs,
-    ``jobs 12 of 40 so far``."""
+    """Describe a run's progress: ``jobs 12 of 40, 3m 20s to go``, or ``jobs 12 of 40 so far``."""
     if not progress.planned:
         return "no jobs yet"
     told = f"jobs {progress.done} of {progress.planned}"
@@ -214,7 +215,7 @@ def progress_text(progress: Progress) -> str:
 
 
 def cost_text(progress: Progress) -> str:
-    """The cost of a run: core-hours, and whatever else is limited, with the limit."""
+    """Describe a run's costs: core-hours, and other limited resources with their limits."""
     parts = []
     for name in RESOURCES:
         used, most = progress.used.get(name, 0.0), progress.limits.get(name)
@@ -233,7 +234,7 @@ def cost_text(progress: Progress) -> str:
 
 
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
-    """By what the jobs of each group failed, where it was not by themselves alone."""
+    """Return the causes of failed jobs per group, unless they failed by themselves."""
     lines = []
     for group in groups:
         if group.causes.keys() - {"exit"}:
@@ -244,7 +245,7 @@ def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
 
 
 def report_lines(report: Report, look: TextStyle, width: int | None = None) -> list[str]:
-    """The table of groups, the lines of rules and the warnings, as far as there are any."""
+    """Return the table of groups, the lines of rules and the warnings."""
     lines: list[str] = []
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
@@ -287,8 +288,10 @@ def summary(
     at: float | None = None,
     how: str = "ended",
 ) -> list[str]:
-    """The lines at the end of a run, which was ``at`` so many seconds since the epoch: it ended, or
-    was stopped (``how``). ``kept`` is the folder that has the jobs' output."""
+    """Return the final lines of a run that ended or was stopped (``how``) ``at`` a time.
+
+    ``kept`` is the folder of the jobs' output.
+    """
     if width is not None:
         width = max(width, _NARROWEST)
     clock = "" if at is None else f", at {format_clock(at, at - seconds)}"

@@ -52,17 +52,17 @@ _CONTROL = {
 
 
 class TextStyle(NamedTuple):
-    """The abilities of one stream: ``color``, and characters beyond ASCII (``unicode``)."""
+    """Capabilities of a stream: ``color``, and non-ASCII characters (``unicode``)."""
 
     color: bool = False
     unicode: bool = False
 
     def paint(self, text: str, style: str) -> str:
-        """The text in a style, where the stream shows colors."""
+        """Return the text in a style if the stream shows colors."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color and text else text
 
     def warning(self, text: str) -> str:
-        """The text as a warning."""
+        """Return the text as a warning."""
         return f"{self.paint('warning:', 'warning')} {text}"
 
     @property
@@ -71,7 +71,8 @@ class TextStyle(NamedTuple):
 
 
 def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextStyle:
-    """The look for a stream. ``NO_COLOR`` beats ``FORCE_COLOR``, which beats ``TERM=dumb``."""
+    """Return the style of a stream. ``NO_COLOR`` beats ``FORCE_COLOR``, which beats
+    ``TERM=dumb``."""
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
     if environ.get("NO_COLOR"):
         color = False
@@ -85,7 +86,7 @@ def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextSty
 
 
 def is_terminal(stream: Any) -> bool:
-    """True if the stream is a terminal; a closed one is not."""
+    """Return True if the stream is an open terminal."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -93,17 +94,18 @@ def is_terminal(stream: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """The text with control characters made visible: a job's words cannot steer the terminal."""
+    """Return the text with control characters escaped, so that job output cannot steer the
+    terminal."""
     return text if text.isprintable() else text.translate(_CONTROL)
 
 
 def in_one_line(text: str) -> str:
-    """:func:`printable`, and line breaks made visible too: a name forges no line of its own."""
+    """Return :func:`printable` text with line breaks escaped too."""
     return printable(text).replace("\n", "\\x0a")
 
 
 def shorten(text: str, width: int, look: TextStyle) -> str:
-    """At most ``width`` characters; what is cut is marked."""
+    """Cut the text to ``width`` characters and mark the cut."""
     if len(text) <= width:
         return text
     mark = look.ellipsis
@@ -111,8 +113,8 @@ def shorten(text: str, width: int, look: TextStyle) -> str:
 
 
 def format_clock(timestamp: float, since: float | None = None) -> str:
-    """The time of day here of seconds since the epoch, ``14:03:27``; with its date where that is
-    not the day of ``since``: ``23 Nov 00:12:01``."""
+    """Return the local time of day, ``14:03:27``; with the date if it differs from that of
+    ``since``."""
     then = time.localtime(timestamp)
     day = None if since is None else time.localtime(since)[:3]
     clock = time.strftime("%H:%M:%S", then)
@@ -122,7 +124,7 @@ def format_clock(timestamp: float, since: float | None = None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A time for people: ``0.04 s``, ``12.3 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
+    """Return a duration as text: ``0.04 s``, ``12.3 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
     if seconds is None or seconds != seconds or abs(seconds) == float("inf"):
         return "-"
     sign, rest = ("-", -seconds) if seconds < 0 else ("", seconds)
@@ -163,7 +165,7 @@ def format_fields(fields: Mapping[str, Any]) -> str:
 def format_table(
     rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = ""
 ) -> list[str]:
-    """Rows in aligned columns, two spaces apart; ``right`` says which columns lean right."""
+    """Return rows as aligned columns, two spaces apart; ``right`` selects right-aligned columns."""
     if not rows:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -178,7 +180,7 @@ def format_table(
 
 
 def format_time(seconds: float | None) -> str:
-    """A time since the epoch as people here write it: ``2026-03-01 14:05:09``."""
+    """Return the local date and time: ``2026-03-01 14:05:09``."""
     if seconds is None:
         return "-"
     try:
@@ -188,7 +190,7 @@ def format_time(seconds: float | None) -> str:
 
 
 def format_size(size: float) -> str:
-    """Bytes for people: ``812 B``, ``3.4 kB``, ``120 MB``."""
+    """Return a number of bytes as text: ``812 B``, ``3.4 kB``, ``120 MB``."""
     units = ("B", "kB", "MB", "GB", "TB")
     power = 0
     while size >= 999.5 and power < len(units) - 1:
@@ -197,7 +199,7 @@ def format_size(size: float) -> str:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """How many columns a terminal has; ``None`` for what is none: a line may be any length."""
+    """Return a terminal's width in columns; ``None`` for other streams."""
     if not is_terminal(stream):
         return None
     try:

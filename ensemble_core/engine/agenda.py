@@ -1,11 +1,10 @@
-"""The agenda: the one loop that carries out what follows from an event.
+"""The agenda: the loop that carries out everything that follows from an event.
 
-A *step* is a method with its arguments, called with the event after them. It returns the steps that
-follow from it. New steps go on top of the stack: they run depth first, as nested calls would, and a
-long chain of firings needs no deep recursion. Before each step the loop handles metric rules that a
-count woke, then held jobs that were cancelled, then dropped retries. When the stack is empty, what
-concerns the whole run comes: limits, generators, ``idle``. The stack is empty between two events,
-so snapshots know nothing of it.
+A *step* is a method with its arguments, called with the event; it returns the steps that follow.
+These run depth first from a stack, so a long chain of firings needs no recursion. Before each step,
+the loop handles metric rules triggered by a count, then cancelled held jobs, then dropped retries.
+When the stack is empty, it handles the run as a whole: limits, generators, ``idle``. The stack is
+empty between events, so snapshots do not include it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Agenda:
         self._completion, self._generating = completion, generating
 
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
-        """Carry out these steps and all that follow from them. ``when_empty`` returns the
-        next step when none is left."""
+        """Carry out these steps and all that follow. ``when_empty`` returns the next step, or
+        ``None``."""
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []
         while True:
@@ -67,7 +66,7 @@ class Agenda:
                 stack += follow[::-1]
 
     def of_run(self) -> Step | None:
-        """Return what the event left to do for the run as a whole."""
+        """Return what the event leaves to do for the run as a whole."""
         state = self._state
         if state.ended is not None or not state.look_for_end:
             return None
@@ -82,6 +81,6 @@ class Agenda:
         return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
-        """Return what :meth:`of_run` does, for an event that a stop deferred: only ``idle``."""
+        """Return the same as :meth:`of_run` for an event deferred by a stop: only ``idle``."""
         state = self._state
         return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

@@ -1,6 +1,6 @@
-"""Answers to what the engine asked for: calls of functions and generators, resizes, messages.
+"""Handles answers: returns of functions and generators, resize results, message deliveries.
 
-Had by ``engine``, which hands it these events.
+Called by ``engine``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Answers worked into ``state``, with the rules that hear of them."""
+    """Applies answers to ``state`` and runs the rules that react to them."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler
@@ -30,7 +30,7 @@ class Answers:
         self._completion, self._generating = completion, generating
 
     def returned(self, event: CallReturned) -> Steps:
-        """Handle a function's return: perform the actions it asks for, or tell its generator."""
+        """Handle a function's return: perform its actions, or pass the answer to its generator."""
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -45,7 +45,7 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """A function is under way no more: an index that waited for it may be over."""
+        """A function has returned: an index that waited for it may be over."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -53,7 +53,7 @@ class Answers:
         return None
 
     def failed(self, event: CallFailed) -> Steps:
-        """A function raised, which is told of."""
+        """Report that a function raised."""
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -67,7 +67,7 @@ class Answers:
         return self._answered(called, event)
 
     def delivered(self, event: Delivered) -> None:
-        """Messages arrived at an address, or never will."""
+        """Handle messages that were delivered, or finally failed."""
         state = self._state
         for notice in event.notices:
             sent = state.notices.get(notice)
@@ -80,19 +80,19 @@ class Answers:
                 del state.notices[notice]
         if event.error:
             what = "a message" if len(event.notices) == 1 else f"{len(event.notices)} messages"
-            told = f"{what} to {event.to} could not be delivered: {event.error}"
+            told = f"cannot deliver {what} to {event.to}: {event.error}"
             state.out.append(Log(level="warning", message=told))
 
     def deliver_again(self) -> None:
-        """Repeat the messages of which nobody knows whether they arrived."""
+        """Send messages again whose delivery is unknown."""
         for notice, sent in self._state.notices.items():
             again = replace(sent, attempt=sent.attempt + 1)
             self._state.notices[notice] = again
             self._state.out.append(again)
 
     def resized(self, event: ResizeOutcome) -> None:
-        """The queue's answer to a request for more or fewer nodes; without one it is asked again,
-        after a while that doubles."""
+        """Handle the queue's answer to a resize request; without one, repeat it with exponential
+        backoff."""
         state = self._state
         asked = state.resizes.pop(event.request, None)
         state.look_for_end = True
@@ -115,12 +115,12 @@ class Answers:
                 Log(
                     **asked.origin.mark,
                     level="warning",
-                    message=f"{word} could not be delivered and will be asked again: "
+                    message=f"cannot deliver {word}; it will be repeated: "
                     f"{event.reason or 'no answer'}",
                 )
             )
 
     def ask_again(self, request: str) -> None:
-        """Send a request again, under its old name."""
+        """Repeat a request under the same id."""
         self._state.resizes[request] = asked = self._state.resizes[request].retry()
         self._state.out.append(asked.decision)

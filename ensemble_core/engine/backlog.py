@@ -1,7 +1,7 @@
-"""Backlog: the elements of groups' sweeps that ``submit-next`` takes one after the other.
+"""Backlog: the elements of groups' sweeps that ``submit-next`` has not yet taken.
 
-A group has as many elements as jobs come of one submit of it. Each is taken once, whatever order a
-rule asks for: what else submits the group moves nothing here. Called by a firing's ``submit_next``.
+A group has one element per job of a submit. Each is taken once, in any order; other submits of the
+group do not affect the backlog. Called by a firing's ``submit_next``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ ORDERS: tuple[Order, ...] = (
 def taken_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
-    """The next jobs of these groups, at most so many, each with the entry of the file that it is
-    made of. Raises :class:`EnsembleError` where a group's parameter has no value."""
+    """Return the next jobs of these groups, up to a number, with the groups they are made from.
+
+    Raises :class:`EnsembleError` if a parameter has no value.
+    """
     standings = [state.table.groups[name] for name in dict.fromkeys(names)]
     for standing in standings:
         missing = standing.group.missing
         if missing and standing.backlog:
             raise EnsembleError(
-                f"the parameter {missing[0]!r} of {standing.group.name!r} has no value, "
-                "and 'submit-next' gives none: nothing is submitted",
+                f"the parameter {missing[0]!r} of {standing.group.name!r} has no value, and "
+                "'submit-next' provides none: nothing was submitted",
                 hint="give the parameter its values in the file",
                 code="no-value",
             )
@@ -56,7 +58,7 @@ def taken_next(
 
 
 def _in_order(state: State, standings: list[GroupState], order: Order) -> list[GroupState]:
-    """The groups in this order; those of which the time is not known come last."""
+    """Return the groups in this order; groups of unknown duration come last."""
     if order == "given":
         return standings
     if order in ("ascending", "descending"):
@@ -74,19 +76,21 @@ def _in_order(state: State, standings: list[GroupState], order: Order) -> list[G
 
 
 def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
-    """One of all elements that are left: its group, and its place among what is left of that."""
+    """Draw one of all remaining elements: its group, and its position there."""
     left = sum(each.backlog for each in standings)
     place = draw(seed, sum(each.taken for each in standings), left)
     for each in standings:
         if place < each.backlog:
             return each, place
         place -= each.backlog
-    raise AssertionError("there are fewer elements than are left")
+    raise AssertionError("the count of remaining elements is inconsistent")
 
 
 def _take(standing: GroupState, place: int) -> int:
-    """The element at this place among those that are left, which is left no more: the first takes
-    its place, as in a shuffle by Fisher and Yates of which only what was moved is kept."""
+    """Remove and return the element at this position; the first element moves there (Fisher-Yates).
+
+    Only moved elements are stored.
+    """
     moved, first = standing.moved, standing.taken
     at = first + place
     element = moved.get(at, at)

@@ -1,9 +1,9 @@
-"""Usage of a run, and the budget that its limits leave: jobs, core-hours, node-hours, GPU-hours.
+"""Usage of a run and the budget that its limits leave: jobs, core-hours, node-hours, GPU-hours.
 
-*Used* is what ended, and what ran so far. *Committed* is what the jobs that were handed on may yet
-take: the rest of those that run (at least 0) and all of those that wait, by their time limits,
-else by the mean of their group's attempts that ran. Kept by the job table, which tells of every
-attempt that is handed on, starts or ends; a run without such limits has no budget.
+*Used* is the time of attempts that ended or run. *Committed* is what handed-over attempts may still
+use: the rest of running ones (at least 0) and all of waiting ones, by time limit or else by the
+mean of their group. The job table reports every attempt that is handed over, starts or ends. A run
+without such limits has no budget.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 
-#: The limit on submissions, as ``limits`` names it; the others are named as ``RESOURCES``.
+#: Name of the limit on submissions; the others have the names of ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0
-#: A limit is passed by more than this share of it: sums of fractions are not exact.
+#: Relative tolerance of limits, because sums of fractions are not exact.
 _SLACK = 1e-9
 
 
 def _weights(job: Job) -> tuple[int, int, int]:
-    """How many of each of ``RESOURCES`` a job takes."""
+    """Return how much of each of ``RESOURCES`` a job uses per second."""
     return job.cores, job.nodes, job.gpus
 
 
 class Usage:
-    """The time that the attempts of a run have used. Times are from ``since``, the first start.
+    """Time used by a run's attempts, relative to ``since``, the first start.
 
-    ``ended`` are the seconds of those that ended, by nodes, tasks, cores and GPUs per task. What
-    those take that run is found by looking at each, until somebody asks often: then it is
-    ``kept``, as sums by their size, so that counting one costs the same however many run;
-    ``latest`` is when the last of them began or ended.
+    ``ended`` are the seconds of ended attempts by nodes, tasks, cores and GPUs per task. Running
+    attempts are summed one by one until usage is read often; then sums by size are ``kept``, so
+    that a read has constant cost. ``latest`` is the last start or end.
     """
 
     __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
@@ -52,11 +51,11 @@ class Usage:
         self.ended: dict[tuple[int, int, int, int], float] = {}
         self.kept = False
         self._records = records
-        #: By size, how many run and the sum of when they started.
+        #: By size: number of running attempts and sum of their start times.
         self._running: dict[tuple[int, int, int, int], list[float]] = {}
 
     def keep(self) -> None:
-        """Keep the sums of the jobs that run."""
+        """Start keeping sums of the running jobs."""
         if not self.kept:
             self.kept, self._running = True, self._found()
 
@@ -73,14 +72,14 @@ class Usage:
         return found
 
     def begin(self, job: Job, now: float) -> None:
-        """An attempt runs from now on."""
+        """Record that an attempt started."""
         self.latest = max(self.latest, now)
         known = self._running.setdefault(_size(job), [0, 0.0])
         known[0] += 1
         known[1] += now - (self.since or 0.0)
 
     def end(self, job: Job, started: float, now: float) -> None:
-        """It runs no more."""
+        """Record that an attempt ended."""
         size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
         if now > started:
             self.ended[size] = self.ended.get(size, 0.0) + (now - started)
@@ -92,12 +91,12 @@ class Usage:
         known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
 
     def running_for(self, now: float) -> float:
-        """Seconds that the attempts which run have run by now, all of them together."""
+        """Return the total seconds that the running attempts have run."""
         now -= self.since or 0.0
         return sum(max(0.0, number * now - starts) for number, starts in self._runs().values())
 
     def hours(self, now: float) -> tuple[float, ...]:
-        """The use so far of each of ``RESOURCES``, in hours."""
+        """Return the used amount of each of ``RESOURCES``, in hours."""
         seconds = dict(self.ended)
         now -= self.since or 0.0
         for size, (number, starts) in self._runs().items():
@@ -115,9 +114,10 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """The time that an attempt which was handed on and has not ended may still use: ``seconds`` of
-    each of its ``weights``; ``None`` while it waits and has no time limit. ``until`` is the time at
-    which it will have used them, once it runs."""
+    """Time that a handed-over attempt may still use: ``seconds`` of each of its ``weights``.
+
+    ``None``: it waits and has no time limit. ``until``: when a running attempt will have used them.
+    """
 
     __slots__ = ("group", "seconds", "until", "weights")
 
@@ -129,9 +129,9 @@ class Claim:
 
 
 class Budget:
-    """The limits of one run, and the claims on them of its attempts.
+    """The limits of one run and its attempts' claims on them.
 
-    ``limits`` are the values by name, ``handed`` the attempts that were handed on in the whole run.
+    ``limits`` are the values by name, ``handed`` the number of attempts handed over.
     """
 
     __slots__ = (
@@ -145,35 +145,35 @@ class Budget:
         self._usage = usage
         self._metrics = metrics
         self._claims: dict[str, Claim] = {}
-        #: How many claims there are of each group.
+        #: Number of claims of each group.
         self._under_way: dict[str, int] = {}
-        #: Seconds of each resource that waiting attempts claim by their time limits; how much of
-        #: each, and how many attempts, wait in groups whose mean says for how long.
+        #: Claims of waiting attempts: seconds per resource by time limit; and per group without
+        #: limits, amounts and number of attempts.
         self._waiting = [0.0, 0.0, 0.0]
         self._waiting_by_mean: dict[str, list[int]] = {}
-        #: Of those that run: how much of each, and the sum of when they end; and, as a heap, when
-        #: each ends, with some that have.
+        #: Claims of running attempts: amounts, sum of end times, and a heap of end times (may
+        #: contain ended ones).
         self._running = [0.0, 0.0, 0.0]
         self._ends = [0.0, 0.0, 0.0]
         self._line: list[tuple[float, str]] = []
         self.limit(limits)
 
     def limit(self, limits: Limits) -> None:
-        """Keep to these limits from now on."""
+        """Use these limits from now on."""
         given = {JOBS: limits.jobs, **limits.hours}
         self.limits = {name: float(most) for name, most in given.items() if most is not None}
 
     # -- what changes it -----------------------------------------------------------------------
 
     def claim(self, job: Job) -> None:
-        """An attempt is handed on."""
+        """Record that an attempt was handed over."""
         self.handed += 1
         claim = self._claims[job.id] = Claim(job)
         self._under_way[job.group] = self._under_way.get(job.group, 0) + 1
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """It runs from now on; one without a time limit claims what the mean is now."""
+        """Record that an attempt started; without a time limit it claims the current mean."""
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return
@@ -185,7 +185,7 @@ class Budget:
         self._run(claim, claim.until, 1)
 
     def end(self, job: str) -> None:
-        """It claims nothing any more."""
+        """Remove an attempt's claim."""
         claim = self._claims.pop(job, None)
         if claim is None:
             return
@@ -195,12 +195,12 @@ class Budget:
         else:
             self._run(claim, claim.until, -1)
             self._tidy()
-        if not self._claims:  # nor is what rounding left of the sums
+        if not self._claims:  # also drop rounding errors in the sums
             self._waiting, self._running, self._ends = ([0.0, 0.0, 0.0] for _ in range(3))
             self._line.clear()
 
     def _tidy(self) -> None:
-        """Keep few of those that have ended in the heap."""
+        """Remove ended attempts from the heap if there are many."""
         if len(self._line) > 2 * len(self._claims) + 16:
             claims = self._claims.items()
             self._line = [(one.until, job) for job, one in claims if one.until is not None]
@@ -225,8 +225,10 @@ class Budget:
     # -- what may be asked ---------------------------------------------------------------------
 
     def committed(self, now: float) -> tuple[float, ...]:
-        """The claims so far on each of ``RESOURCES``, in hours. A pure query: not even the rounding
-        of the sums may depend on who looks at a run, and when."""
+        """Return the claims on each of ``RESOURCES``, in hours.
+
+        A pure query: not even rounding may depend on who reads it, and when.
+        """
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]
         for claim, until in self._late(time):
@@ -244,7 +246,7 @@ class Budget:
         return tuple(seconds / _HOUR for seconds in sums)
 
     def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
-        """The claims that have taken all that they claimed, and run on, with when that was."""
+        """Yield overdue claims of running attempts, with the time at which they were used up."""
         line, places = self._line, [0]
         while places:
             at = places.pop()
@@ -256,20 +258,19 @@ class Budget:
                 places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
-        """The use so far of the resource with this limit's name, and what is committed of it, in
-        hours."""
+        """Return the used and committed amounts, in hours, of the resource with this limit."""
         if name == JOBS:
             return self.handed, 0.0
         at = RESOURCES.index(name)
         return self._usage.hours(now)[at], self.committed(now)[at]
 
     def described(self, name: str, now: float) -> str:
-        """A limit and how it stands, for people."""
+        """Describe a limit and its use."""
         used, committed = map(amount, self.standing(name, now))
         return f"limits.{name} ({amount(self.limits[name])}; {used} used, {committed} committed)"
 
     def has_room(self, jobs: Sequence[Job], now: float) -> bool:
-        """True if these jobs, all of one group, may be handed on now."""
+        """Return True if these jobs of one group may be handed over now."""
         limits = self.limits
         if not limits or not jobs:
             return True
@@ -289,7 +290,7 @@ class Budget:
         return True
 
     def obstacle(self, job: Job, now: float) -> str | None:
-        """The limit that this job could pass if it were handed on now; ``None`` if it may go."""
+        """Return the limit that this job could exceed now; ``None`` if it may go."""
         limits = self.limits
         if JOBS in limits and self.handed >= limits[JOBS]:
             return JOBS
@@ -301,7 +302,7 @@ class Budget:
             if name not in limits or not weight:
                 continue
             taken, most = used[at] + committed[at], limits[name]
-            if seconds is None:  # how long such jobs run is not known: one goes to find out
+            if seconds is None:  # unknown duration: let one job run to measure it
                 free = taken < most and not self._under_way.get(job.group)
             else:
                 free = taken + weight * seconds / _HOUR <= most * (1 + _SLACK)
@@ -310,8 +311,10 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """The least value of each limit with which these jobs may all go, and whether that is all:
-        of groups without a time limit or a mean, nobody knows yet how long they run."""
+        """Return the smallest limits with which these jobs may go, and whether that is all.
+
+        The duration of groups without a time limit or a mean is unknown.
+        """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
         for name in self.limits:
@@ -329,8 +332,10 @@ class Budget:
         return wanted
 
     def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
-        """Return the limits that hold these jobs, each with a value that releases them, in whole
-        hundredths. If a job's length is unknown, the value is just above what is taken."""
+        """Return the limits that hold these jobs, each with a sufficient value in whole hundredths.
+
+        If a job's duration is unknown, the value is just above what is used.
+        """
         return {
             name: math.ceil(least * 100) / 100 if known else (math.floor(least * 100) + 1) / 100
             for name, (least, known) in self.needed(held, now).items()

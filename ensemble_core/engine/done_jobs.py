@@ -1,6 +1,6 @@
-"""Jobs that are done: what is kept of them for tables, and for functions that give parameters.
+"""Finished jobs: what is kept of them for tables, and for functions that give parameters.
 
-Only of groups that a table names anything is kept. Filled by the job table, read by ``table_rows``.
+Only kept for groups that a table names. Filled by the job table, read by ``table_rows``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["DoneJob", "DoneJobs", "TableRow"]
 
-#: One row of a table, by name.
+#: One row of a table: values by name.
 TableRow = dict[str, Any]
 
 
-#: A job that is done: its index, which layout says what its values are, its duration, its attempt,
-#: and the values of its parameters and result. One flat tuple, for there may be millions.
+#: A finished job: index, layout number, duration, attempt, values of its parameters and result. A
+#: flat tuple, for there may be millions.
 DoneJob = tuple[Any, ...]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class DoneJobs:
-    """The jobs of one group that are done, by index. ``slices`` has, for each set of parameters
-    that a rule with ``each`` asks by, the indices by their values."""
+    """The finished jobs of one group by index.
+
+    ``slices`` maps each set of parameters that a rule's ``each`` uses to the indices by their
+    values.
+    """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)
-    #: The names that jobs have values of; nearly always one.
+    #: The layouts of values; nearly always one.
     layouts: list[tuple[str, ...]] = field(default_factory=list)
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
@@ -40,8 +43,8 @@ class DoneJobs:
         duration: float | None,
         reused: str | None = None,
     ) -> None:
-        """One more job is done; ``reused`` is the earlier one that it was taken from."""
-        # A parameter comes before a result of its name.
+        """Add a finished job."""
+        # A parameter hides a result of the same name.
         known = {"replica": job.replica, **result, **job.parameters}
         if reused is not None:
             known = {"reused": reused, **known}
@@ -62,7 +65,7 @@ class DoneJobs:
         return any("reused" in names for names in self.layouts)
 
     def serve(self, by: tuple[str, ...]) -> None:
-        """Be ready to be asked by the values of these parameters."""
+        """Index jobs by the values of these parameters."""
         if by not in self.slices:
             found = self.slices[by] = {}
             for job in self.jobs.values():
@@ -76,14 +79,14 @@ class DoneJobs:
             found.setdefault(tuple(known[name] for name in by), []).append(job[0])
 
     def known(self, job: DoneJob) -> TableRow:
-        """Values that are known of a job, by name."""
+        """Return the values of a job by name."""
         index, layout, duration, attempt, *values = job
         known: TableRow = {"index": index, "duration": duration, "attempt": attempt}
         known.update(zip(self.layouts[layout], values, strict=True))
         return known
 
     def in_order(self, parameters: Mapping[str, object]) -> Iterator[DoneJob]:
-        """The jobs with these values of parameters, in the order of their indices."""
+        """Return the jobs with these parameter values, ordered by index."""
         by = tuple(parameters)
         if by and by in self.slices:
             for index in sorted(self.slices[by].get(tuple(parameters.values()), ())):
@@ -95,8 +98,8 @@ class DoneJobs:
                 yield job
 
     def since(self, parameters: Mapping[str, object], seen: int) -> tuple[list[DoneJob], int]:
-        """The jobs with these values of parameters that have come since ``seen``, in the order in
-        which they ended; and what to ask with the next time. It is 0 at first."""
+        """Return the jobs with these parameter values added since ``seen`` (first 0), and the next
+        ``seen``."""
         by = tuple(parameters)
         if by and by in self.slices:
             indices = self.slices[by].get(tuple(parameters.values()), [])
@@ -108,13 +111,13 @@ class DoneJobs:
         return new, count
 
     def size(self, parameters: Mapping[str, object]) -> int:
-        """How many jobs with these values of parameters are done, or a number that grows with
-        it."""
+        """Return the number of finished jobs with these parameter values, or a number that grows
+        with it."""
         by = tuple(parameters)
         if by and by in self.slices:
             return len(self.slices[by].get(tuple(parameters.values()), ()))
         return len(self.jobs)
 
     def copy(self) -> DoneJobs:
-        """Copy as of now, for another thread."""
+        """Return a copy for another thread."""
         return DoneJobs(dict(self.jobs), list(self.layouts))

@@ -1,7 +1,6 @@
-"""Effects of decisions on the run's state, and the end of the run.
+"""Applies decisions to the run's state, and ends the run.
 
-Used by ``rule_evaluation``, whose firings decide, by ``firing`` (what a switch concerns) and by
-``engine``.
+Used by ``rule_evaluation``, ``firing`` (for switches) and ``engine``.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ __all__ = ["Effects", "changed", "switched", "waiting_of"]
 
 
 class Effects:
-    """Gives decisions their effect upon ``state``, and ends the run."""
+    """Applies decisions to ``state`` and ends the run."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submitter(state)
 
     def apply(self, origin: Origin, decision: Decision) -> None:
-        """Give a decision its effect in here, and hand it on."""
+        """Apply a decision to the state and append it to the output."""
         state = self.state
         if isinstance(decision, Terminate):
             self.end(decision)
@@ -75,7 +74,7 @@ class Effects:
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
             state.table.gauges.taken(decision.group)
             state.out.append(decision)
-            self.submission.hand_over(decision.group)  # perhaps it has more places now
+            self.submission.hand_over(decision.group)  # it may have more places now
             return
         elif isinstance(decision, SetGenerator):
             self._steer(decision)
@@ -87,17 +86,17 @@ class Effects:
                 self.awaken(state.rules.switch(rule, on, state.now))
             return
         elif not isinstance(decision, Decision):
-            raise TypeError(f"{decision!r} is no decision")
+            raise TypeError(f"{decision!r} is not a decision")
         state.out.append(decision)
 
     def awaken(self, states: Iterable[RuleState]) -> None:
-        """Have rules that were switched on looked at."""
+        """Have newly enabled rules checked."""
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
             self.state.look_at_once(rule_state)
 
     def _steer(self, decision: SetGenerator) -> None:
-        """Pause a generator or let it go on, ask for more points, or have it learn."""
+        """Pause or continue a generator, ask it for more points, or have it learn."""
         state = self.state
         generator = state.generators.get(decision.generator)
         if generator is None or decision.generator not in state.ensemble.generators:
@@ -133,8 +132,8 @@ class Effects:
         self._end(decision)
 
     def lose(self, reason: str) -> None:
-        """End the run because its queue is lost. Jobs that are held are not over, for the run may
-        be resumed."""
+        """End the run because its queue is lost. Held jobs are not over, because the run may be
+        resumed."""
         self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
         self._end(self.state.ended_for_now)
 
@@ -172,22 +171,22 @@ class Effects:
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
 
     def _end_by_limit(self) -> None:
-        """End the run because a limit holds all jobs that are left: they stay, for a resume with
-        more room hands them on."""
+        """End the run because a limit holds all remaining jobs; a resume with a higher limit
+        submits them."""
         state = self.state
         state.ended_for_now = Terminate(exit_code=4, reason=self._what_is_missing(), natural=True)
         self._end(state.ended_for_now)
 
     def _end_by_fault(self, names: list[str]) -> None:
-        """End the run because generators are at fault: a resume builds them anew, and goes on."""
+        """End the run because generators failed; a resume builds them again and continues."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
-        reason = f"{which} at fault; {self._why()}"
+        reason = f"{which} failed; {self._why()}"
         state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
         self._end(state.ended_for_now)
 
     def _what_is_missing(self) -> str:
-        """Tell which jobs are held, by what, and how much a further allocation must hold."""
+        """Report which jobs are held, by what, and how much a further allocation needs."""
         state = self.state
         budget = state.table.budget
         assert budget is not None
@@ -216,7 +215,7 @@ class Effects:
         reasons = []
         if failures:
             jobs = "1 job" if failures == 1 else f"{failures} jobs"
-            reasons.append(f"{jobs} failed and no rule concerned itself with that")
+            reasons.append(f"{jobs} failed and no rule handled it")
         if errors:
             reasons.append("1 error" if errors == 1 else f"{errors} errors")
         return "; ".join(reasons) or "nothing more can happen"
@@ -225,8 +224,10 @@ class Effects:
 def changed(
     known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of ``known``, each with whether it is on: what a switch to ``to`` switches on and what off.
-    ``away`` of ``None`` is all that is on, where something of these is switched to."""
+    """Return which of ``known`` a switch to ``to`` turns on, and which off.
+
+    ``away`` of ``None`` means all that are on, if anything of this kind is switched to.
+    """
     wanted = dict.fromkeys(name for name in to if name in known)
     on = tuple(name for name in wanted if not known[name])
     left = (known if on else ()) if away is None else dict.fromkeys(away)
@@ -236,8 +237,8 @@ def changed(
 def waiting_of(
     state: State, instances: Iterable[str], generators: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The jobs that rules of these instances, or these generators, submitted and that wait: held
-    ones, those in the queue and retries to come."""
+    """Return the waiting jobs that these instances or generators submitted: held, queued, or
+    retries to come."""
     named = set(instances)
     own = {name for name, each in state.rules.states.items() if each.rule.instance in named}
     own.update(f"generator {name}" for name in generators)
@@ -259,8 +260,7 @@ def _by(index: Index, rules: set[str]) -> bool:
 
 
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Carry the decision out. The rules that wait for a start of what was switched to, and the
-    indices of which a call is not awaited any more."""
+    """Apply a switch. Return the rules waiting for a start, and the indices freed from calls."""
     state = effects.state
     rules = state.rules
     for name in decision.off:
@@ -277,7 +277,7 @@ def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[
 
 
 def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
-    """Forget the calls that rules of these instances asked for."""
+    """Forget the calls that rules of these instances requested."""
     named, dropped = set(instances), list[Index]()
     for call, asked in list(state.calls.items()):
         origin = asked.origin

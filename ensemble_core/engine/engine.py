@@ -99,16 +99,15 @@ from ensemble_core.model.expressions import Expression
 
 __all__ = ["Engine"]
 
-#: So many different warnings are remembered for whoever looks at the run later.
+#: Largest number of distinct warnings kept for later inspection.
 _MOST_WARNINGS = 20
 
 
 class Engine:
-    """One run of one ensemble: its ``state``, and the rules at work on it. See the laws above.
+    """One run of one ensemble: its ``state`` and the rules that act on it. See the laws above.
 
-    Made anew for an ensemble (of ``everything`` and ``shared`` see :class:`State`), or upon the
-    state of a snapshot. Whoever shows or carries out a run reads ``state``; only ``handle`` and
-    ``adopt`` change it.
+    Built for an ensemble (for ``everything`` and ``shared`` see :class:`State`), or from a
+    snapshot's state. Others may read ``state``; only ``handle`` and ``adopt`` change it.
     """
 
     def __init__(
@@ -129,9 +128,9 @@ class Engine:
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
         self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
-        #: Whether events that a stop deferred are worked in: their rows are counted already.
+        #: True while deferred events are handled: their rows are already counted.
         self._catching_up = False
-        #: The metrics after an event that called functions: what these are given.
+        #: The metrics passed to functions that the event called.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
             Observed: self._on_observed,
@@ -153,12 +152,11 @@ class Engine:
         }
 
     def observe(self, observer: RuleObserver) -> None:
-        """Tell ``observer`` from now on what becomes of rules."""
+        """Report what happens to rules to ``observer`` from now on."""
         self._rules.observer = observer
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Go on with a changed file, between two events; the rules that had joined while the run
-        was under way and that cannot stay."""
+        """Continue with a changed file, between two events; return added rules that cannot stay."""
         dropped = self.state.adopt(ensemble)
         if self._rules.observer is not None:
             self._rules.observer.adopted()
@@ -168,11 +166,11 @@ class Engine:
 
     @property
     def busy(self) -> int:
-        """Jobs whose last event has not come yet."""
+        """Jobs whose last event has not yet arrived."""
         return len(self.state.table.records)
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
-        """The jobs that were handed to the executor and whose last event has not come yet."""
+        """Jobs handed to the executor whose last event has not yet arrived."""
         away = set(self.state.held())
         away.update(job for job, record in self.state.table.records.items() if record.reused)
         if self.state.stop is not None:
@@ -181,7 +179,7 @@ class Engine:
 
     @property
     def waits_for_cancelled(self) -> bool:
-        """True while a job that a stop cancelled is in the queue yet."""
+        """True while a job that a stop cancelled is still in the queue."""
         stop = self.state.stop
         return (
             stop is not None
@@ -193,13 +191,15 @@ class Engine:
         )
 
     def concerns(self, event: Event) -> bool:
-        """True if this event can matter. One of a stranger's job cannot, nor need it be kept,
-        while no rule has ``scope: queue``."""
+        """Return True if this event can matter.
+
+        Events of foreign jobs matter only if a rule has ``scope: queue``.
+        """
         return type(event) is not JobEvent or event.ours or self.state.rules.strangers
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
-        """The rule that asked for a call, as the file had it when it did: the file may have changed
-        since, and call another rule so, or none."""
+        """Return the rule that requested a call, as it was then: the file may have changed
+        since."""
         asked = self.state.calls.get(call.call)
         if asked is not None:
             return asked.origin.rule_state.rule.spec
@@ -207,15 +207,15 @@ class Engine:
         return {} if state is None else state.rule.spec
 
     def next_timer(self) -> Timer | None:
-        """The earliest time the engine wants to be told of, and what for."""
+        """Return the earliest time for which the engine needs a timer event, and its purpose."""
         return None if self.state.ended else self.state.timers.first()
 
     def snapshot(self) -> MetricsView:
-        """Every metric's value now, safe to hand to another thread."""
+        """Return every metric's current value, for use in another thread."""
         return self._look() if self._view is None else self._view
 
     def tables(self) -> Tables:
-        """The tables of the file as they are now, each worked out when it is asked for."""
+        """Return the file's current tables, each computed on access."""
         return self.state.tables()
 
     def _look(self) -> MetricsView:
@@ -227,13 +227,13 @@ class Engine:
         return self.state.metrics.snapshot(self.state.now)
 
     def report(self) -> Report:
-        """How the run stands, for people."""
+        """Return a report on the run."""
         return report_of(self.state)
 
     # -- the one way in ------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Decision]:
-        """Work one event in; what is to be done, in order."""
+        """Process one event and return the decisions, in order."""
         state = self.state
         state.events += 1
         out: list[Decision] = []
@@ -251,10 +251,10 @@ class Engine:
                 steps = self._handlers[type(event)](event) or ()
             if steps is not None or state.look_for_end:
                 self._agenda.work(event, steps, self._agenda.of_run)
-        except Exception as error:  # a plugin's malformed event: it must not take the run with it
+        except Exception as error:  # a plugin's malformed event must not end the run
             self._recover(event, error)
-        # Here and not by who asks for it: reading may find a statistic at fault, which is told of
-        # in the same place when the events are replayed.
+        # Read here, not on access: a faulty statistic must be reported at the same place in a
+        # replay.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
@@ -272,12 +272,12 @@ class Engine:
         return out
 
     def _recover(self, event: Event, error: Exception) -> None:
-        """An event broke off in the middle: what was decided stands, and the run goes on."""
+        """Continue after an exception in the middle of an event; decisions made so far stand."""
         state = self.state
         state.via = None
         state.beating = False
         state.look_for_end = True
-        state.error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
+        state.error(f"cannot handle an event of type {type(event).__name__}: {error!r}")
 
     def _tell_of_end(self, event: Event) -> None:
         """Consider the rules on ``end``."""
@@ -293,7 +293,7 @@ class Engine:
         self._rules.close(event, fields)
 
     def _tell_of_metrics(self) -> None:
-        """Statistics were found at fault."""
+        """Report statistics that failed."""
         metrics = self.state.metrics
         for problem in metrics.problems:
             self.state.error(problem)
@@ -329,7 +329,7 @@ class Engine:
             if event.name == "clean":
                 return [(self._completion.settle_index, record.index)]
             return None
-        # Most events concern no rule, and are to cost no call.
+        # Most events concern no rule and must be cheap.
         if (
             index.touched
             or rules.observer is not None
@@ -341,7 +341,7 @@ class Engine:
         return self._completion.cleaned(record, event) if event.name == "clean" else None
 
     def _work_out_result(self, record: JobRecord, event: JobEvent) -> None:
-        """Work out the group's ``result`` of a job that has succeeded."""
+        """Compute the group's ``result`` for a job that has succeeded."""
         state, source = self.state, record.source
         if source is None or not source.result:
             return
@@ -363,12 +363,11 @@ class Engine:
     ) -> None:
         state, table = self.state, self.state.table.groups[record.job.group]
         message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
-        # Of a group's jobs the first that an observer did not understand is told alone: of another
-        # it is known only where no row was read of it.
+        # Report only the first job of a group that an observer did not understand.
         unread = record.not_understood or (table.not_understood and not record.rows)
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
-            table.told = True  # that of one job is told for all
+            table.told = True  # report one job for all
             state.error(f"{message}, for its output was not understood")
         elif name not in table.without_value:
             state.out.append(Log(message=message, level="warning"))
@@ -379,7 +378,7 @@ class Engine:
     def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
-            return  # late news of a job that is over, or of a run that is
+            return  # late event of a finished job or run
         if state.rules.strangers:
             names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, stranger=True)
@@ -402,7 +401,7 @@ class Engine:
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
-        # How many more rows come of a job that a rule cancelled is chance.
+        # The number of rows after a rule's cancel is random.
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
@@ -431,8 +430,7 @@ class Engine:
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> Steps:
-        """Work in what a stop deferred, and say again what may not have been carried out: nobody
-        knows how far that had got."""
+        """Handle what a stop deferred, and repeat decisions that may not have been carried out."""
         state = self.state
         stop = state.stop
         deferred = self._stopping.take_back()
@@ -448,7 +446,7 @@ class Engine:
         state.ended_for_now = None
         state.look_for_end = True
         state.silence.begin_anew(state.now, state.timers)
-        # An undisturbed run hears of gauges that change, and of no others.
+        # Report only gauges that changed, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
         self._answers.deliver_again()
@@ -487,7 +485,7 @@ class Engine:
         return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
-        """Work in the events that a stop deferred, each as if it came now."""
+        """Handle the events that a stop deferred, each as if it came now."""
         state = self.state
         self._catching_up = True
         for event in deferred:
@@ -498,14 +496,14 @@ class Engine:
                 else:
                     steps = self._handlers[type(event)](event)
                 self._agenda.work(event, steps, self._agenda.of_deferred)
-            except Exception as error:  # as of any other
+            except Exception as error:  # as for any other
                 self._recover(event, error)
         self._catching_up = False
         self._stopping.hand_on()
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
-        """Hand the jobs on that never arrived; those that were to be cancelled are over."""
+        """Submit jobs that never reached the queue; those due to be cancelled are over."""
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
@@ -514,7 +512,7 @@ class Engine:
             record = state.table.records.get(name)
             if record is None or record.seen or name in held:
                 continue
-            # Not those of a run that ended and let its jobs be: they were submitted before that.
+            # Not jobs of a run that ended and left them: these were submitted before.
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
@@ -533,7 +531,7 @@ class Engine:
         if event.then != "end":
             self._stopping.begin(event, [job for job, _ in self.in_queue()])
             return
-        # An end that a resume takes back gives way to this one, and so does a stop.
+        # This end replaces a stop, and an end that a resume revokes.
         by_stop = state.stop is not None
         self._catch_up(self._stopping.take_back(final=True))
         if state.ended is None or by_stop or state.ended is state.ended_for_now:
@@ -583,7 +581,7 @@ class Engine:
     def _on_timer(self, event: TimerElapsed) -> Steps:
         state = self.state
         if state.ended is not None:
-            return None  # after a resume the time has still come
+            return None  # still due after a resume
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.beating = True

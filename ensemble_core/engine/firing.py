@@ -1,7 +1,7 @@
-"""One firing of one rule as an action's plan sees it: what led to it, and decisions it may take.
+"""One firing of one rule, as an action's plan sees it.
 
-A decision has its effect when the plan hands it on, not when it is made. Made by
-``rule_evaluation``; the interface that actions know is ``model.rules.Firing``.
+A decision takes effect when the plan yields it. Created by ``rule_evaluation``; the interface for
+actions is ``model.rules.Firing``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EngineFiring:
 
     def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
         self._state = state
-        #: Whether a failed call of it is only a warning (``on_error: warn``).
+        #: True if a failed call is only a warning (``on_error: warn``).
         self._tolerated = tolerated
         self.origin = origin
         self.rule = origin.rule
@@ -92,10 +92,10 @@ class EngineFiring:
     def submit_given(
         self, group: str, overrides: Mapping[str, Any], given: Mapping[str, Sequence[object]]
     ) -> Decision:
-        """Submit with the values that functions gave, which a submit had asked for."""
+        """Submit with parameter values that functions returned."""
         none = [name for name, values in given.items() if not values]
         if none:
-            return self.log(f"no value for {none[0]}: nothing is submitted of {group}")
+            return self.log(f"no value for {none[0]}: no jobs of {group} submitted")
         source = source_of(self._state, group, overrides).giving(given)
         return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
 
@@ -104,7 +104,7 @@ class EngineFiring:
     ) -> Decision:
         job = self.job
         if job is None:
-            raise EnsembleError("'retry' means the event's job, and it has none", code="no-job")
+            raise EnsembleError("'retry' needs an event of a job", code="no-job")
         changed = dict(fields or {})
         return Retry(**self.origin.mark, job=job, fields=changed, wait=wait, resume=resume)
 
@@ -120,7 +120,7 @@ class EngineFiring:
         group, jobs, passed_over = found
         if passed_over:
             what = f"{passed_over} of {passed_over + len(jobs)} combinations"
-            yield self.log(f"{group.name} has had {what}: not submitted again")
+            yield self.log(f"{what} of {group.name} already submitted: not repeated")
         if jobs:
             self._state.sources[jobs[0].id] = [group] * len(jobs)
             yield Submit(**self.origin.mark, group=group.name, jobs=tuple(jobs))
@@ -156,11 +156,11 @@ class EngineFiring:
             what = "the event's job printed no rows" if rows == "job" else f"{rows} has no rows"
             if table is not None and table.percent is not None:
                 what += f" (top: {table.percent:g}%, rounded down)"
-            yield self.log(f"{what}: nothing is submitted of {group}")
+            yield self.log(f"{what}: no jobs of {group} submitted")
         jobs, sources, passed_over = of_rows(state, self.origin, group, found, fields or {}, again)
         if passed_over:
             what = f"{passed_over} of {passed_over + len(jobs)} combinations"
-            yield self.log(f"{group} has had {what}: not submitted again")
+            yield self.log(f"{what} of {group} already submitted: not repeated")
         if jobs:
             state.sources[jobs[0].id] = sources
             yield Submit(**self.origin.mark, group=group, jobs=tuple(jobs))
@@ -267,7 +267,8 @@ class EngineFiring:
             yield from firing.perform(bound)
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
-        """The decisions of a checked action. One without a plan runs off the engine's thread."""
+        """Yield the decisions of a checked action. Without a plan, it runs off the engine's
+        thread."""
         options = action.said(self.fields) if action.messages else action.options
         firing = self
         if action.tolerated != self._tolerated:
@@ -290,12 +291,12 @@ class EngineFiring:
         name: str,
         options: Mapping[str, Any],
     ) -> Decision:
-        """A call of a function or a slow action, to be made off the engine's thread."""
+        """Return a call of a function or a slow action, made off the engine's thread."""
         record, event = self.origin.occasion.record, self.event.to_dict()
         told = None
         if record is not None:
             told = {**self.fields, **self._state.table.described(record)}
-            # A job may be over by an event that names none: the return of a function about it.
+            # An event without a job, such as a function's return, may finish a job.
             event.setdefault("job", record.job.id)
         return Call(
             **self.origin.mark,

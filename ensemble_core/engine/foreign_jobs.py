@@ -15,7 +15,7 @@ __all__ = ["ForeignJobs"]
 
 @dataclass(slots=True)
 class _ForeignJob:
-    """A job of another run or user that is not over yet."""
+    """An unfinished job of another run or user."""
 
     state: int = JobState.NEW.value
     exception: str | None = None
@@ -24,16 +24,13 @@ class _ForeignJob:
 
 
 class ForeignJobs:
-    """State of the jobs that other runs and users have in the queue.
-
-    Nothing of a job is kept once it is over, and nothing at all while no rule asks.
-    """
+    """The unfinished jobs of other runs and users in the queue. Empty unless a rule needs them."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _ForeignJob] = {}
 
     def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The occasions that an event makes, and what conditions may know of the job."""
+        """Apply an event; return its occasions and what conditions may know of the job."""
         job = self._jobs.get(event.job)
         if job is None:
             job = self._jobs[event.job] = _ForeignJob()

@@ -1,10 +1,8 @@
-"""Gauges that the engine works out itself: how many jobs are in each state, how many wait and of
-which sizes, how much of a group ``submit-next`` has not taken yet.
+"""Gauges that the engine computes: jobs in each state, waiting jobs and their sizes, backlogs.
 
-Most runs ask for none of them, and pay for none: they are counted when one is first asked for, and
-kept up to date from then on. Kept by the job table, which tells of every job that begins or ceases
-to wait. What an executor reports of its queue (``queue.sched``, ``waiting.nodes``) stands in place
-of what is known here; ``queue.active`` and the other ``waiting.*`` are of this run's own jobs.
+Counted from the first use on, so runs without them pay nothing. The job table reports every change.
+An executor's own values (``queue.sched``, ``waiting.nodes``) take precedence; ``queue.active`` and
+the other ``waiting.*`` cover this run's own jobs.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["OwnGauges", "draw"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
-#: Nodes of one waiting job; 0 while none waits. Rules that wait for one of these look at it when
-#: jobs are submitted, and at each heartbeat.
+#: Nodes of one waiting job; 0 if none waits. Checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 
 def draw(seed: object, number: object, below: int) -> int:
-    """A number from 0 up to ``below``, the same for the same seed and number, on any machine: the
-    first 8 bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo
-    ``below``.
+    """Return a pseudo-random number from 0 up to ``below``, the same on any machine: the first 8
+    bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo ``below``.
 
     >>> draw(0, 0, 10), draw(0, 1, 10)
     (9, 7)
@@ -43,9 +39,9 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """Gauges of this run's own jobs: ``kept`` from the first time that somebody asks for one.
+    """Gauges of this run's own jobs, ``kept`` from the first use on.
 
-    ``beats`` counts heartbeats: ``waiting.random`` is drawn anew at each.
+    ``beats`` counts heartbeats: ``waiting.random`` is drawn again at each.
     """
 
     __slots__ = (
@@ -60,7 +56,7 @@ class OwnGauges:
         metrics: MetricStore,
         index: RuleIndex,
     ) -> None:
-        #: Whether the executor itself reports ``queue.*`` and ``waiting.nodes``.
+        #: True if the executor reports ``queue.*`` and ``waiting.nodes``.
         self.queue_reported = False
         self.beats = 0
         self.index = index
@@ -72,14 +68,14 @@ class OwnGauges:
         self._states = [0] * len(JobState)
         self._nodes = 0
         self._waiting = 0
-        #: How many jobs wait, by the nodes that they need.
+        #: Number of waiting jobs by nodes.
         self._sizes: dict[int, int] = {}
-        #: The nodes of each job that waits, by urgency, in the order in which they were handed on.
-        #: Ordered dicts: a dict takes longer to find its first entry the more were removed there.
+        #: Nodes of each waiting job by urgency, in order of submission. Ordered dicts, because
+        #: finding a plain dict's first entry gets slower as entries are removed.
         self._lines: dict[int, OrderedDict[str, int]] = {}
 
     def keep(self) -> None:
-        """Count what there is, and go on from there."""
+        """Count the current jobs and keep counting."""
         if self.kept:
             return
         self.kept = True
@@ -97,12 +93,12 @@ class OwnGauges:
     # -- what changes them, while they are kept --------------------------------------------------
 
     def count_active(self, by: int) -> None:
-        """The number of active jobs has changed."""
+        """Update the number of active jobs."""
         self._active += by
         self._touch("queue.active", self._active)
 
     def enqueue(self, job: Job) -> None:
-        """A job waits in the queue from now on."""
+        """Count a job as waiting in the queue."""
         self._states[JobState.NEW] += 1
         self._begin_to_wait(job)
         if self.index.gauges:
@@ -119,7 +115,7 @@ class OwnGauges:
         self._lines.setdefault(job.urgency, OrderedDict())[job.id] = nodes
 
     def dequeue(self, job: Job) -> None:
-        """A job waits no more: it has resources, or is over."""
+        """Stop counting a job as waiting: it has resources, or is over."""
         nodes = job.nodes
         self._nodes -= nodes
         self._waiting -= 1
@@ -136,7 +132,7 @@ class OwnGauges:
             self._tell_of_waiting()
 
     def move(self, before: int, after: int) -> None:
-        """A job has come to another state."""
+        """Count a job's new state."""
         states = self._states
         states[before] -= 1
         states[after] += 1
@@ -145,13 +141,13 @@ class OwnGauges:
             self._touch(_QUEUE[after], states[after])
 
     def leave(self, state: int) -> None:
-        """A job is in no state any more: it is to be handed on again."""
+        """Stop counting a job in any state: it will be handed over again."""
         self._states[state] -= 1
         if self.index.gauges and not self.queue_reported:
             self._touch(_QUEUE[state], self._states[state])
 
     def taken(self, group: str) -> None:
-        """The backlog of a group has changed."""
+        """Update a group's backlog."""
         gauge = BACKLOG + group
         if gauge in self.index.gauges:
             self._touch(gauge, self.value(gauge))
@@ -170,20 +166,20 @@ class OwnGauges:
     # -- what may be asked ---------------------------------------------------------------------
 
     def refresh(self, gauge: str) -> None:
-        """Bring one of the store's gauges up to date, if it is one of these."""
+        """Update one of the store's gauges, if it is one of these."""
         value = self.value(gauge)
         if value is not None:
             self._metrics.gauges[gauge] = value
 
     def fill(self) -> None:
-        """Bring all of these up to date, for somebody who reads every metric."""
+        """Update all gauges, for a reader of every metric."""
         names = [*_QUEUE.values(), "queue.active", "waiting.nodes", "waiting.jobs", *_OF_ONE]
         for gauge in (*names, *(BACKLOG + group for group in self._groups)):
             if gauge != _QUEUE[JobState.NEW]:
                 self.refresh(gauge)
 
     def value(self, gauge: str) -> float | None:
-        """The value of a gauge of these; ``None`` for one that the executor reports."""
+        """Return the value of a gauge; ``None`` if the executor reports it."""
         if gauge.startswith(BACKLOG):
             return self._groups[gauge.removeprefix(BACKLOG)].backlog
         self.keep()
@@ -207,7 +203,7 @@ class OwnGauges:
         if gauge == "waiting.largest":
             return max(self._sizes)
         if gauge == "waiting.next":
-            # First in, first out among the most urgent, as queues start jobs.
+            # First in, first out among the most urgent, like queues.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
@@ -216,4 +212,4 @@ class OwnGauges:
             place -= self._sizes[nodes]
             if place < 0:
                 return nodes
-        raise AssertionError("there are fewer sizes than jobs that wait")
+        raise AssertionError("the count of waiting jobs is inconsistent")

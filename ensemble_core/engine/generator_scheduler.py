@@ -1,10 +1,8 @@
-"""Generators at work: when each is called, what it is told, and what rules do with it.
+"""Schedules generators: decides when each is called, and with what.
 
-A call of a generator goes out as a decision ``Call`` of kind ``generator``, and its answer comes
-back as the event that a function's does, so that a replay calls nobody. One call of each is under
-way at a time, and holds all that it is to be told. Called by ``agenda``, which calls generators
-before it looks at rules on ``idle``, and by ``answers``. ``job_completion`` tells ``jobs`` (the
-module ``points``) of indices that are over.
+A call is a decision ``Call`` of kind ``generator``; its answer arrives as an event, so a replay
+calls nobody. Each generator has at most one pending call. ``agenda`` calls generators before rules
+on ``idle``; ``job_completion`` reports finished indices to ``jobs`` (``points``).
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
 __all__ = ["GeneratorScheduler"]
 
-#: After so many lost points in a row, and none done ever, a generator is given up.
+#: A generator is given up after this many lost points if none was ever done.
 _MOST_LOST = 20
 
 
 class GeneratorScheduler:
-    """The generators of one run at work."""
+    """Schedules the generators of one run."""
 
     def __init__(self, rules: RuleEvaluation) -> None:
         self.state = rules.state
@@ -40,7 +38,7 @@ class GeneratorScheduler:
     # -- what happens --------------------------------------------------------------------------
 
     def answered(self, generator: GeneratorState, event: CallReturned) -> Steps:
-        """Work in a generator's answer."""
+        """Handle a generator's answer."""
         state, spec = self.state, self._spec(generator.name)
         asking, generator.asking = generator.asking, None
         state.look_for_end = state.look_for_idle = state.generators_due = True
@@ -63,7 +61,7 @@ class GeneratorScheduler:
         return [(self._tell_metrics, generator)]
 
     def resumed(self) -> None:
-        """A later controller has the run: calls are made again, generators at fault built anew."""
+        """After a resume: repeat pending calls and rebuild failed generators."""
         state = self.state
         for generator in state.generators.values():
             if generator.asking is not None:
@@ -78,7 +76,7 @@ class GeneratorScheduler:
     # -- what follows --------------------------------------------------------------------------
 
     def turn(self, event: Event) -> Steps:
-        """Work in the points that are over, and ask for others where there is room."""
+        """Pass on finished points and request new ones if there is room."""
         self.state.generators_due = False
         return [(self._turn, *each) for each in self.jobs.generators()]
 
@@ -101,10 +99,10 @@ class GeneratorScheduler:
     def _give_up_if_lost(self, generator: GeneratorState, event: Event) -> None:
         lost = generator.lost_in_row
         if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
-            self.give_up(generator, f"has lost its first {lost} points: see why")
+            self.give_up(generator, f"lost its first {lost} points: see why")
 
     def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
-        """Call the generator where it is to be told something, or where there is room."""
+        """Call the generator if it has something to be told, or if there is room."""
         state = self.state
         if generator.asking is not None or generator.fault is not None:
             return
@@ -115,7 +113,7 @@ class GeneratorScheduler:
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
         if generator.short and not generator.over:
-            count = 0  # it has no more before something is told
+            count = 0  # it has no more points until it is told results
         if not (count or generator.over or generator.readings):
             return
         generator.extra = 0
@@ -151,7 +149,7 @@ class GeneratorScheduler:
         return None
 
     def give_up(self, generator: GeneratorState, error: str) -> None:
-        """A generator is at fault: what is under way ends, and a resume begins it anew."""
+        """Stop a failed generator: its jobs end, and a resume rebuilds it."""
         state = self.state
         generator.take_back(generator.asking)
         generator.asking = None
@@ -159,9 +157,8 @@ class GeneratorScheduler:
         state.look_for_end = state.look_for_idle = state.generators_due = True
         if state.ended is None:
             state.error(
-                f"generator {generator.name!r} {error}\n"
-                "  its jobs end, and it suggests no more\n"
-                "  hint: mend it, and 'ensemble resume' goes on from what is on record"
+                f"generator {generator.name!r} {error}\n  its jobs end and it stops\n  hint: fix "
+                "it; 'ensemble resume' then continues from the journal"
             )
 
     def _tell_exhausted(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
@@ -173,12 +170,12 @@ class GeneratorScheduler:
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
     def _tell_metrics(self, generator: GeneratorState, event: Event) -> None:
-        if self.state.rules.index.gauges:  # else they are worked out when somebody asks
+        if self.state.rules.index.gauges:  # otherwise computed on access
             self.state.set_gauges(dict(generator.gauges()))
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """A point as a generator is told of it and as the journal has it."""
+    """Return a point as generators and the journal see it."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.origin is not None:
         data["of"], data["point"] = point.origin

@@ -1,5 +1,6 @@
-"""State of one generator in a run: the points that it suggested, what became of them, and the call
-that is under way. Kept by the run's state, changed by ``generator_scheduler``, saved in snapshots.
+"""State of one generator: its points, their outcomes, and the pending call.
+
+Part of the run's state, changed by ``generator_scheduler``, saved in snapshots.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, domin
 __all__ = ["Asking", "GeneratorState"]
 
 
-#: Its metrics but those of the best point, each by what it is called.
+#: Its metrics, except those of the best point, by name.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "suggested": lambda state: len(state.points),
     "ingested": lambda state: state.ingested,
@@ -24,13 +25,13 @@ _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "pareto": lambda state: len(state.front),
 }
 
-#: The places of points that are not done, among all.
+#: Ranks of points that are not done.
 _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A call under way: how many points are asked for, and what it is told."""
+    """A pending call: how many points are requested, and what the generator is told."""
 
     call: Call
     count: int
@@ -38,14 +39,17 @@ class Asking:
     readings: tuple[Reading, ...]
 
     def retry(self) -> Asking:
-        """The same call once more."""
+        """Return the same call again."""
         return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class GeneratorState:
-    """One generator's standing. ``points`` are all that it suggested, by their numbers; ``over``
-    those that it is to be told next, ``exchanges`` the calls that it answered."""
+    """State of one generator.
+
+    ``points`` are all suggested points by number; ``over`` those to tell it next; ``exchanges`` the
+    answered calls.
+    """
 
     name: str
     points: list[Point] = field(default_factory=list)
@@ -53,39 +57,38 @@ class GeneratorState:
     over: list[Point] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     asking: Asking | None = None
-    #: The point of each job that is open, by its index in the group.
+    #: Point of each open job, by its index in the group.
     jobs: dict[int, Point] = field(default_factory=dict)
-    #: Points of which every job is over, not worked in yet.
+    #: Points whose jobs are all over, not yet processed.
     ended: list[Point] = field(default_factory=list)
     pending: int = 0
     successes: int = 0
     ingested: int = 0
-    #: Points that a rule asked for beside those that are under way at once.
+    #: Points that a rule requested in addition to ``at_once``.
     extra: int = 0
     paused: bool = False
-    #: Whether ``until`` held, and whether no more are to be had.
+    #: True if ``until`` held; true if it has no more points.
     met: bool = False
     exhausted: bool = False
-    #: Whether its last answer was short, and nothing was told since.
+    #: True if its last answer was short and nothing was told since.
     short: bool = False
-    #: Points lost one after the other.
+    #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
-    #: The generators of which it is told the points too, since a switch from them to it.
+    #: Generators whose points it also gets since a switch.
     sources: list[str] = field(default_factory=list)
-    #: The numbers of the best point of each objective, and of those that none dominates.
+    #: Numbers of the best point per objective, and of the non-dominated points.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """Undo a call that failed: the points it was told are to be told again."""
+        """Undo a failed call: tell its points again."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
-        """It is to be told the points of ``source``, and of those that ``source`` was told of: what
-        is over now, the rest as it ends. What it was told of before is not told again."""
+        """Also tell it the points of ``source`` and of that generator's sources, each once."""
         for name in dict.fromkeys((*source.sources, source.name)):
             if name == self.name or name in self.sources:
                 continue
@@ -96,8 +99,8 @@ class GeneratorState:
                     self.over.append(point.handed_on(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
-        """Compare a point that is done with those before; true if none of them is as good: it is
-        the best, or with several objectives one that no other dominates."""
+        """Compare a finished point with earlier ones; return True if it is the best or
+        non-dominated."""
         if not vocs.feasible(point.values):
             return False
         for name in vocs.objectives:
@@ -118,9 +121,11 @@ class GeneratorState:
         return True
 
     def table(self, vocs: Vocs) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-        """The columns and the rows of its points: the best first, with several objectives those
-        that none dominates; then those that miss a constraint, those under way, those that were
-        pruned, and the lost ones last."""
+        """Return columns and rows of its points.
+
+        Order: best (or non-dominated) first, then constraint violations, running, pruned and lost
+        points.
+        """
         outputs = vocs.outputs
         errors = [f"{name}_error" for name in outputs if any(p.errors for p in self.points)]
         front = set(self.front)
@@ -147,14 +152,14 @@ class GeneratorState:
         return ("point", "state", *vocs.names, *outputs, *errors), rows
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Its metrics."""
+        """Return its metrics."""
         for name in (*_GAUGES, *(f"best.{objective}" for objective in self.best)):
             value = self.gauge(name)
             if value is not None:
                 yield f"{GENERATOR}{self.name}.{name}", value
 
     def gauge(self, name: str) -> float | None:
-        """One of them, by the end of its path; ``None`` while it has no value."""
+        """Return one metric by the end of its path, or ``None``."""
         if name in _GAUGES:
             return _GAUGES[name](self)
         objective = name.removeprefix("best.")

@@ -1,6 +1,4 @@
-"""Standing of one job group in the job table: its jobs that wait or are held, its counts, and what
-rules have the table keep of it.
-"""
+"""State of one job group in the job table: waiting and held jobs, counts, and what rules need."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
-#: How counters change: when a job is submitted, as the ``first`` attempt of its index or ``again``;
-#: by the outcome of an attempt; when its index is over; and if an earlier job stood in for it.
+#: Events that change counters: submit of a ``first`` attempt or ``again``; an attempt's outcome;
+#: the end of an index; reuse of an earlier job.
 Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
@@ -31,16 +29,19 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "reused": (("reused", 1),),
 }
 
-#: A combination of parameters and its replica, as 16 bytes.
+#: Digest of a parameter combination and its replica, 16 bytes.
 Combination = bytes
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
-    """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
-    are the metric store's own, ``watches`` those of them that rules wait for. ``reads`` and
-    ``tables`` say what is kept of each index, and in which slices it is, ``spoken`` has the names
-    of all that; ``columns`` are those that its rows had, of a group with a ``result``."""
+    """State of one group.
+
+    ``waiting`` are its jobs without resources, oldest first; ``counts`` the metric store's own
+    counts, ``watches`` those that rules wait for. ``reads`` and ``tables`` say what is kept of each
+    index and in which slices it is; ``spoken`` has all those names. ``columns`` are the columns of
+    its rows if it has a ``result``.
+    """
 
     group: JobGroup
     counts: dict[str, int]
@@ -48,48 +49,45 @@ class GroupState:
     next_index: int = 0
     waiting: dict[str, JobRecord] = field(default_factory=dict)
     running: int = 0
-    #: How many of its jobs failed by each cause.
+    #: Number of failed jobs by cause.
     causes: dict[str, int] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
-    #: What of ``CHANGES`` is counted of single indices.
+    #: Which of ``CHANGES`` are counted per index.
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
-    #: By variable, the filtered variables that are kept of it; and the filters of counts.
+    #: Filtered variables by variable; and filters of counts.
     filtered: dict[str, list[str]] = field(default_factory=dict)
     count_filters: list[str] = field(default_factory=list)
-    #: Whether these are counted of single indices too.
+    #: True if they are also counted per index.
     counts_passing: bool = False
-    #: The combinations that it has had, where a rule may ask for others.
+    #: Submitted combinations, if a rule may request new ones.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)
-    #: Names of its ``result`` of which it was told that they have no value.
+    #: Names of its ``result`` already reported as missing.
     without_value: list[str] = field(default_factory=list)
-    #: An observer understood nothing of what a job of it printed.
+    #: True if an observer understood nothing of a job's output.
     not_understood: bool = False
-    #: That a job had no result for it was told.
+    #: True if a missing result was reported.
     told: bool = False
-    #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
-    #: that are held no more.
+    #: Held jobs by id; and a heap of their ids by urgency and order (may contain released ones).
     held: dict[str, HeldJob] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Attempts that were handed over and have no ``clean`` yet.
+    #: Number of handed-over attempts without ``clean``.
     handed_over: int = 0
-    #: How many elements of its sweep ``submit-next`` has taken, and which stand in the places of
-    #: others by now.
+    #: Number of sweep elements taken by ``submit-next``, and elements moved into their places.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
 
     @property
     def backlog(self) -> int:
-        """Elements of its sweep that ``submit-next`` has not taken yet."""
+        """Number of sweep elements that ``submit-next`` has not taken."""
         return max(0, self.group.size - self.taken)
 
     def speak(self, names: Iterable[str]) -> None:
-        """From now on these are kept: variables of single indices or in slices, counters of single
-        indices."""
+        """Start keeping these variables per index or slice, and counters per index."""
         for name in names:
             self.spoken.add(name)
             if name.endswith(")"):
@@ -111,14 +109,13 @@ class GroupState:
             kept.append(name)
 
     def ages(self, now: float) -> Iterator[float]:
-        """How long each waiting job has waited so far, in seconds."""
+        """Return how long each waiting job has waited, in seconds."""
         for record in self.waiting.values():
             yield max(0.0, now - record.submitted)
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """Digest of a combination and its replica, the same for jobs whose parameters are equal: 1
-    equals 1.0 and is never ``"1"``."""
+    """Return the digest of a combination and its replica. 1 equals 1.0 but not ``"1"``."""
     items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
     return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
 

@@ -1,10 +1,7 @@
-"""Completion of jobs: retry, done, lost and idle.
+"""Decides what follows when an attempt ends: retry, done, lost, idle.
 
-Decides what follows when an attempt is over, then perhaps its index, and then perhaps all jobs of a
-slice, of a group or of the run.
-
-The methods are steps of ``agenda``: each returns the steps that follow. Rules on ``job-done``,
-``job-lost``, ``limit`` and ``idle`` are considered here.
+Its methods are steps of ``agenda`` and return the steps that follow. Considers rules on
+``job-done``, ``job-lost``, ``limit`` and ``idle``.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Retries, indices that are over, and ``idle``, as attempts end."""
+    """Handles retries, finished indices, and ``idle``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state
@@ -35,21 +32,21 @@ class JobCompletion:
         self._submission = rules.effects.submission
 
     def gone(self, record: JobRecord, event: Event) -> Steps:
-        """A held job was cancelled by a firing."""
+        """Handle a held job that a firing cancelled."""
         self.state.link, group = record.link, record.job.group
         self._rules.report_occasions(("job-cancel",), group)
         self._rules.event_rules(("job-cancel",), group, Occasion(event, record))
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
-        """An attempt is over, and the rules about that have been considered."""
+        """Handle the end of an attempt, after its own rules."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
-        ):  # nothing for settle_index to decide: of most jobs, so it is seen without a call
+        ):  # the usual case: settle_index has nothing to decide, so save the call
             follow = self._over(record, event)
         else:
             follow = self.settle_index(index, event)
@@ -77,14 +74,13 @@ class JobCompletion:
         try:
             changed, wait = policy.worked_out(known, state.metric)
         except EnsembleError as error:
-            state.error(f"{record.job.id} is not submitted again: {error}")
+            state.error(f"cannot retry {record.job.id}: {error}")
             return
         again = Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
         self._submission.retry(index, again)
 
     def settle_index(self, index: Index, event: Event) -> Steps:
-        """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
-        way any more."""
+        """Submit the next attempt of an index, or finish it, once nothing of it is pending."""
         state = self.state
         if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
             return None
@@ -92,16 +88,16 @@ class JobCompletion:
             if state.ended is None and self._submission.begin_attempt(index):
                 return ()
             if state.ended is not None and state.ended is state.ended_for_now:
-                return None  # a resume takes the loss back
+                return None  # a resume revokes the loss
         return self._over(index.record, event)
 
     def resumed(self, event: Event) -> Steps:
-        """Go on with what an end that was taken back, or a changed file, left to be done."""
+        """Continue what a revoked end or a changed file left to do."""
         steps: list[Step] = [(self.settle_index, each) for each in self.state.attempts.values()]
         return [*steps, (self._hand_over, tuple(self.state.table.groups))]
 
     def _over(self, record: JobRecord, event: Event) -> Steps:
-        """This was the last attempt of its index, and none is to come."""
+        """Finish an index after its last attempt."""
         state, index = self.state, record.kept
         done = record.outcome == "success"
         if index is not None:
@@ -125,7 +121,7 @@ class JobCompletion:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
             if index is None:
-                record.index.over = True  # a rule may make it only now
+                record.index.over = True  # a rule may create it only now
             occasion = Occasion(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, occasion)
@@ -139,7 +135,7 @@ class JobCompletion:
             self.state.unhandled_failures += 1
 
     def only_held(self) -> list[str]:
-        """The limits that hold the only jobs that are left, where that is new."""
+        """Return newly reached limits if only held jobs are left."""
         state = self.state
         if not state.only_held or state.awaits_answers() or state.attempts:
             return []
@@ -152,7 +148,7 @@ class JobCompletion:
         return list(dict.fromkeys(each for each in found if each))
 
     def limited(self, met: Sequence[str], event: Event) -> Steps:
-        """Consider the rules that wait for these limits to hold jobs."""
+        """Consider rules on ``limit`` for these limits."""
         state = self.state
         what, *others = met
         budget, held = state.table.budget, state.table.held_jobs()
@@ -173,8 +169,10 @@ class JobCompletion:
         return [(self.limited, others)] if others else None
 
     def idle(self, event: Event) -> Steps:
-        """Consider the rules that wait for jobs to be over, where none is open any more: narrowest
-        first, each settled before the next. A function under way counts as an open job."""
+        """Consider rules on ``idle`` where no job is open, narrowest scope first.
+
+        A running function counts as an open job.
+        """
         self.state.look_for_idle = False
         return self._look_for_idle(event)
 
@@ -203,8 +201,8 @@ class JobCompletion:
         self._rules.consider(rule_state, Occasion(event, scope=scope))
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
-        """The rules on ``idle`` whose jobs are over and had not been when they were last looked at,
-        with the slice that each is about."""
+        """Return the rules on ``idle`` whose jobs have become idle since the last check, with their
+        slice."""
         state = self.state
         emptied = sorted(state.table.emptied, key=attrgetter("order"))
         found: list[tuple[RuleState, Slice | None]] = []

@@ -1,8 +1,8 @@
-"""States of attempts and indices, and what an event of each name (RFC 21) changes.
+"""States of attempts and indices, and the effect of each event (RFC 21).
 
-``ATTEMPT`` and ``INDEX`` say how jobs move through the engine; a property test holds the job table
-and ``job_completion`` to them, and docs/job-states.md is drawn from them. ``TRANSITIONS`` are the
-same for a single event, as the job table, foreign jobs and the index of rules use them.
+``ATTEMPT`` and ``INDEX`` are the state machines; a property test compares the engine with them, and
+docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of single events, for the
+job table, foreign jobs and the index of rules.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ __all__ = [
 #: ``{state: {cause: next states}}``. Nothing else changes a state.
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-#: An attempt: a job of the queue. ``submit`` is our decision; ``requeue`` is the resume's, after a
-#: stop cancelled it or its queue vanished. ``start``, ``finish`` and ``clean`` are events of the
-#: queue.
+#: An attempt: one job in the queue. ``submit`` is a decision; ``requeue`` comes from a resume after
+#: a stop cancelled it or its queue vanished; ``start``, ``finish`` and ``clean`` are queue events.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -46,8 +45,8 @@ ATTEMPT: States = {
     "gone": {},
 }
 
-#: An index: a job with all its attempts. It is called while functions that its attempts' events
-#: asked for are under way, and waiting while its next attempt is to come.
+#: An index: a job with all its attempts. "called": functions about its attempts are running;
+#: "waiting": its next attempt is to come.
 INDEX: States = {
     "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
     "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
@@ -58,7 +57,7 @@ INDEX: States = {
 
 Outcome = Literal["success", "failed", "cancelled"]
 
-#: The state that an event brings a job to (RFC 21).
+#: The state that an event leads to (RFC 21).
 _STATE_AFTER: dict[str, JobState] = {
     "submit": JobState.NEW,
     "validate": JobState.DEPEND,
@@ -70,12 +69,12 @@ _STATE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that a job has at most once: a second one is an echo and changes nothing.
+#: Events that a job has at most once; duplicates are ignored.
 _ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
 
 
 def exit_code(status: int) -> int:
-    """The exit code as a shell reports it: 128 + signal for a job that a signal ended.
+    """Return the exit code as a shell reports it: 128 + signal after a signal.
 
     >>> exit_code(256), exit_code(9)
     (1, 137)
@@ -84,7 +83,8 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-#: States that are an occasion of their own. DEPEND and PRIORITY have events of those names instead.
+#: States that are trigger events themselves. DEPEND and PRIORITY have events of those names
+#: instead.
 _STATE_OCCASION = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
@@ -94,11 +94,11 @@ _STATE_OCCASION = {
 
 
 class Transition(NamedTuple):
-    """The change that an event of one name makes to a job.
+    """The effect of an event on a job.
 
-    ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
-    its state; ``state`` is the one that it leads to (0: none). ``moving`` are the
-    occasions if the job's state changes by it, ``occasions`` those if it does not.
+    ``once`` is its bit if a job has it only once; ``changes``: the record changes besides its
+    state; ``state`` is the new state (0: none). ``moving`` are the occasions if the state changes,
+    ``occasions`` those if not.
     """
 
     once: int
@@ -109,7 +109,7 @@ class Transition(NamedTuple):
 
 
 def transition_of(name: str) -> Transition:
-    """The transition of an event, whether or not RFC 21 names it."""
+    """Return the transition of an event, known in RFC 21 or not."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
@@ -120,7 +120,7 @@ def transition_of(name: str) -> Transition:
 
 TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
-#: The occasions of how a job ended, which is known by its ``finish`` or else its ``clean``.
+#: Occasions of a job's outcome, known by its ``finish`` or ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",

@@ -1,7 +1,7 @@
-"""Job table of the engine: the jobs that are not over yet, and each group's standing.
+"""Job table: the unfinished jobs, and each group's state.
 
-A job is in the table from the decision to submit it until its ``clean`` event; of one that is over
-nothing is kept but the counts. Written by the engine alone.
+A job is in the table from its submit decision until its ``clean`` event; afterwards only counts
+remain. Written by the engine only.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
 
-#: What jobs are held by that is no limit.
+#: What can hold jobs besides limits.
 AT_ONCE = "at_once"
 
-#: The variables of how long jobs ran that ended so, and of how long they had waited.
+#: Duration variables by outcome, and the waiting time.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_OCCASIONS}
 _PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_OCCASIONS}
 
-#: The gauges of what a run costs.
+#: Gauges of a run's costs.
 _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
-#: So many slices of one key are told of.
+#: Warn if one key has this many slices.
 _MANY_SLICES = 100_000
 
 
 class JobTable:
-    """The jobs that are not over, by our id, and what is counted of all of them.
+    """The unfinished jobs by our id, and the counts of all jobs.
 
-    Every change is handed to the metrics, and every metric that a rule waits for to the index.
+    Reports every change to the metrics, and every metric that a rule waits for to the index.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class JobTable:
         self.records: dict[str, JobRecord] = {}
         #: By group the jobs that are done, where a table is over them or a function is told them.
         self.done: dict[str, DoneJobs] = {}
-        #: Attempts that are over, for whoever keeps their rows, and clears it; ``None``: nobody.
+        #: Finished attempts for a reader that clears the list; ``None`` without one.
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
-        #: Jobs that were never handed on: cancelled before that, or reused.
+        #: Jobs that were never handed over: cancelled first, or reused.
         self.withdrawn = 0
         #: Jobs that are looked up in earlier runs, each with its place in line; and the earlier
         #: jobs that stand in for others.
@@ -77,15 +77,14 @@ class JobTable:
         self.usage = Usage(self.records)
         #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
         self.budget: Budget | None = None
-        #: Whether jobs may be held: a group has ``at_once``, the run a budget, or some were
-        #: requeued.
+        #: True if jobs may be held: ``at_once``, a budget, or requeued jobs.
         self.holds = False
-        #: The slices that rules with ``each`` speak of.
+        #: Slices of rules with ``each``.
         self.tables: dict[SliceKey, SliceTable] = {}
-        #: Slices of which no index is open any more, and that were not looked at since.
+        #: Slices that became idle since the last check.
         self.emptied: dict[Slice, None] = {}
         self._told_of: list[SliceTable] = []
-        #: What is to be told: of a job that is in no slice. Told with those of statistics.
+        #: Pending warnings, such as about jobs without a slice.
         self.warnings = metrics.warnings
         self._metrics = metrics
         self.gauges = OwnGauges(self.groups, self.records, metrics, index)
@@ -94,7 +93,7 @@ class JobTable:
     def adopt(
         self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
     ) -> None:
-        """Go on with a changed file. A group that it defines as before keeps what rules set."""
+        """Continue with a changed file. Unchanged groups keep what rules set."""
         self._index = self.gauges.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
@@ -109,7 +108,7 @@ class JobTable:
             self.gauges.keep()
 
     def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
-        """Evaluate the filters of counts, each once for an attempt."""
+        """Evaluate the filters of counts once for an attempt."""
         known = attempt_fields(record.job)
         record.passed = tuple(text for text in group.count_filters if filter_of(text).passes(known))
 
@@ -142,9 +141,11 @@ class JobTable:
         held: bool = False,
         looks: bool = False,
     ) -> None:
-        """An attempt, made of this group, is about to be submitted by this rule and firing: a
-        further one of ``index``, or the first of a new one; ``held``: not before there is a place
-        for it; ``looks``: not before it was looked up in earlier runs."""
+        """Add an attempt that is about to be submitted by this rule and firing.
+
+        It belongs to ``index``, or to a new one. ``held``: wait for a place; ``looks``: wait for a
+        look-up in earlier runs.
+        """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
         group = self.groups[job.group]
@@ -177,7 +178,8 @@ class JobTable:
             self._counted(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
-        """An index belongs to the slice of its parameters; ``late``: of a rule that joined."""
+        """Add an index to the slice of its parameters; ``late``: for a rule that was added
+        later."""
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
@@ -185,13 +187,13 @@ class JobTable:
                 self._told_of.append(table)
                 self.warnings.append(
                     f"{job.id} has no parameter {' or '.join(table.key.parameters)}: rules with "
-                    f"each: [{', '.join(table.key.parameters)}] do not see it"
+                    f"each: [{', '.join(table.key.parameters)}] ignore it"
                 )
             return
         if found.order + 1 == _MANY_SLICES and not found.ever:
             self.warnings.append(
-                f"each: [{', '.join(table.key.parameters)}] has {_MANY_SLICES} instances by now, "
-                "which stay in memory until the run has ended"
+                f"each: [{', '.join(table.key.parameters)}] has {_MANY_SLICES} instances, which "
+                "stay in memory until the run ends"
             )
         index.slices = (*index.slices, found)
         found.open += 1
@@ -205,7 +207,7 @@ class JobTable:
                 found.count_passing(index.record.passed, index.record.outcome)
 
     def _hand_on(self, record: JobRecord, group: GroupState) -> None:
-        """It goes to its executor now."""
+        """Hand a job to its executor."""
         group.handed_over += 1
         if self.budget is not None:
             self.budget.claim(record.job)
@@ -214,20 +216,22 @@ class JobTable:
         self._enqueue(record, group)
 
     def _enqueue(self, record: JobRecord, group: GroupState) -> None:
-        """It waits in the queue from now on."""
+        """Record that a job waits in the queue."""
         group.waiting[record.job.id] = record
         if self.gauges.kept:
             self.gauges.enqueue(record.job)
 
     def _hold(self, place: int, held: HeldJob) -> None:
-        """It stands in line from now on."""
+        """Record that a job is held."""
         job, group = held[0], self.groups[held[0].group]
         group.held[job.id] = held
         heapq.heappush(group.line, (-job.urgency, place, job.id))
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
-        """A look-up was answered: the job stands in line, or an earlier one was ``found`` that
-        stands in for it. Return its record; ``None`` if it is over by now."""
+        """Handle a look-up's answer: hold the job, or record the earlier job that was ``found``.
+
+        Returns its record; ``None`` if it is already over.
+        """
         looked = self.looking.pop(job, None)
         if looked is None:
             return None
@@ -241,15 +245,17 @@ class JobTable:
         return record
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
-        """The jobs of a group that ``at_once`` held and that may be handed on now."""
+        """Return the jobs of a group held by ``at_once`` that may go now."""
         free: list[HeldJob] = []
         while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
             free.append(self._let_go(group, first, now))
         return free
 
     def free_all(self, now: float) -> list[HeldJob]:
-        """The jobs of all groups that may be handed on now, most urgent first. Where the first of a
-        group has no place, others of the group wait behind it; those of other groups do not."""
+        """Return the jobs of all groups that may go now, most urgent first.
+
+        If the first job of a group has no place, the rest of that group waits; other groups do not.
+        """
         free: list[HeldJob] = []
         waiting = [group for group in self.groups.values() if group.held]
         while waiting:
@@ -262,13 +268,13 @@ class JobTable:
         return free
 
     def _first(self, group: GroupState) -> str | None:
-        """The job of a group that is first in line of those that are held."""
+        """Return the first held job of a group."""
         while group.line and group.line[0][2] not in group.held:
             heapq.heappop(group.line)
         return group.line[0][2] if group.line else None
 
     def obstacle(self, group: GroupState, now: float) -> str | None:
-        """Hold on the first in line of a group: ``at_once``, or the name of a limit."""
+        """Return what holds the first job of a group: ``at_once``, or a limit's name."""
         most = group.group.at_once
         if most is not None and group.handed_over >= most:
             return AT_ONCE
@@ -286,11 +292,11 @@ class JobTable:
         return held
 
     def held_jobs(self) -> list[Job]:
-        """The jobs that ``at_once`` or a limit holds."""
+        """Jobs held by ``at_once`` or a limit."""
         return [job for group in self.groups.values() for job, _, _ in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
-        """Gauges ``used.…`` of the run by now and, where it has a budget, ``committed.…``."""
+        """Return the gauges ``used.…`` and, with a budget, ``committed.…``."""
         budget = self.budget
         if budget is None:
             jobs = self.submitted - self.withdrawn
@@ -304,7 +310,7 @@ class JobTable:
         return found
 
     def _tell_of_costs(self, now: float) -> None:
-        """Jobs were handed on, started or ended: rules may wait for what the run has cost."""
+        """Notify rules that wait for cost gauges."""
         watched = [gauge for gauge in _COSTS if gauge in self._index.gauges]
         if watched:
             costs = self.costs(max(now, self.usage.latest))
@@ -314,7 +320,7 @@ class JobTable:
                     self._index.touched[self._index.gauges[gauge]] = None
 
     def keep_budget(self, limits: Limits) -> None:
-        """Keep to these limits; the first time with what is there already."""
+        """Apply these limits; the first time, count existing jobs."""
         if self.budget is not None:
             self.budget.limit(limits)
             return
@@ -329,13 +335,13 @@ class JobTable:
                 and job not in self.looking
                 and job not in self.groups[record.job.group].held
             ):
-                self.budget.handed -= 1  # claims it anew
+                self.budget.handed -= 1  # claims it again
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
 
     def close(self, record: JobRecord, done: bool) -> None:
-        """An index is over, with this attempt as its last."""
+        """Finish an index whose last attempt this was."""
         job, index = record.job, record.kept
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"
@@ -361,7 +367,7 @@ class JobTable:
                 self.emptied[each] = None
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
-        """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
+        """Apply an event of one of our jobs; return its occasions, ``None`` for a duplicate."""
         name = event.name
         context, time = event.context, event.timestamp
         record.newest = event.told_at if context and "told_at" in context else time
@@ -382,8 +388,7 @@ class JobTable:
                 self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
-    # What an event changes beside a job's state; the occasion of its outcome, if that is known by
-    # it.
+    # Apply the event's changes besides the state; return the outcome's occasion, if known.
 
     def _submitted(self, record: JobRecord, event: JobEvent) -> None:
         record.submitted = event.timestamp
@@ -394,7 +399,7 @@ class JobTable:
         status = context.get("status")
         record.status = status if isinstance(status, int) else None
         record.finished = event.timestamp
-        if record.reused is not None:  # it lasted as long as the earlier job
+        if record.reused is not None:  # use the earlier job's duration
             record.started = event.timestamp - float(context.get("duration") or 0.0)
         if "cause" in context and record.exception is None:
             record.cause = said_cause(context)
@@ -416,7 +421,7 @@ class JobTable:
                 record.cause = said_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
-                record.status = status  # of a job that could not be launched: 126 or 127
+                record.status = status  # a job that could not be launched: 126 or 127
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
@@ -446,11 +451,11 @@ class JobTable:
     }
 
     def _outcome(self, record: JobRecord, now: float) -> str:
-        """Decide and count how a job ended; the occasion that this is."""
+        """Determine and count a job's outcome; return its occasion."""
         job = record.job
         group = self.groups[job.group]
         if record.reused is not None:
-            pass  # it was never in the queue
+            pass  # never in the queue
         elif group.waiting.pop(job.id, None) is None:
             group.running -= 1
             self.usage.end(job, record.started or 0.0, now)
@@ -501,7 +506,7 @@ class JobTable:
         return OUTCOME_OCCASIONS[outcome]
 
     def _count_reused(self, group: GroupState, record: JobRecord) -> None:
-        """A job of an earlier run stood in for this one."""
+        """Count a reused job."""
         group.counts["reused"] += 1
         if record.kept is not None:
             for each in record.kept.slices:
@@ -511,7 +516,7 @@ class JobTable:
             self._counted(group, record, "reused")
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
-        """Counters of a group have changed so: of what rules read in that they are to hear."""
+        """Update counters of a group and notify rules that read them."""
         if group.watches or self.gauges.kept:
             for counter, by in CHANGES[change]:
                 if counter in group.watches:
@@ -530,8 +535,7 @@ class JobTable:
         now: float,
         row: Mapping[str, Any],
     ) -> None:
-        """A value of one job, for the filtered statistics over it; ``row`` is what their filters
-        see beside the job's parameters."""
+        """Add a job's value to filtered statistics; ``row`` has the filter's columns."""
         for name in group.filtered[variable]:
             if self._passes(record, filter_of(split_filter(name)[1]), row):
                 self._sample(group, record, name, value, now)
@@ -539,8 +543,7 @@ class JobTable:
 
     @staticmethod
     def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
-        """True if a value of this row passes: worked out once for an attempt where the filter names
-        nothing of the row."""
+        """Return True if this row passes; cached per attempt if the filter uses no column."""
         text, verdicts = condition.condition.text, record.verdicts
         if verdicts is not None and text in verdicts:
             return verdicts[text]
@@ -556,8 +559,7 @@ class JobTable:
     def _sample(
         group: GroupState, record: JobRecord, variable: str, value: float, now: float
     ) -> None:
-        """A value of one job, for the statistics that rules name (``spoken`` has the variable) of
-        its index and of the slices that this is in."""
+        """Add a job's value to the statistics of its index and slices."""
         specs = group.reads.get(variable)
         if specs:
             record.index.take(variable, value, now, specs)
@@ -576,8 +578,8 @@ class JobTable:
         *,
         with_result: bool,
     ) -> None:
-        """How long an attempt ran, for filtered statistics over it. A filter that names a result
-        waits for it (``with_result``)."""
+        """Add an attempt's duration to filtered statistics, once the result is known
+        (``with_result``)."""
         source = record.source
         results: Mapping[str, Any] = NOTHING if source is None else source.result
         row = {**record.result, "duration": duration}
@@ -589,7 +591,7 @@ class JobTable:
                 self._record(record.job.group, name, duration, now)
 
     def record_result(self, index: Index, now: float) -> None:
-        """Record the result of a job that is done as variables of its group."""
+        """Record the result of a finished job as variables of its group."""
         record, metrics = index.record, self._metrics
         name = record.job.group
         group = self.groups[name]
@@ -612,7 +614,7 @@ class JobTable:
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
-            return  # the metric does not change, so no rule that waits for it is to look
+            return  # the metric is unchanged, so don't trigger rules
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
@@ -622,7 +624,7 @@ class JobTable:
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
-        """This attempt is to be handed on again, as ``job``, before others of its group."""
+        """Prepare this attempt to be handed over again as ``job``, before others of its group."""
         group, gauges = self.groups[job.group], self.gauges
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
@@ -647,7 +649,7 @@ class JobTable:
         heapq.heappush(group.line, (-job.urgency, 0, job.id))
 
     def forget(self, record: JobRecord) -> None:
-        """A job that never reached an executor is cancelled: it is over at once."""
+        """Finish a cancelled job that never reached an executor."""
         group, looked = self.groups[record.job.group], self.looking.pop(record.job.id, None)
         if looked is not None or group.held.pop(record.job.id, None) is not None:
             group.handed_over += 1
@@ -659,7 +661,7 @@ class JobTable:
     def observe(
         self, record: JobRecord, observer: str, values: Mapping[str, float], now: float
     ) -> None:
-        """Take a row that an observer read in the job's output."""
+        """Record a row that an observer read from the job's output."""
         group = record.job.group
         state = self.groups[group]
         if state.group.result:
@@ -672,11 +674,11 @@ class JobTable:
             record.index.keep_row(observer, values)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
-                continue  # the group's own; no output may mix into them
+                continue  # the group's own variables, which output must not change
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
-                continue  # an observer's slip: a wrong value is worse than a missing one
+                continue  # an observer's bug: a wrong value is worse than none
             if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
@@ -687,10 +689,9 @@ class JobTable:
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:
-        """The job itself as plain data, for functions and slow actions: what it runs, where, and
-        how it ended, as far as that is known."""
+        """Return the job as plain data for functions and slow actions."""
         job, files = record.job, record.files or {}
-        # What a keeper of jobs says of it; another place may mean another folder by a relative one.
+        # Use what the job's member reports, because relative paths differ there.
         workdir = files.get("workdir") or job.workdir
         known: dict[str, Any] = {
             "job": job.id,

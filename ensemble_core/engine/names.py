@@ -1,7 +1,7 @@
-"""Names that conditions, actions and results may speak of, and the order of their look-up.
+"""Names available in conditions, actions and results, and their look-up order.
 
-``all_fields`` has all of them and ``named_fields`` some: most rules name one or two, and are asked
-far more often than they fire. Called by the engine's state.
+``all_fields`` returns all names, ``named_fields`` only some: most rules use one or two. Called by
+the engine's state.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
-#: What ``_newer`` may have beside the job's result.
+#: Fields of ``_newer`` besides the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
-#: Fields that an event's context does not give: the event itself has them, or the job.
+#: Fields of the event itself or the job, not of the event's context.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
 
 def tag_of(ensemble: Ensemble) -> str:
-    """The run's tag."""
+    """Return the run's tag."""
     group = next(iter(ensemble.groups.values()), None)
     return "" if group is None else group.run
 
 
 def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
-    """Fields of the event and its job, the job's parameters, the columns of an observed row, and
-    the job's result; of one name the first of these."""
+    """Return the fields of the event and its job, its parameters, observed columns and result.
+
+    If a name occurs several times, the first wins.
+    """
     event, record, own, scope = occasion
     known: dict[str, Any] = {"run": tag_of(ensemble)}
     row = type(event) is Observed
@@ -48,7 +50,7 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
     elif isinstance(scope, Slice):
         known.update(scope.parameters)
     if isinstance(event, JobEvent):
-        if "cause" in event.context:  # a parameter, or the job's first exception, says more
+        if "cause" in event.context:  # a parameter, or the job's first exception, takes precedence
             known.update({**event.context, "cause": known.get("cause")})
         else:
             known.update(event.context)
@@ -67,7 +69,7 @@ def named_fields(
     own: Mapping[str, Any] = NOTHING,
     scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """The fields of :func:`all_fields` that have these names; all others are an occasion's."""
+    """Return the fields of :func:`all_fields` with these names."""
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:
         context = event.context
@@ -118,7 +120,7 @@ def _duration(record: JobRecord) -> float | None:
     return record.finished - record.started
 
 
-#: The fields that a condition may read of a job and of its end; ``None`` where there is none.
+#: Fields of a job and its end for conditions; ``None`` if missing.
 _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
     "job": lambda record: record.job.id,
     "group": lambda record: record.job.group,
@@ -134,7 +136,7 @@ _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
 
 
 def _newer(record: JobRecord) -> dict[str, Any]:
-    """The fields that give way to parameters and columns of their names."""
+    """Return the fields that parameters and columns override."""
     job = record.job
     fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
     if record.source is not None:
@@ -150,7 +152,7 @@ def _newer(record: JobRecord) -> dict[str, Any]:
 
 
 class JobFields(Mapping[str, Any]):
-    """These fields, and ``job.NAME`` of the job in ``record``, which are not listed among them."""
+    """These fields plus ``job.NAME`` of the job in ``record``, which is not enumerated."""
 
     def __init__(self, fields: Mapping[str, Any], record: JobRecord) -> None:
         self._fields = fields
@@ -171,7 +173,7 @@ class JobFields(Mapping[str, Any]):
 
 
 def _of_job(record: JobRecord, name: str) -> Any:
-    """Value of ``job.NAME``; ``None`` where there is none, or where it is not known."""
+    """Return the value of ``job.NAME``; ``None`` if missing or unknown."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):
         source = record.source
@@ -196,7 +198,7 @@ _PLAIN = frozenset(
 
 
 def _path(start: str, told: object, given: str | None) -> str | None:
-    """The absolute path of what its keeper told, or else of what was given."""
+    """Return the absolute path that the member reported, or that was requested."""
     for path in (told, given):
         if isinstance(path, str) and path:
             whole = posixpath.normpath(posixpath.join(start, path))

@@ -26,7 +26,7 @@ __all__ = ["PointJobs"]
 
 
 class _Asked(Origin):
-    """Origin of a generator's decisions: no rule, and no firing."""
+    """Origin of a generator's decisions: neither rule nor firing."""
 
     @property
     def rule(self) -> str:
@@ -45,8 +45,7 @@ class PointJobs:
         self._effects = effects
 
     def generators(self) -> Iterator[tuple[GeneratorState, GeneratorSpec]]:
-        """Each generator with its entry in the file. One that a changed file has no more is not
-        among them."""
+        """Generators with their entries in the file, without those that a changed file removed."""
         specs = self.state.ensemble.generators
         for generator in self.state.generators.values():
             spec = specs.get(generator.name)
@@ -85,7 +84,7 @@ class PointJobs:
         return point
 
     def observed(self, record: JobRecord, event: Observed) -> None:
-        """A job printed a row: what a pruner is to be told of it."""
+        """Pass a job's row on to the pruner."""
         values = event.values
         for generator, spec in self.generators():
             if spec.prune is None or spec.group != record.job.group:
@@ -107,7 +106,7 @@ class PointJobs:
     def prune(
         self, generator: GeneratorState, spec: GeneratorSpec, numbers: list[int], event: Event
     ) -> None:
-        """Cancel the jobs of points that will not be good."""
+        """Cancel the jobs of pruned points."""
         state = self.state
         indices: set[int] = set()
         for number in numbers:
@@ -123,7 +122,7 @@ class PointJobs:
         self._effects.apply(self._origin(spec, event), Cancel(jobs=jobs))
 
     def index_over(self, record: JobRecord, done: bool) -> None:
-        """An index of a generator's group is over."""
+        """Handle a finished index of a generator's group."""
         for generator, spec in self.generators():
             if spec.group != record.job.group:
                 continue
@@ -133,15 +132,14 @@ class PointJobs:
             if done:
                 point.results = (*point.results, dict(record.result))
             elif spec.failed is not None:
-                record.concern = True  # the file says what a lost point is worth
+                record.concern = True  # the file defines the value of a lost point
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)
                 self.state.look_for_end = self.state.generators_due = True
 
     def end(self, generator: GeneratorState, spec: GeneratorSpec, point: Point) -> bool:
-        """Work in a point of which every job is over: it is to be told next. True if none of those
-        before is as good."""
+        """Handle a point whose jobs are all over; return True if it is the best so far."""
         values, errors = _means(point.results, spec.vocs.outputs)
         point.results = ()
         generator.pending -= 1
@@ -179,8 +177,7 @@ def _index(job: str) -> int:
 def _means(
     results: Collection[Mapping[str, Any]], names: tuple[str, ...]
 ) -> tuple[dict[str, float] | None, dict[str, float]]:
-    """The means of these results over the jobs that have them, and their standard errors; ``None``
-    where one has no value."""
+    """Return means and standard errors of these results over the jobs; ``None`` without a value."""
     means: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in names:

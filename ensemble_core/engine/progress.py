@@ -1,6 +1,6 @@
-"""Report of a run as it stands: its groups, how long the jobs that are open may take, its costs.
+"""Report of a run's state: its groups, remaining time, and costs.
 
-Worked out when somebody asks, from the counts of the job table; asked by ``Engine.report``.
+Computed on request from the job table's counts, for ``Engine.report``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["progress_of", "report_of"]
 
 
 def progress_of(state: State) -> Progress:
-    """How far the run has come by now."""
+    """Return the run's progress."""
     groups = state.table.groups
     over = sum(_count(state, name, "done") + _count(state, name, "lost") for name in groups)
     still_open = sum(_count(state, name, "open") for name in groups)
@@ -68,14 +68,17 @@ def _waiting(state: State) -> Iterator[RuleState]:
 
 
 def _may_submit(rule_state: RuleState) -> bool:
-    """True if a rule may add jobs; a retry is of a job that is there."""
+    """Return True if a rule may add jobs. A retry adds none."""
     flat = (each for action in rule_state.rule.actions for each in action.flat())
     return any(each.submits and not each.retries for each in flat)
 
 
 def _to_go(state: State) -> float | None:
-    """Seconds until all jobs are over, at the present pace: what those that wait and run will take
-    by the means of their groups, over as many as run now. ``None`` where that cannot be known."""
+    """Estimate the seconds until all jobs are over; ``None`` if unknown.
+
+    The remaining time of waiting and running jobs, by their groups' means, over the number now
+    running.
+    """
     left, running = 0.0, 0
     for name, group in state.table.groups.items():
         unfinished = _count(state, name, "active")
@@ -92,7 +95,7 @@ def _to_go(state: State) -> float | None:
 
 
 def report_of(state: State) -> Report:
-    """How the run in ``state`` stands."""
+    """Return a report of the run in ``state``."""
     groups = []
     records = state.table.records
     gone = [] if state.stop is None else [records[job] for job in state.stop.over]
@@ -132,11 +135,11 @@ def report_of(state: State) -> Report:
 
 
 def _with_reason(state: State, report: RuleReport) -> RuleReport:
-    """The report with the reason why a statistic over a table had no value, if one had none."""
+    """Add to the report why a statistic over a table has no value."""
     rule_state = state.rules.states[report.id]
     seen = rule_state.seen or {}
     for name in sorted(rule_state.rule.of_tables):
-        # In a slice the table is another one, unless the whole table is meant.
+        # In a slice, the table differs unless the whole table is meant.
         if name in seen and seen[name] is None and (rule_state.slices is None or name[:4] == ALL):
             why = state.tables().why_none(name)
             if why:

@@ -1,7 +1,7 @@
 """Rate limit on submits, ``limits.submits_per_second``: a token bucket.
 
-The bucket holds one second's worth of tokens. Jobs that find none wait here, in order; the engine
-lets them go when the time has come. Used by the engine's state alone.
+The bucket holds one second's worth of tokens. Jobs without a token wait here in order. Used by the
+engine's state only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["HeldJob", "RateLimit"]
 
-#: A job, with the rule and firing that submitted it.
+#: A job with the rule and firing that submitted it.
 HeldJob = tuple[Job, str | None, int]
 
 
 class RateLimit:
-    """Holds jobs back so that at most ``rate`` a second are let go; ``None`` holds none."""
+    """Releases at most ``rate`` jobs per second; ``None``: no limit."""
 
     __slots__ = ("_last", "_rate", "_size", "_tokens", "held")
 
@@ -27,11 +27,11 @@ class RateLimit:
         self._tokens = math.inf
         self.adopt(rate)
         self._last: float | None = None
-        #: Jobs that wait for their turn.
+        #: Waiting jobs.
         self.held: deque[HeldJob] = deque()
 
     def adopt(self, rate: float | None) -> None:
-        """Go on at another rate."""
+        """Change the rate."""
         self._rate = rate
         self._size = max(1.0, rate or 1.0)
         self._tokens = min(self._tokens, self._size)
@@ -45,7 +45,7 @@ class RateLimit:
     def admit(
         self, jobs: Sequence[Job], rule: str | None, firing: int, now: float
     ) -> tuple[Job, ...]:
-        """The jobs that may go now; the others are held."""
+        """Return the jobs that may go now; hold the others."""
         if self._rate is None:
             return tuple(jobs)
         self._refill(now)
@@ -55,22 +55,22 @@ class RateLimit:
         return tuple(jobs[:free])
 
     def release(self, now: float) -> list[HeldJob]:
-        """The held jobs whose turn has come."""
+        """Return held jobs that may go now."""
         self._refill(now)
         count = min(len(self.held), int(self._tokens + 1e-9))
         self._tokens -= count
         return [self.held.popleft() for _ in range(count)]
 
     def due(self, now: float) -> float | None:
-        """When the next held job may go; ``None`` if none is held."""
+        """Return when the next held job may go; ``None`` if none is held."""
         if not self.held or self._rate is None:
             return None
         due = now + max(0.0, 1.0 - self._tokens) / self._rate
-        # The wait may be too short to show beside a time of today: time must go on all the same.
+        # The wait may be below a timestamp's resolution, but time must advance.
         return max(due, math.nextafter(now, math.inf))
 
     def drop(self, jobs: Collection[str]) -> list[str]:
-        """Forget these held jobs; those that were held, in order."""
+        """Forget these jobs; return those that were held, in order."""
         if not self.held:
             return []
         wanted = set(jobs)

@@ -43,23 +43,22 @@ __all__ = [
     "add_read",
 ]
 
-#: So many rows of one job may be submitted.
+#: Largest number of rows of one job that may be submitted.
 MOST_ROWS = 10_000
 
 Asked = TypeVar("Asked", Call, Resize)
 
-#: A method and its arguments. It is called with the event after them, and returns ``Steps``.
+#: A method and its arguments; called with the event appended, returns ``Steps``.
 Step: TypeAlias = tuple[Any, ...]
-#: What follows, first to last; see ``agenda``. ``None``: nothing, not even a metric rule.
+#: Following steps in order, see ``agenda``. ``None``: nothing, not even metric rules.
 Steps: TypeAlias = Sequence[Step] | None
 
-#: The statistics that are kept in a scope, by the variable that they are of. Of a counter there are
-#: none: it is kept where its name (``count.done``) is a key.
+#: Statistics kept in a scope, by variable. A counter (``count.done``) is a key without statistics.
 Reads = dict[str, list[StatisticSpec]]
 
 
 def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep what ``STAT.VARIABLE`` needs."""
+    """Start keeping what ``STAT.VARIABLE`` needs."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
         reads.setdefault(name, [])
@@ -73,13 +72,12 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scope:
-    """Counts and statistics of one scope, and the instances of rules by the rule's
-    ``key``."""
+    """Counts and statistics of one scope, and the rules' instances by the rule's ``key``."""
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
     instances: dict[int, Instance] | None = None
-    #: By filter, what of ``KEPT`` is counted of the attempts that pass.
+    #: Counts (of ``KEPT``) of attempts that pass, by filter.
     filtered: dict[str, dict[str, int]] | None = None
 
     def count_passing(self, conditions: Iterable[str], counter: str) -> None:
@@ -91,7 +89,7 @@ class Scope:
             counts[counter] += 1
 
     def instance(self, rule: int) -> Instance:
-        """The instance of this rule here, made at its first look."""
+        """Return the rule's instance for this scope, created on first use."""
         if self.instances is None:
             self.instances = {}
         found = self.instances.get(rule)
@@ -100,17 +98,17 @@ class Scope:
         return found
 
     def count(self, counter: str, by: int) -> None:
-        """Count so many more, or fewer."""
+        """Change a counter."""
         if self.counts is None:
             self.counts = {}
         self.counts[counter] = self.counts.get(counter, 0) + by
 
     def counted(self, counter: str) -> int:
-        """The value of one of the counters that rules name."""
+        """Return a counter that rules name."""
         return 0 if self.counts is None else self.counts.get(counter, 0)
 
     def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
-        """Take one more value of a variable of which these statistics are kept."""
+        """Add a value to the statistics of a variable."""
         if self.series is None:
             self.series = {}
         if variable not in self.series:
@@ -118,7 +116,7 @@ class Scope:
         self.series[variable].record(value, now)
 
     def read(self, statistic: str, variable: str, now: float) -> float | None:
-        """The value of ``STAT.VARIABLE`` here; ``None`` while there is none."""
+        """Return the value of ``STAT.VARIABLE`` here, or ``None``."""
         if statistic == "count":
             if not variable.endswith(")"):
                 return self.counted(variable)
@@ -130,7 +128,7 @@ class Scope:
 
 
 class SliceKey(NamedTuple):
-    """Which slices: of these groups, by the values of these parameters."""
+    """Definition of slices: groups, and the parameters whose values distinguish them."""
 
     groups: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -138,24 +136,23 @@ class SliceKey(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Slice(Scope):
-    """The indices that have the same values of some parameters.
+    """The indices with the same values of some parameters.
 
-    ``order`` is its place among the slices of its table, by their first submits. ``open`` counts
-    its indices that are not over, which is asked at the end of each; ``counters`` are those of its
-    attempts and indices, as the metric store keeps a group's.
+    ``order`` is its place in its table, by first submit. ``open`` counts unfinished indices;
+    ``counters`` count attempts and indices like the metric store's.
     """
 
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
     order: int = field(kw_only=True)
-    #: Those of its table.
+    #: Shared with its table.
     reads: Reads = field(kw_only=True)
     open: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     @property
     def ever(self) -> int:
-        """How many indices there were so far."""
+        """Number of indices so far."""
         return self.counters["submitted"] - self.counters["repeated"]
 
     def counted(self, counter: str) -> int:
@@ -171,8 +168,7 @@ class SliceTable:
     slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
 
     def of(self, parameters: Mapping[str, object]) -> Slice | None:
-        """The slice of a job with these parameters, made if there is none yet; ``None`` where it
-        lacks one of them."""
+        """Return the slice for these parameters, created if needed; ``None`` if one is missing."""
         try:
             values = tuple([parameters[name] for name in self.key.parameters])
         except KeyError:
@@ -187,9 +183,10 @@ class SliceTable:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One firing in a chain of firings that caused one another.
+    """One firing in a chain in which each caused the next.
 
-    ``depth`` counts the firings since a job last finished; ``finishes`` says when that was.
+    ``depth`` counts the firings since a job last finished; ``finishes`` is the count of finishes
+    then.
     """
 
     rule: str
@@ -198,7 +195,7 @@ class Link:
     finishes: int
 
     def names(self) -> list[str]:
-        """The rules of the chain, first to last."""
+        """Rules of the chain, first to last."""
         link: Link | None = self
         found: list[str] = []
         while link is not None and link.finishes == self.finishes:
@@ -209,8 +206,11 @@ class Link:
 
 @dataclass(slots=True, eq=False, repr=False)
 class JobRecord:
-    """An attempt that is not over yet. ``source`` is the group with the fields that it was made of,
-    ``kept`` what is kept of its index, once there is something."""
+    """An unfinished attempt.
+
+    ``source`` is the group that it was made from; ``kept`` is what is kept of its index, if
+    anything.
+    """
 
     job: Job
     submitted: float
@@ -223,73 +223,72 @@ class JobRecord:
     status: int | None = None
     exception: str | None = None
     note: str = ""
-    #: Why it ended, where its executor said so.
+    #: Why it ended, if its executor reported it.
     cause: Cause | None = None
     outcome: Outcome | None = None
     queue_id: object = None
     seen: int = 0
-    #: Whether a rule that concerns itself with failure matched an event of this job.
+    #: True if a rule that handles failures matched an event of this job.
     concern: bool = False
-    #: Whether the executor was told to cancel it.
+    #: True if the executor was asked to cancel it.
     cancelling: bool = False
-    #: Whether it then could not be.
+    #: True if that failed.
     refused: bool = False
-    #: Whether an observer understood nothing of what it printed.
+    #: True if an observer understood nothing of its output.
     not_understood: bool = False
-    #: Whether a stop of the run cancelled it, and a resume is to hand it on again.
+    #: True if a stop cancelled it, so that a resume must submit it again.
     stopping: bool = False
-    #: When its newest event was, as the executor told it; 0 before the first.
+    #: Time of its newest event; 0 before the first.
     newest: float = 0.0
-    #: The context of its ``start``, which says where its output is, and, of an observed job,
-    #: the rows read so far by observer.
+    #: Context of its ``start`` event with the place of its output and, if observed, rows read by
+    #: observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
-    #: The last value of each column that it printed.
+    #: Last value of each column.
     columns: dict[str, Any] | None = None
-    #: The filters of counts that it passed when it was submitted; and of other filters that name
-    #: nothing that it prints, whether it passes.
+    #: Filters of counts that it passed at submission; and results of other filters without columns.
     passed: tuple[str, ...] = ()
     verdicts: dict[str, bool] | None = None
-    #: Seconds of cores that earlier attempts of its index took.
+    #: Core-seconds of earlier attempts of its index.
     earlier: float = 0.0
-    #: The job of an earlier run that stands in for it: ``RUN/JOB``.
+    #: Reused job of an earlier run: ``RUN/JOB``.
     reused: str | None = None
-    #: Its identity, if files are part of it, for whoever checks these at its end.
+    #: Its identity if that includes files, which are checked at its end.
     identity: str | None = None
 
     @property
     def index(self) -> Index:
-        """Its index: from now on something is kept of it."""
+        """Its index, created on first use."""
         if self.kept is None:
             self.kept = Index(record=self)
         return self.kept
 
     @property
     def retried(self) -> bool:
-        """True if it is to be submitted again already."""
+        """True if its retry is already decided."""
         return self.kept is not None and self.kept.retry is not None
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The values of the group's ``result`` at the job's success."""
+        """The values of the group's ``result``."""
         return NOTHING if self.kept is None else self.kept.result
 
     @property
     def spent(self) -> float:
-        """Seconds of cores that it took, with earlier attempts of its index."""
+        """Return its core-seconds, including earlier attempts of its index."""
         if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
     def count_row(self, observer: str, anew: bool) -> None:
-        """One more row of this observer was taken; the first, where its file was begun anew."""
+        """Count a row of this observer; the first if its file was restarted."""
         if self.rows is None:
             self.rows = {}
         self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
 
     @property
     def why(self) -> Cause | None:
-        """Why it ended; ``None`` while nothing says that it does."""
+        """Cause of its end, or ``None``."""
         if self.outcome is None and self.exception is None:
             return None
         return self.cause or cause_of(self.exception, self.status)
@@ -297,52 +296,51 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, kept until the last is over and none is to come. Most jobs need
-    none of this, and have no index.
+    """A job with all its attempts, kept until it is over. Most jobs need none.
 
-    ``record`` is the newest attempt. The statistics are over the attempt's rows, or over those of
-    the chain that it continues.
+    ``record`` is the newest attempt. Statistics cover the attempt's rows, or those of its chain.
     """
 
     record: JobRecord = field(kw_only=True)
     slices: tuple[Slice, ...] = ()
-    #: The retry that was decided, until its attempt is submitted.
+    #: The decided retry, until its attempt is submitted.
     retry: Retry | None = None
-    #: How often the group's own ``retry`` was used.
+    #: Number of times that the group's ``retry`` was used.
     retried: int = 0
-    #: Functions under way that its attempts' events asked for.
+    #: Pending function calls about its attempts.
     calls: int = 0
-    #: The attempt after which its wait began, and whether it still lasts.
+    #: The attempt before its wait, and whether it still waits.
     waited: int = -1
     waits: bool = False
-    #: Whether a retry of it was dropped.
+    #: True if a retry was dropped.
     dropped: bool = False
-    #: In a chain, the statistics as they were when its newest attempt began.
+    #: In a chain, the statistics at the start of its newest attempt.
     base: dict[str, Series] | None = None
     over: bool = False
-    #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
+    #: Stored rows with attempt and observer, for observers with ``rows``.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
-    #: What the group's ``result`` gave at its success.
+    #: Values of the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
-        """Keep a row that the newest attempt printed."""
+        """Store a row of the newest attempt."""
         if self.printed is None:
             self.printed = []
-        if len(self.printed) <= MOST_ROWS:  # one more says that there were too many
+        if len(self.printed) <= MOST_ROWS:  # one more marks an overflow
             self.printed.append((self.record.job.attempt, observer, values))
 
     def forget_rows(self, observer: str) -> None:
-        """The newest attempt's rows of this observer come anew."""
+        """Drop the newest attempt's rows of this observer: they are read again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
 
 
 class Occasion(NamedTuple):
-    """Occasion that wakes rules: an event, our job that it concerns, and fields of the event's own
-    beside those that the job and its event have; for an instance of a rule with ``each``, the index
-    or slice that it is about."""
+    """A trigger event for rules: an event, our job, and extra fields.
+
+    For an instance of a rule with ``each``, also its index or slice.
+    """
 
     event: Event
     record: JobRecord | None = None
@@ -352,10 +350,10 @@ class Occasion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The firing that a decision comes from; plain data. Plans see it as an ``EngineFiring``.
+    """The firing that a decision comes from, as plain data. Plans see it as an ``EngineFiring``.
 
-    ``number`` counts the firings of the whole run, ``link`` is its place in a chain of them, and
-    ``fields`` is what conditions and messages may speak of.
+    ``number`` counts the run's firings, ``link`` is its place in a chain, ``fields`` are available
+    to conditions and messages.
     """
 
     rule_state: RuleState
@@ -366,37 +364,38 @@ class Origin:
 
     @property
     def rule(self) -> str:
-        """The rule's id."""
+        """Id of the rule."""
         return self.rule_state.rule.id
 
     @property
     def mark(self) -> dict[str, Any]:
-        """Fields by which each of its decisions says where it comes from."""
+        """Fields that identify the origin in each decision."""
         return {"rule": self.rule, "firing": self.number}
 
     @property
     def job(self) -> str | None:
-        """Our id of the event's job, if it has one that is ours."""
+        """Our id of the event's job, if it is ours."""
         record = self.occasion.record
         return None if record is None else record.job.id
 
     def knowing(self, fields: Mapping[str, Any]) -> Origin:
-        """The same firing, with these fields beside those that it has."""
+        """Return the same origin with additional fields."""
         return replace(self, fields={**self.fields, **fields})
 
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Asked]):
-    """A call or a resize that was decided and has no answer yet. Firings that follow from the
-    answer go on from ``link``."""
+    """A call or resize without an answer yet. Firings after the answer continue from ``link``."""
 
     origin: Origin
     link: Link
     decision: Asked
 
     def retry(self) -> Pending[Asked]:
-        """The same request once more: who knows it answers, and does not carry it out twice. Its
-        rule may have another id since the file changed."""
+        """Return the same request again; receivers ignore duplicates.
+
+        Its rule may have a new id after a change of the file.
+        """
         attempt = self.decision.attempt + 1
         return Pending(
             self.origin,
@@ -407,8 +406,8 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop that is in force: what was decided, the events since, and the jobs of which the last
-    is among these."""
+    """A stop in force: the decision, the deferred events, and the jobs whose last event is among
+    them."""
 
     decision: Terminate
     deferred: list[Event] = field(default_factory=list)

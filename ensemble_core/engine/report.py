@@ -1,6 +1,6 @@
-"""Report on a run, for people: its groups, its rules, and why a rule never fired.
+"""Report on a run: its groups, its rules, and why a rule never fired.
 
-Made by the engine on request; read by the console and whoever shows a run.
+Created by the engine on request; read by the console and other displays.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from ensemble_core.model.codec import NOTHING, Record
 
 __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 
-#: Why a rule did not fire, or that it did.
+#: Whether a rule fired, or why not.
 Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
+    """One job group: number of jobs per state, and mean times in seconds (``None``: no sample).
 
-    ``submitted`` is the sum of ``waiting``, ``running``, ``success``, ``failed`` and
-    ``cancelled``; ``failed`` that of ``causes``, by why the jobs ended. For ``reused`` of those in
-    ``success`` jobs of earlier runs stand in.
+    ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``; ``failed``
+    is the sum of ``causes``. ``reused`` of the jobs in ``success`` are from earlier runs.
     """
 
     name: str
@@ -47,9 +46,11 @@ class GroupReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InstanceReport(Record):
-    """One instance under ``use:``: whether its ``rules`` may fire, how often they ``fired`` all
-    together, and when it was switched (seconds since the epoch, and whether on), the last times.
-    ``first`` says whether it was on when the run began."""
+    """One instance under ``use:``: its ``rules``, how often they ``fired`` in total, and recent
+    switches.
+
+    Switches are times in seconds since the epoch with on or off. ``first``: on when the run began.
+    """
 
     name: str
     algorithm: str = ""
@@ -63,12 +64,11 @@ class InstanceReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RuleReport(Record):
-    """One rule: how often it was looked at and fired, and how often its trigger refused an event.
+    """One rule: how often it was considered and fired, and how often its trigger rejected an event.
 
-    ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
-    saw. ``passed_over`` counts looks at exhausted instances (``each``). ``state`` says why
-    it did not fire, or ``fired``; ``cut`` why it was switched off for good, if it was. ``instance``
-    is the one of ``use:`` that it belongs to.
+    ``last_value`` is its metric's last value, ``last_seen`` the values in its condition.
+    ``passed_over`` counts matches of exhausted instances (``each``). ``state`` is ``fired`` or why
+    not; ``cut`` is why it was permanently switched off. ``instance`` is its instance of ``use:``.
     """
 
     id: str
@@ -90,13 +90,12 @@ class RuleReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Progress(Record):
-    """How far a run has come: ``done`` of ``planned`` jobs are over, each with its retries. Where
-    ``open`` is true, rules may add more: how many is not known, nor the time ``to_go`` (seconds).
+    """Progress of a run: ``done`` of ``planned`` jobs, including retries.
 
-    ``used``, ``committed`` and ``limits`` are of jobs, core-hours, node-hours and GPU-hours, by
-    these names (``core_hours``), as far as they are known; ``held`` are the jobs that a limit, or
-    ``at_once``, holds; ``reached`` are limits of the file that took effect so far, by name, and
-    ``holding`` those that hold jobs now.
+    ``open``: rules may add more jobs, so the total and the time ``to_go`` (seconds) are unknown.
+    ``used``, ``committed`` and ``limits`` map jobs, core-hours, node-hours and GPU-hours by name
+    (``core_hours``) as far as known. ``held`` is the number of held jobs; ``reached`` are limits
+    that took effect, ``holding`` those that hold jobs now.
     """
 
     done: int = 0
@@ -113,8 +112,8 @@ class Progress(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Report(Record):
-    """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did;
-    ``warnings`` are what went wrong beside the jobs: an observer that understood nothing."""
+    """Report of a run. ``events`` and ``firings`` are counts; ``warnings`` are problems besides the
+    jobs."""
 
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()

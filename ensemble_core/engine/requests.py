@@ -1,8 +1,7 @@
-"""Requests: actions that a user asks a run under way for, beside its rules.
+"""Requests: actions that a user requests from a live run.
 
-They are bound and carried out as a rule's own are, but belong to no rule and no firing. Called by
-the engine; whoever hands requests on asks ``refusal`` before, so that a slip is told to whoever
-made it.
+They are bound and carried out like a rule's actions, without a rule or firing. Callers check
+``refusal`` first, so that errors go to the user.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ensemble_core.model.placeholders import PLACEHOLDER
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
-#: What may be asked for.
+#: Actions that may be requested.
 ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 
 @dataclass(slots=True, eq=False)
 class _Asked(Origin):
-    """Origin of a request's decisions: no rule, and no firing."""
+    """Origin of a request's decisions: neither rule nor firing."""
 
     by: str
 
@@ -43,12 +42,12 @@ class _Asked(Origin):
 
 
 def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
-    """Why this cannot be asked of a run that stands so; ``None`` if it can be."""
+    """Return why this request is not possible now, or ``None``."""
     name = action.get("name")
     if name not in ACTIONS:
         return UsageError(
-            f"a run under way cannot be asked for {name!r}",
-            hint=f"ask for one of {', '.join(ACTIONS)}",
+            f"the action {name!r} cannot be requested from a run",
+            hint=f"use one of {', '.join(ACTIONS)}",
             code="bad-action",
         )
     label, rules = action.get("label"), action.get("rules", ())
@@ -76,7 +75,7 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
 
 
 def _check_given(state: State, action: Mapping[str, Any]) -> None:
-    """Refuse a submit by a user that leaves out a parameter which a function gives for rules."""
+    """Reject a submit without a parameter value that a function gives to rules only."""
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
@@ -84,14 +83,15 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
         lacking = [each for each in standing.group.asked if each not in given]
         if label in (None, name) and lacking:
             raise UsageError(
-                f"the parameter {lacking[0]!r} of {name!r} is given by a function, which rules ask",
-                hint=f"give its value: {lacking[0]}=VALUE",
+                f"the parameter {lacking[0]!r} of {name!r} comes from a function that only "
+                "rules call",
+                hint=f"set its value: {lacking[0]}=VALUE",
                 code="no-value",
             )
 
 
 def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
-    """The action with the parameters that a submit gives merged over those of its group. Raises
+    """Return the action with its parameters merged over the group's. Raises
     :class:`EnsembleError`."""
     given = (action.get("with") or {}).get("parameters")
     standing = state.table.groups.get(str(action.get("label")))
@@ -108,7 +108,7 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
         if name in group.points:
             raise UsageError(
                 f"the parameter {name!r} of {group.name!r} comes from its points",
-                hint="its values stand side by side with others: vary them in the file",
+                hint="its values belong to rows of points: change them in the file",
                 code="bad-value",
             )
         if name not in group.parameters:
@@ -117,11 +117,10 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 
 
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` if a change drops a parameter that the jobs use now. In the file, a
-    group may have a parameter for its rules or tables alone; in a changed command, it was most
-    likely forgotten.
+    """Raise :class:`UsageError` if a change stops using a parameter that the jobs use now.
 
-    Not checked again in a replay: the run has already accepted the change.
+    A group may have parameters for rules or tables only, but in a changed command it was probably
+    forgotten. Not checked in a replay.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -141,12 +140,12 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
                 )
 
 
-#: The fields of a group whose placeholders make one job differ from another.
+#: Fields of a group whose placeholders distinguish jobs.
 _TEXTS = ("command", "workdir", "environment", "stdout", "stderr")
 
 
 def _placeholders(group: JobGroup) -> set[str]:
-    """Return the names of the placeholders in a group's texts."""
+    """Return the placeholders in a group's texts."""
     texts: list[str] = []
     for entry in (group, *group.more):
         texts += [*entry.command, *entry.environment.values()]
@@ -155,10 +154,10 @@ def _placeholders(group: JobGroup) -> set[str]:
 
 
 def carry_out(effects: Effects, event: Requested) -> None:
-    """Do what was asked for, as far as it can be."""
+    """Carry out a request as far as possible."""
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
-    # It is of no rule: what is kept of firings for later, calls and resizes, is not among ACTIONS.
+    # No rule: calls and resizes, which need a firing, are not among ACTIONS.
     origin = _Asked(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
@@ -171,6 +170,6 @@ def carry_out(effects: Effects, event: Requested) -> None:
             if state.ended is not None:
                 return
     except EnsembleError as error:
-        # No error of the run: whoever asked is told.
-        message = f"{event.by} asked for {event.action.get('name')!r}: {error}"
+        # Not an error of the run: the requester gets it.
+        message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))

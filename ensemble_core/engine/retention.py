@@ -1,7 +1,7 @@
-"""Demands on the job table: what it keeps since a rule, a table of the file or a function needs it.
+"""Retention: what the job table keeps because a rule, a table or a function needs it.
 
-Of indices and slices the statistics that rules name, of groups the jobs that are done and the
-combinations that they have had. Called by the state, for each rule that there is or that joins.
+Statistics of indices and slices; finished jobs and submitted combinations of groups. Called by the
+state for each rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
 
 
 def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep what a rule names of single indices or of slices."""
+    """Keep the values that a rule reads per index or slice."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
         remember(table, (group for each in action.flat() for group in each.varies))
@@ -35,26 +35,26 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
         slices = table.tables[key] = SliceTable(key)
         for group in groups:
             table.groups[group].tables.append(slices)
-        for record in table.records.values():  # a rule that joined, or a changed file
+        for record in table.records.values():  # an added rule, or a changed file
             if record.job.group in groups:
                 table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
-        if not name.startswith("count.") or name.endswith(")"):  # else a slice counts in any case
+        if not name.startswith("count.") or name.endswith(")"):  # otherwise a slice always counts
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep what tables are worked out of, and what functions are told that give parameters."""
+    """Keep the finished jobs that tables, and functions that give parameters, need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
             table.done[each.of] = DoneJobs()
             if group.counts["done"]:
                 table.warnings.append(
-                    f"the table {each.name!r} is new: jobs of {each.of!r} that were done "
-                    f"before ({group.counts['done']}) are not in it"
+                    f"the table {each.name!r} is new: earlier finished jobs of {each.of!r} "
+                    f"({group.counts['done']}) are missing"
                 )
     for name, group in table.groups.items():
         if group.group.asked:
@@ -66,20 +66,20 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
 
 
 def keep_results(table: JobTable, name: str) -> None:
-    """Keep what functions are told that give parameters of a group."""
+    """Keep what functions that give parameters of a group need."""
     group = table.groups[name]
     if name in table.done:
         return
     table.done[name] = DoneJobs()
     if group.counts["done"]:
         table.warnings.append(
-            f"a function gives parameters of {name!r} from now on: jobs that were done before "
-            f"({group.counts['done']}) are not among its results"
+            f"a function now gives parameters of {name!r}: earlier finished jobs "
+            f"({group.counts['done']}) are missing in its results"
         )
 
 
 def remember(table: JobTable, groups: Iterable[str]) -> None:
-    """Keep the combinations that these groups have had."""
+    """Keep the submitted combinations of these groups."""
     for name in groups:
         group = table.groups[name]
         if group.had is None:
@@ -90,7 +90,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
 def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
-    """Keep these ``STAT.NAME`` of each index of a group."""
+    """Keep these ``STAT.NAME`` for each index of a group."""
     found = table.groups[group]
     for name in sorted(names):
         add_read(found.reads, name, statistics)

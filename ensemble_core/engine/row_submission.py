@@ -1,6 +1,6 @@
-"""Submitter by rows: a job for each row of a table, or of what the event's job printed.
+"""Submission by rows: one job per row of a table, or of the event's job's output.
 
-Called by a firing's ``submit_rows``; all rows are worked out before anything is submitted.
+Called by a firing's ``submit_rows``; all rows are evaluated before anything is submitted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """The rows of ``TABLE`` or ``TABLE(CONDITION)``, in an instance those of its slice, or else of
-    ``all.TABLE``; of ``job`` those that the event's job printed. Raises :class:`EnsembleError`."""
+    """Return the rows of ``TABLE`` or ``TABLE(CONDITION)`` (in an instance, of its slice), or
+    ``all.TABLE``.
+
+    ``job`` returns the rows that the event's job printed. Raises :class:`EnsembleError`.
+    """
     if rows != "job":
         name, condition = filtered(rows, "rows")
         tables = state.tables(None if name.startswith(ALL) else origin.occasion.scope)
@@ -33,12 +36,12 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
         return [*tables.passing(name, condition)]
     record = origin.occasion.record
     if record is None:
-        raise EnsembleError("'rows: job' means the event's job, and it has none", code="no-job")
+        raise EnsembleError("'rows: job' needs an event of a job", code="no-job")
     printed = (record.kept and record.kept.printed) or []
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
-            f"{record.job.id} printed more than {MOST_ROWS} rows: nothing is submitted",
-            hint="let it print fewer, or only those that are to be submitted",
+            f"{record.job.id} printed more than {MOST_ROWS} rows: nothing was submitted",
+            hint="print fewer rows, or only those to submit",
             code="out-of-range",
         )
     return [values for _, _, values in printed]
@@ -52,16 +55,18 @@ def of_rows(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[list[Job], list[JobGroup], int]:
-    """The jobs that are new, what each is made of, and how many were not new. A row's columns that
-    are parameters are given, ``fields`` see all of them and come before them. Raises
-    :class:`EnsembleError` where one row does not fit."""
+    """Return the new jobs, their groups, and the number of repeated combinations.
+
+    Columns that are parameters are used; ``fields`` see all columns and take precedence. Raises
+    :class:`EnsembleError` if a row does not fit.
+    """
     found = state.table.groups.get(name)
     if found is None:
         raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
     had = found.had
     if had is None:
         raise EnsembleError(
-            "an action that submits rows says so in its options: x-ensemble-varies",
+            "declare it in the action's options: x-ensemble-varies",
             code="bad-plugin",
         )
     jobs: list[Job] = []
@@ -72,7 +77,7 @@ def of_rows(
     for row in rows:
         changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
         if any(changed.get(key, 1) <= 0 for key in ("count", "replicas")):
-            continue  # so many were wanted of this row
+            continue  # number of jobs for this row
         own = {key: row[key] for key in found.group.names if key in row}
         parameters = {**own, **(changed.pop("parameters", None) or {})}
         group = found.group
@@ -97,7 +102,7 @@ def of_rows(
 
 
 def _value(group: str, name: str, value: object) -> object:
-    """A parameter's value. Raises :class:`EnsembleError` where it can be none."""
+    """Return a parameter's value. Raises :class:`EnsembleError` if it is invalid."""
     if isinstance(value, float) and value - value != 0:
         what = f"the parameter {name!r} of {group!r} would be {value}"
     elif value is None or not isinstance(value, (int, float, str)):
@@ -105,7 +110,7 @@ def _value(group: str, name: str, value: object) -> object:
     else:
         return value if isinstance(value, (str, bool)) else tidy(value)
     raise EnsembleError(
-        f"{what}: nothing is submitted",
-        hint=f"leave such rows out with 'where', or write with: {{parameters: {{{name}: …}}}}",
+        f"{what}: nothing was submitted",
+        hint=f"exclude such rows with 'where', or write with: {{parameters: {{{name}: …}}}}",
         code="no-value",
     )

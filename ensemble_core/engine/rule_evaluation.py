@@ -1,8 +1,7 @@
-"""Rule evaluation: finds the rules that an occasion wakes, checks their conditions, fires them.
+"""Rule evaluation: finds the rules that an occasion triggers, checks their conditions, fires them.
 
-Has the run's state, which decisions change, and is had by the engine, which turns events into
-occasions. Reports what came of each rule to an observer, if there is one (``rule_trace``). The
-laws of all stand at the top of ``engine.py``.
+Owned by the engine. Reads and updates ``State``. Reports outcomes to an observer, if any
+(``rule_trace``). The laws are at the top of ``engine.py``.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from ensemble_core.model.rules import BoundAction
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
-#: What came of it that a rule was considered. ``fired``; ``condition``: its ``when`` did not hold;
-#: ``no value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
-#: ``match`` said no; ``backoff``: held back by its backoff; ``looks``: its ``when`` has not held at
-#: enough looks in a row yet; ``retried``: the job is to be submitted again already; or it could not
-#: fire any more.
+#: Result of considering a rule. ``fired``; ``condition``: ``when`` was false; ``no value``: a value
+#: in ``when`` is missing; ``trigger``: the trigger's ``match`` said no; ``backoff``: held back;
+#: ``looks``: ``when`` has not been true often enough in a row; ``retried``: the job's retry is
+#: already decided; or the rule can no longer fire.
 Verdict = Literal[
     "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
 ]
@@ -36,14 +34,13 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Is told what becomes of rules, event by event. It may look at the state, not change it."""
+    """Receives what happens to rules, event by event. May read the state, not change it."""
 
     def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
-        """An occasion arose, whether or not a rule waits for it; ``stranger``: of a job that is
-        none of ours."""
+        """An occasion arose, with or without waiting rules; ``stranger``: of a foreign job."""
 
     def updated(self, watch: Watch) -> None:
-        """A metric that rules wait for was updated; those that its value wakes are told of next."""
+        """A metric was updated; calls for the rules that it triggers follow."""
 
     def considered(
         self,
@@ -52,26 +49,28 @@ class RuleObserver(Protocol):
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
-        """A rule was considered; ``known`` is what its condition spoke of. The actions of one that
-        fired follow. The occasion of a rule with ``each`` has the instance's scope."""
+        """A rule was considered; ``known`` are the values in its condition. Its actions follow.
+
+        With ``each``, the occasion has the instance's scope.
+        """
 
     def handled(self, event: Event) -> None:
-        """The event is worked in."""
+        """The event has been handled."""
 
     def adopted(self) -> None:
         """The ensemble file changed, between two events."""
 
 
 class RuleEvaluation:
-    """The rules of one run at work. See the laws at the top of ``engine.py``."""
+    """Evaluates the rules of one run. See the laws at the top of ``engine.py``."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.effects = Effects(state)
         self.observer: RuleObserver | None = None
-        #: Firings whose actions are being performed, each in the middle of the one before.
+        #: Stack of firings whose actions are being performed.
         self._performing: list[Iterator[None]] = []
-        #: Whether rules on ``end`` are being considered.
+        #: True while rules on ``end`` are considered.
         self._closing = False
 
     # -- which rules ---------------------------------------------------------------------------
@@ -86,8 +85,8 @@ class RuleEvaluation:
         *,
         stranger: bool = False,
     ) -> None:
-        """Work in an event that touched metrics and makes occasions of these names: of the job in
-        ``record``, of a ``stranger``'s, or of none."""
+        """Handle an event that changed metrics and makes these occasions, of our job, a foreign
+        one, or none."""
         if names and self.observer is not None:
             self.observer.occurred(names, group, stranger=stranger)
         index = self.state.rules.index
@@ -102,7 +101,7 @@ class RuleEvaluation:
             self.event_rules(names, group, occasion, stranger=stranger)
 
     def close(self, event: Event, fields: Mapping[str, Any]) -> None:
-        """Consider the rules on ``end``: the only ones that fire although the run has ended."""
+        """Consider the rules on ``end``, the only ones that fire after the end."""
         self._closing = True
         try:
             self.react(("end",), None, event, None, fields)
@@ -111,19 +110,19 @@ class RuleEvaluation:
             self.state.rules.index.touched.clear()
 
     def look(self, event: Event) -> None:
-        """Consider the rules whose metrics were updated since the last look."""
+        """Consider rules whose metrics were updated since the last call."""
         for rule_state in self.satisfied():
             self.consider(rule_state, Occasion(event))
 
     def report_occasions(
         self, names: Sequence[str], group: str | None, *, stranger: bool = False
     ) -> None:
-        """Tell the observer that these arose."""
+        """Report these occasions to the observer."""
         if self.observer is not None:
             self.observer.occurred(names, group, stranger=stranger)
 
     def satisfied(self) -> list[RuleState]:
-        """The rules that metrics which were updated satisfy now, or may satisfy, in order."""
+        """Return rules that updated metrics satisfy, or may satisfy, in order."""
         found: list[RuleState] = []
         state, observer = self.state, self.observer
         index, beating = state.rules.index, state.beating
@@ -154,13 +153,13 @@ class RuleEvaluation:
         *,
         stranger: bool = False,
     ) -> None:
-        """Consider the rules that wait for an occasion of one of these names."""
+        """Consider rules on occasions of these names."""
         for rule_state in self.state.rules.index.waiting(names, group):
             if not stranger or rule_state.rule.queue_scope:
                 self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
-        """Consider the rules that wait for a job which gave no row for so many seconds."""
+        """Consider rules on jobs without rows for so many seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
@@ -171,13 +170,13 @@ class RuleEvaluation:
     # -- one rule ------------------------------------------------------------------------------
 
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
-        """Fire the rule if its condition holds and its backoff lets it, while the run goes on."""
+        """Fire the rule if its condition and backoff allow it and the run has not ended."""
         state, rule = self.state, rule_state.rule
         if state.ended is not None and not self._closing:
             return
         rule_state.woken += 1
         if not rule_state.live:
-            # A rule of the same occasion has left it so.
+            # Another rule on the same occasion caused this.
             self._tell(rule_state, occasion, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
@@ -227,7 +226,7 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
-                    # What was known says more than a last row in which it was not.
+                    # Known values say more than a last row without them.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
@@ -237,7 +236,7 @@ class RuleEvaluation:
                         verdict: Verdict = "no value" if holds is None else "condition"
                         self.observer.considered(rule_state, occasion, verdict, known)
                     return
-        except Exception as error:  # a plugin's match: it must not take the run with it
+        except Exception as error:  # a plugin's match must not end the run
             place = raised_at(error)
             trigger = rule.spec.get("trigger", rule.label)
             why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
@@ -285,7 +284,7 @@ class RuleEvaluation:
             if name not in known and value is not None:
                 known[name] = value
         for name in sorted(rule_state.rule.reads):
-            if name not in known:  # a column of that whole name is meant where there is one
+            if name not in known:  # a column with the whole name takes precedence
                 value = self.state.read_scoped(
                     name, rule_state.rule.reads_of, occasion, occasion.scope
                 )
@@ -330,11 +329,11 @@ class RuleEvaluation:
     # -- what it does --------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        """Return whether nothing more may follow."""
+        """Return True if nothing more may follow."""
         return self.state.ended is not None and not self._closing
 
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
-        """Perform actions of a firing. Yield whenever the actions of other firings come first."""
+        """Perform a firing's actions; yield when other firings' actions come first."""
         state = self.state
         for action in actions:
             if self._over():
@@ -353,7 +352,7 @@ class RuleEvaluation:
                     elif isinstance(decision, Decision):
                         self.effects.apply(origin, decision)
                     else:
-                        told = f"action {action.name} handed on {kind_of(decision)}, not a decision"
+                        told = f"action {action.name} yielded {kind_of(decision)}, not a decision"
                         told = f"{told} ({written_at(action.plan)})"
                         state.error(told, origin, tolerated=action.tolerated)
                         break
@@ -361,12 +360,12 @@ class RuleEvaluation:
                 about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
                 told = f"{about}: {error}" if error.code == "no-value" else str(error)
                 state.error(told, origin, tolerated=action.tolerated)
-            except Exception as error:  # a plugin's plan: it must not take the run with it
+            except Exception as error:  # a plugin's plan must not end the run
                 told = f"action {action.name} raised {error!r} ({raised_at(error)})"
                 state.error(told, origin, tolerated=action.tolerated)
 
     def _switch(self, origin: Origin, decision: Switch) -> Iterator[None]:
-        """Switch to other instances, and start them: what waits for a start fires now."""
+        """Switch to other instances and fire their rules on ``start``."""
         state, event = self.state, origin.occasion.event
         state.out.append(decision)
         starting, dropped = switched(self.effects, decision)
@@ -376,17 +375,16 @@ class RuleEvaluation:
             self.consider(rule_state, Occasion(event))
             yield  # the actions of that rule, if it fired
         state.link = link
-        for index in dropped:  # settled after the firing
+        for index in dropped:  # handled after the firing
             index.record.link = origin.link
         state.dropped += dropped
 
     def _go_through(self, actions: Iterator[None]) -> None:
-        """Perform actions, and those of firings that come in the middle of them. A stack keeps
-        these firings, because a chain of switches may be longer than Python can recurse."""
+        """Perform actions, including those of nested firings, with a stack instead of recursion."""
         stack = self._performing
         stack.append(actions)
         if len(stack) > 1:
-            return  # the loop below is at work further up
+            return  # the outer call's loop handles it
         try:
             while stack:
                 if next(stack[-1], _DONE) is _DONE:
@@ -395,7 +393,7 @@ class RuleEvaluation:
             stack.clear()
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
-        """Do what a function returned: an action, a rule to add, or values for a submit."""
+        """Handle what a function returned: an action, a rule, or values for a submit."""
         state = self.state
         if state.ended is not None:
             return

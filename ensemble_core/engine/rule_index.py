@@ -1,9 +1,8 @@
 """Index of live rules by what can wake them: the cost is per match, not per rule.
 
-Rules that wait for an occasion (``job-finish``, ``heartbeat`` …) are found by its name and the
-job's group. Rules that compare a metric are found by the metric and the number they compare with:
-a new value reaches exactly the rules it satisfies, by a dictionary or a bisection. A rule that is
-exhausted or disabled is not in the index. Written and read by the engine alone.
+Event rules are found by the event's name and the job's group. Rules that compare a metric are found
+by metric and number: a dictionary or bisection finds exactly the satisfied rules. Exhausted and
+disabled rules are not in the index. Used by the engine only.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ __all__ = [
     "in_order",
 ]
 
-#: Why a rule is not even looked at: it was switched off for good, is disabled, or has fired as
-#: often as it may.
+#: Why a rule is not considered: permanently switched off, disabled, or exhausted.
 Asleep = Literal["cut", "disabled", "exhausted"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """State of a rule with ``each`` for one index or slice: what each counts for itself.
+    """State of a rule with ``each`` for one index or slice.
 
-    ``holds`` is at how many looks in a row its condition held. ``filled`` is how many indices there
-    had been when the rule last found none of them open (``idle``).
+    ``holds``: consecutive looks at which its condition held. ``filled``: number of indices when it
+    was last found idle.
     """
 
     fired: int = 0
@@ -48,14 +46,14 @@ class Instance:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
-    #: The edition of the rule that was cut here.
+    #: Edition of the rule that was cut here.
     cut: int = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InUse:
-    """State of an instance of an algorithm (``use:``): whether its rules may fire, and since when
-    not or so, newest last, as far as is remembered."""
+    """State of an algorithm's instance (``use:``): whether its rules may fire, and recent
+    switches."""
 
     name: str
     on: bool
@@ -63,33 +61,32 @@ class InUse:
     times: int = 0
 
     def turn(self, on: bool, now: float) -> None:
-        """Switch it, and write that down."""
+        """Switch it and record that."""
         self.on = on
         self.times += 1
         self.switched.append((now, on))
         del self.switched[:-_SWITCHED]
 
 
-#: So many changes of an instance are remembered.
+#: Number of switches remembered per instance.
 _SWITCHED = 50
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleState:
-    """State of one rule: how often it fired, and what it waits for. Of one with ``each`` the
-    instances, which are kept with their scopes, hold back and count for themselves.
+    """State of one rule: firings and backoff. With ``each``, its instances have their own.
 
-    ``order`` is its place among all rules. ``woken`` counts the occasions it was looked at (for
-    rules that compare a metric their ``watch`` does), ``seen`` is what a condition last saw when it
-    did not hold, and ``refused`` how often the trigger's own ``match`` said no.
+    ``order`` is its place among all rules. ``woken`` counts matches (for metric rules their
+    ``watch`` does), ``seen`` are values of a false condition, ``refused`` counts rejections by the
+    trigger's ``match``.
     """
 
     rule: BoundRule
     order: int
     enabled: bool = field(init=False)
-    #: Whether it may still fire, as the rule set has it.
+    #: True if it may still fire.
     live: bool = False
-    #: Whether the instance that it belongs to is on.
+    #: True if its algorithm's instance is on.
     on: bool = True
     fired: int = 0
     skip: int = 0
@@ -98,22 +95,21 @@ class RuleState:
     filled: int = 0
     woken: int = 0
     refused: int = 0
-    #: Looks at instances that had fired as often as they may.
+    #: Number of matches of exhausted instances.
     passed_over: int = 0
     seen: Mapping[str, Any] | None = None
     cut: bool = False
-    #: Why, as people are told.
+    #: Reason for people.
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
-    #: Which rule its instances are of, whatever its id is in a changed file, and how often it has
-    #: changed.
+    #: Key of its instances, independent of its id, and number of its changes.
     key: int = -1
     edition: int = 0
-    #: The ``SliceKey`` of the slices that its instances are of.
+    #: ``SliceKey`` of its instances.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
-    #: The names that its condition speaks of: each ``STAT.NAME`` of a scope with its two parts, and
-    #: all others; and how many they are, -1 where it speaks of metrics too.
+    #: Names in its condition: scoped ``STAT.NAME`` with their parts, and others; and their number,
+    #: -1 with metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
     spoken: int = field(init=False)
@@ -134,7 +130,7 @@ class RuleState:
         self.scoped = tuple((a + dot + b, a, b) for a, dot, b in parts)
 
     def carry(self, earlier: RuleState) -> None:
-        """Go on where the same rule stood in an earlier version of the file."""
+        """Take over the state of the same rule in an earlier version of the file."""
         self.fired = earlier.fired
         self.skip = earlier.skip
         self.not_before = earlier.not_before
@@ -154,26 +150,26 @@ class RuleState:
 
     @property
     def may_fire(self) -> bool:
-        """True if the rule may still fire; with ``each``, if an instance of it may."""
+        """Return True if the rule, or an instance of it, may still fire."""
         if not self.enabled or not self.on or self.cut:
             return False
         return self.rule.each is not None or self.fired < self.rule.repetitions
 
     @property
     def asleep(self) -> Asleep:
-        """Why a rule that is not live is not."""
+        """Reason why a rule is not live."""
         if self.cut:
             return "cut"
         return "exhausted" if self.enabled and self.on else "disabled"
 
     @property
     def value(self) -> float | None:
-        """Its metric's value when that was last read."""
+        """Last value read of its metric."""
         return None if self.watch is None else self.watch.last
 
     @property
     def last_seen(self) -> str:
-        """``seen`` in words."""
+        """``seen`` as text."""
         seen, condition = self.seen or {}, self.rule.condition
         order = (*condition.spoken, *sorted(condition.metrics)) if condition is not None else ()
         return ", ".join(
@@ -184,7 +180,7 @@ class RuleState:
 
     @property
     def looked_at(self) -> int:
-        """How often the rule was considered."""
+        """Number of times the rule was considered."""
         watch = self.watch
         return self.woken if watch is None else max(watch.updates - self.first_update, self.fired)
 
@@ -193,7 +189,7 @@ _order = attrgetter("order")
 
 
 def in_order(states: list[RuleState]) -> list[RuleState]:
-    """The states in the order of their rules, each once."""
+    """Return distinct states in the order of their rules."""
     if len(states) < 2:
         return states
     return sorted(dict.fromkeys(states), key=_order)
@@ -201,8 +197,8 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 @dataclass(slots=True, eq=False)
 class _Thresholds:
-    """States by the number they compare with, sorted; of equal numbers those with ``tie`` 0 come
-    before those with 1."""
+    """States sorted by the number they compare with; for equal numbers, ``tie`` 0 comes before
+    1."""
 
     numbers: list[tuple[float, int]] = field(default_factory=list)
     states: list[RuleState] = field(default_factory=list)
@@ -217,12 +213,12 @@ class _Thresholds:
         del self.numbers[at], self.states[at]
 
     def until(self, value: float) -> int:
-        """How many compare with a smaller number, or with this one and tie 0."""
+        """Return how many compare with a smaller number, or this one with tie 0."""
         return bisect_right(self.numbers, (value, 0))
 
 
-#: In ``above`` (``>=`` before ``>``) a value satisfies the states until it, in ``below`` (``<``
-#: before ``<=``) those after it.
+#: In ``above`` (``>=`` before ``>``), a value satisfies the states up to it; in ``below`` (``<``
+#: before ``<=``), those after it.
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
@@ -230,10 +226,9 @@ _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 class Watch:
     """The rules that wait for one metric.
 
-    ``read`` gives the metric's value at a time, ``updates`` counts how often it was looked at and
-    ``last`` is the value last read. A statistic that lies between the smallest and the largest
-    value of its series (``bounds``) need not be read while both are out of every rule's reach:
-    below ``ceiling`` and above ``floor``; it is then ``unread``.
+    ``read`` returns the metric's value, ``updates`` counts reads, ``last`` is the last value. A
+    statistic within its series' ``bounds`` need not be read while these are below ``ceiling`` and
+    above ``floor``; it is then ``unread``.
     """
 
     path: MetricPath
@@ -248,9 +243,9 @@ class Watch:
     _above: _Thresholds = field(default_factory=_Thresholds)
     _below: _Thresholds = field(default_factory=_Thresholds)
     _equal: dict[float, list[RuleState]] = field(default_factory=dict)
-    #: No rule ever compared with a smaller number by ``==``.
+    #: Smallest number compared by ``==``.
     _least: float = float("inf")
-    #: Rules whose condition is more than one comparison, or none.
+    #: Rules whose condition is not a single comparison.
     _other: list[RuleState] = field(default_factory=list)
 
     def add(self, state: RuleState) -> None:
@@ -285,7 +280,7 @@ class Watch:
         return self._above if operator[0] == ">" else self._below
 
     def _reach(self) -> None:
-        """Work out which values are out of every rule's reach."""
+        """Compute which values cannot satisfy any rule."""
         if self._other:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
@@ -305,7 +300,7 @@ class Watch:
 
 
 def comparison(state: RuleState) -> tuple[str, float]:
-    """The single comparison by which a rule is found; an empty operator if it has none."""
+    """Return the comparison by which a rule is indexed; an empty operator if none."""
     rule, condition = state.rule, state.rule.condition
     if condition is None or condition.comparison is None:
         return "", 0.0
@@ -320,11 +315,10 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleIndex:
-    """All live rules, by what can wake them.
+    """All live rules, by what triggers them.
 
-    ``occasions`` has those that wait for one, by its name and the job's group, and ``heard`` the
-    names of the jobs' events that may make one of these. ``touched`` are the watches whose metric
-    was updated since the engine last looked, in order.
+    ``occasions``: rules by event name and group; ``heard``: job events that may cause one.
+    ``touched``: watches updated since the last look, in order.
     """
 
     _metrics: MetricStore
@@ -334,14 +328,14 @@ class RuleIndex:
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
     gauges: dict[str, Watch] = field(default_factory=dict)
-    #: How many rules wait for a group, or the whole run, to be idle.
+    #: Number of rules on ``idle`` for a group or the whole run.
     broad_idle: int = 0
     touched: dict[Watch, None] = field(default_factory=dict)
-    #: What ``waiting`` has found, until a rule comes in or leaves.
+    #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
-        """The watch of this metric, made if there is none yet."""
+        """Return the watch of this metric, created if needed."""
         watch = self.watches.get(path.text)
         if watch is None:
             reader = self._metrics.reader(path)
@@ -356,7 +350,7 @@ class RuleIndex:
         return watch
 
     def add(self, state: RuleState, path: MetricPath | None) -> None:
-        """Put a live rule in; ``path`` is its metric's, if it waits for one."""
+        """Add a live rule; ``path`` is its metric's."""
         if path is not None:
             self.watch(path).add(state)
             return
@@ -371,7 +365,7 @@ class RuleIndex:
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
-        """Take a rule out that is exhausted or switched off."""
+        """Remove an exhausted or disabled rule."""
         if state.watch is not None:
             state.watch.discard(state)
             return
@@ -388,8 +382,8 @@ class RuleIndex:
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
-        """The rules that wait for an occasion of one of these names, of a job of this group, in
-        order. The list is never changed afterwards."""
+        """Return the rules on these occasions and group, in order. The list is never modified
+        later."""
         found = self._found.get((names, group))
         if found is None:
             found = []

@@ -1,7 +1,7 @@
-"""Rule set of a run: which rules are live, which failures they concern, why one never fired.
+"""Rule set of a run: which rules are live, which failures they handle, why one never fired.
 
-Keeps the states of rules and the index in step: a rule that is exhausted, switched off or cut is
-out of the index, one that is switched on again is back. Part of the engine's state.
+Keeps rule states and the index in step: exhausted, disabled and cut rules leave the index, enabled
+ones return. Part of the engine's state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ensemble_core.model.rules import BoundRule
 __all__ = ["RuleSet", "chain_text"]
 
 
-#: Why a rule is switched off, where nothing else is said.
+#: Default reason for switching a rule off.
 _CHAIN = "it belonged to a chain of firings that fed itself"
 
 
@@ -34,7 +34,7 @@ class RuleSet:
         self._paths: dict[str, MetricPath | None] = {}
         self._failure_rules: list[RuleState] = []
         self._keys = 0
-        #: Whether a rule sees the whole queue, so that events of strangers' jobs matter.
+        #: True if a rule has ``scope: queue``, so that foreign jobs matter.
         self.strangers = False
         #: Instances of algorithms, by name.
         self.instances = {
@@ -49,7 +49,7 @@ class RuleSet:
         rule = state.rule
         if rule.id in self.states:
             raise EnsembleError(
-                f"there is a rule {rule.id!r} already",
+                f"the rule {rule.id!r} already exists",
                 hint="give the new rule another id, or none",
                 code="duplicate-rule",
             )
@@ -82,11 +82,11 @@ class RuleSet:
             self.index.discard(state)
 
     def join(self, spec: Mapping[str, Any]) -> RuleState:
-        """Add a rule while the run is under way. Raises :class:`EnsembleError`."""
+        """Add a rule during the run. Raises :class:`EnsembleError`."""
         rule = self._ensemble.binder.rule(spec, self._free_id())
         if "start" in rule.trigger.wakes:
             raise EnsembleError(
-                f"rule {rule.id!r} waits for the start, which is over",
+                f"rule {rule.id!r} has the trigger 'start', but the run has already started",
                 hint="return the action itself instead of a rule",
                 code="start-is-over",
             )
@@ -95,18 +95,18 @@ class RuleSet:
         return state
 
     def _free_id(self) -> str:
-        """An id for a rule that has none of its own."""
+        """Return an id for a rule without one."""
         number = len(self.states) + 1
         while f"rule-{number}" in self.states:
             number += 1
         return f"rule-{number}"
 
     def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
-        """Go on with a changed file; the new states of rules that stay, by the ids of the old, and
-        the names of those that had joined and cannot stay.
+        """Continue with a changed file; return new states of kept rules by old id, and dropped
+        added rules.
 
-        A rule is the same if it has the same ``id``, or, where it has none of its own, says the
-        same. Rules that joined while the run was under way stay, as far as the new file lets them.
+        A rule is the same if it has the same ``id`` or, without one, the same content. Rules added
+        during the run stay if the new file allows.
         """
         earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
         named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
@@ -143,18 +143,20 @@ class RuleSet:
         for name, state in earlier.items():
             if name in own or id(state) in stayed:
                 continue
-            if name in self.states:  # a rule of the file has the place that was free when it joined
+            if name in self.states:  # a rule of the file has its id
                 name = self._free_id()
             try:
                 rule = ensemble.binder.rule(state.rule.spec, name)
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
-                dropped.append(state.rule.id)  # it speaks of what the new file does not have
+                dropped.append(state.rule.id)  # it refers to names that the new file lacks
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
-        """Switch a rule or an instance on or off; the rules that this made live. One of an instance
-        that is off stays quiet."""
+        """Switch a rule or instance on or off; return the rules that became live.
+
+        Rules of an instance that is off stay inactive.
+        """
         if name in self.instances:
             return self._switch_instance(self.instances[name], enabled, now)
         state = self.states.get(name)
@@ -174,7 +176,7 @@ class RuleSet:
         return found
 
     def _moved(self, state: RuleState) -> list[RuleState]:
-        """Put the rule into the index, or take it out, as it is live now; itself if it came in."""
+        """Add the rule to the index, or remove it; return it if added."""
         if state.live and not state.may_fire:
             self._leave(state)
         elif state.may_fire and not state.live:
@@ -183,18 +185,18 @@ class RuleSet:
         return []
 
     def members(self, instance: str) -> list[RuleState]:
-        """The rules of an instance, in order."""
+        """Return the rules of an instance, in order."""
         return [state for state in self.states.values() if state.rule.instance == instance]
 
     def reset(self, state: RuleState) -> None:
-        """Let a rule that is not in the index count its firings anew, and with ``each`` its
-        instances; one that was cut stays so."""
+        """Reset the firing counters of a rule that is not in the index; one that was cut stays
+        so."""
         state.fired = state.skip = state.holds = 0
         state.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1
 
     def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
-        """Count a firing of the rule, or of an instance of it, and begin the backoff."""
+        """Count a firing of the rule, or of its instance, and start the backoff."""
         rule = state.rule
         state.fired += 1
         if one is not state:
@@ -211,7 +213,7 @@ class RuleSet:
             self._leave(state)
 
     def cut(self, state: RuleState, why: str = _CHAIN) -> None:
-        """Switch a rule off for good."""
+        """Switch a rule off permanently."""
         if state.live:
             self._leave(state)
         state.cut, state.why_cut = True, why
@@ -219,7 +221,7 @@ class RuleSet:
     # -- asking --------------------------------------------------------------------------------
 
     def path(self, text: str) -> MetricPath | None:
-        """A metric's path, read once; ``None`` where there is no such metric."""
+        """Return a metric's parsed path; ``None`` if it does not exist."""
         if text not in self._paths:
             try:
                 self._paths[text] = parse_path(
@@ -230,55 +232,55 @@ class RuleSet:
         return self._paths[text]
 
     def idle(self) -> list[RuleState]:
-        """Live rules that wait for jobs to be over, the narrowest first, then by file."""
+        """Live rules on ``idle``, narrowest scope first, then in file order."""
         found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
     def refresh(self, gauge: str) -> None:
-        """Bring the count of a rule's firings in the store up to date."""
+        """Update the store's count of a rule's firings."""
         state = self.states.get(gauge.removeprefix(FIRINGS))
         if state is not None:
             self._metrics.gauges[gauge] = state.fired
 
     def fill(self) -> None:
-        """Bring the counts of all rules' firings up to date."""
+        """Update the store's counts of all rules' firings."""
         for rule in self.states:
             self.refresh(FIRINGS + rule)
 
     def intervals(self) -> Iterator[RuleState]:
-        """Live rules that fire every so many seconds."""
+        """Live rules with a fixed interval."""
         for state in self.states.values():
             if state.rule.trigger.every is not None and state.live:
                 yield state
 
     def touch_what_moves(self) -> None:
-        """A heartbeat: look at every metric that moves with time and that a rule waits for."""
+        """At a heartbeat, check every time-dependent metric that a rule waits for."""
         for watch in self.index.watches.values():
             if watch.size and self._metrics.moves_with_time(watch.path):
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """True if a live rule waits for a metric of this group's failures: a threshold, below
-        which they are tolerated."""
+        """Return True if a live rule waits for a failure metric of this group: fewer failures are
+        tolerated."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
         )
 
     def waits(self, occasion: str) -> bool:
-        """True if a live rule waits for this occasion."""
+        """Return True if a live rule waits for this occasion."""
         return occasion in self.index.occasions
 
     def waits_for_resize(self) -> bool:
-        """True if the answer to a resize request, or the nodes it brings, may wake a live rule."""
+        """Return True if a resize, or the nodes it brings, may trigger a live rule."""
         return any(
             self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
         ) or any(watch.size for watch in self.index.gauges.values())
 
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
-        """True if some live rule may still fire although no job is active.
+        """Return True if a live rule may still fire although no job is active.
 
-        ``shared``: others use the queue, so that its gauges move without us.
+        ``shared``: others use the queue, so its gauges change by themselves.
         """
         if any(True for _ in self.intervals()):
             return True
@@ -297,14 +299,14 @@ class RuleSet:
         return False
 
     def report(self, now: float) -> tuple[RuleReport, ...]:
-        """Every rule, and why it did not fire."""
+        """Return a report on every rule."""
         for watch in self.index.watches.values():
             if watch.unread:
                 watch.last, watch.unread = watch.read(now), False
         return tuple(self._report(state) for state in self.states.values())
 
     def report_instances(self) -> tuple[InstanceReport, ...]:
-        """Every instance of an algorithm."""
+        """Return a report on every algorithm's instance."""
         found = []
         for name, one in self.instances.items():
             made, members = self._ensemble.instances[name], self.members(name)
@@ -355,14 +357,14 @@ class RuleSet:
 
 
 def _breadth(rule: BoundRule) -> int:
-    """How much of the run a rule on ``idle`` looks at: slices, a group, several, all."""
+    """Return how much of the run a rule on ``idle`` covers: slices, a group, several, all."""
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3
 
 
 def chain_text(rules: Sequence[str]) -> str:
-    """Rules as people list them; the middle of a long chain is left out."""
+    """Return rules as text; the middle of a long chain is left out."""
     shown = list(rules)
     if len(shown) > 12:
         shown = [*shown[:4], "…", *shown[-4:]]

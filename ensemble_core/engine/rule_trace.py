@@ -1,8 +1,7 @@
-"""Rule trace: why one rule fired or did not, each time that it was considered.
+"""Rule trace: why one rule fired or did not, each time it was considered.
 
-:class:`RuleTracer` observes an engine that handles events as always. Of what the rule evaluation
-reports it keeps a verdict for each time that its rule was looked at, or would have been had it not
-been switched off or exhausted. Made for a replay by ``ensemble why``; no run has one.
+:class:`RuleTracer` observes a normal engine and records a verdict for each time that its rule was
+considered, or would have been if it were enabled. Used in replays by ``ensemble why``.
 """
 
 from __future__ import annotations
@@ -21,21 +20,20 @@ from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
 __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words"]
 
-#: What came of it that a rule was considered; ``ended``: the run had ended.
+#: Result of considering a rule; ``ended``: the run had ended.
 Kind = Literal[_Considered, "ended"]
 
-#: The kinds of a rule that the engine does not even look at.
+#: Verdicts of rules that the engine does not consider.
 ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """Outcome of one time that the rule was considered.
+    """Result of one time that the rule was considered.
 
-    ``value`` is its metric's value, ``seen`` what else its condition saw, by name (``saw`` in
-    words), ``note`` what more there is to say, ``until`` when a backoff ends (seconds since the
-    epoch), ``skips`` how many further matches it skips, ``fired`` how often the rule, or its
-    instance, had fired by then. ``job`` is the event's, ``parameters`` are the slice's or the
-    job's.
+    ``value`` is its metric's value, ``seen`` other values in its condition (``saw`` as text),
+    ``note`` a remark, ``until`` the end of a backoff (seconds since the epoch), ``skips`` further
+    matches to skip, ``fired`` the firings so far. ``job`` is the event's; ``parameters`` the
+    slice's or the job's.
     """
 
     kind: Kind
@@ -50,29 +48,28 @@ class Verdict(NamedTuple):
 
     @property
     def saw(self) -> str:
-        """The names that its condition saw: ``energy=3, mean.energy has no value``."""
+        """Values in its condition: ``energy=3, mean.energy has no value``."""
         return ", ".join(_spelled(self.seen.items()))
 
 
 def event_words(event: Event) -> str:
-    """An event in a few words: ``finish of sim.3``, ``heartbeat``, ``call-returned``."""
+    """Describe an event briefly: ``finish of sim.3``, ``heartbeat``, ``call-returned``."""
     if isinstance(event, JobEvent):
         return f"{event.name} of {event.job}" + ("" if event.ours else " (not ours)")
     if isinstance(event, TimerElapsed):
         return event.timer
     if isinstance(event, Requested):
-        return f"{event.action.get('name')} asked for by {event.by}"
+        return f"{event.action.get('name')} requested by {event.by}"
     job = getattr(event, "job", None)
     name = getattr(event, "name", event.type)
     return f"{name} of {job}" if job else str(name)
 
 
 class RuleTracer:
-    """Says of the rule with id ``traced`` why it fired or did not: a ``RuleObserver`` of an engine.
+    """A ``RuleObserver`` that explains why the rule with id ``traced`` fired or did not.
 
-    ``verdicts`` are those of the event that was handled last. ``happened`` counts every occasion
-    by its name and the job's group, so that a rule that was never woken can be told what was there
-    instead.
+    ``verdicts`` are those of the last event. ``happened`` counts occasions by name and group, to
+    explain rules that were never triggered.
     """
 
     def __init__(self, engine: Engine, traced: str) -> None:
@@ -80,8 +77,8 @@ class RuleTracer:
         self.traced = traced
         self.verdicts: list[Verdict] = []
         self.happened: Counter[tuple[str, str | None]] = Counter()
-        #: Of the event at hand: verdicts, occasions, and the value to which the rule's metric was
-        #: updated, with the number of verdicts by then.
+        #: Of the current event: verdicts, occasions, and the metric's updated value with the number
+        #: of verdicts before.
         self._said: list[Verdict] = []
         self._made: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
@@ -89,7 +86,7 @@ class RuleTracer:
         engine.observe(self)
 
     def _wait_for_event(self) -> None:
-        """Remember how the rule stands before the next event."""
+        """Record the rule's state before the next event."""
         self._rule = state = self.state.rules.states.get(self.traced)
         self._asleep = state is not None and (self.state.ended is not None or not state.live)
         self._before = self._metric() if self._asleep else None
@@ -107,7 +104,7 @@ class RuleTracer:
             return
         if self._update is not None:
             self._conclude_update(*self._update)
-        # The evaluation itself does not read what is out of every rule's reach.
+        # The engine does not read values that cannot satisfy any rule.
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
         self._update = value, len(self._said)
 
@@ -162,7 +159,7 @@ class RuleTracer:
     # -- why -------------------------------------------------------------------------------------
 
     def _conclude_update(self, value: float | None, said: int) -> None:
-        """Say what an update of the rule's metric led to, if the rule was not considered."""
+        """Record the result of a metric update after which the rule was not considered."""
         self._update = None
         state = self.state.rules.states[self.traced]
         if len(self._said) > said:
@@ -177,11 +174,11 @@ class RuleTracer:
     def _seen(
         self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
     ) -> Mapping[str, object]:
-        """Names that the rule's condition speaks of, with the values they had."""
+        """Return the names in the rule's condition with their values."""
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
             return NOTHING
-        # Of a condition that is false, the evaluation has just asked the same.
+        # For a false condition, the engine has just read the same.
         seen = state.seen if verdict == "condition" else None
         if seen is None:
             seen = self.state.spoken_of(condition, known)
@@ -190,7 +187,7 @@ class RuleTracer:
         return seen
 
     def _why_none(self, state: RuleState, seen: Mapping[str, object], scope: Scope | None) -> str:
-        """Why statistics over tables have no value, in words."""
+        """Explain why statistics over tables have no value."""
         tables = self.state.tables(scope)
         missing = [n for n, v in seen.items() if v is None and n in state.rule.of_tables]
         found = ((name, tables.why_none(name)) for name in missing)
@@ -209,7 +206,7 @@ class RuleTracer:
 
 
 def _concerns(state: RuleState, names: Sequence[str], group: str | None, stranger: bool) -> bool:
-    """True if such an occasion would wake this rule."""
+    """Return True if such an occasion would trigger this rule."""
     trigger = state.rule.trigger
     return (
         (state.rule.queue_scope or not stranger)
@@ -229,7 +226,7 @@ def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
 
 
 def _may_reach(state: RuleState, value: float) -> bool:
-    """True if the index hands the rule to the engine for this value."""
+    """Return True if this value would reach the rule through the index."""
     condition = state.rule.condition
     return (
         condition is None or not comparison(state)[0] or condition.holds(value, {}, lambda _: None)

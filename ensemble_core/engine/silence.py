@@ -1,8 +1,7 @@
-"""Silence: jobs that run, are observed, and have given no row for so long.
+"""Silent jobs: observed running jobs without rows for a given time.
 
-Kept for groups that a rule on ``silent`` is about, in the order of each job's last row, so that a
-row costs one step and one timer a group is enough. Once an attempt: a job that was found silent
-leaves. Part of the engine's state.
+Kept for groups with a rule on ``silent``, ordered by last row, so that a row costs one step and
+each group one timer. A job is reported once per attempt. Part of the engine's state.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ __all__ = ["Quiet", "Silence"]
 
 @dataclass(slots=True, eq=False)
 class Quiet:
-    """Running jobs of a group that were not silent for ``seconds`` yet, by id, with the time of
-    the last row or, before the first, of the start; the longest quiet first."""
+    """Running jobs of a group, not yet silent for ``seconds``, by time of the last row or start,
+    oldest first."""
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)
@@ -34,8 +33,7 @@ class Silence:
     def serve(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
     ) -> None:
-        """A rule waits for jobs of these groups that are silent for so long; of those that run
-        already (``records``: all that are not over), from now on."""
+        """Watch jobs of these groups for a rule; jobs that already run count from now on."""
         for group in groups:
             kept = self.of.setdefault(group, [])
             if any(quiet.seconds == seconds for quiet in kept):
@@ -44,14 +42,14 @@ class Silence:
             kept.append(Quiet(seconds, {each.job.id: now for each in running}))
 
     def heed(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
-        """Take one of the job's events ``start``, ``finish`` and ``clean``."""
+        """Handle a job's ``start``, ``finish`` or ``clean``."""
         if event == "start":
             self.begin(record, now, timers)
         else:
             self.end(record)
 
     def begin(self, record: JobRecord, now: float, timers: Timers) -> None:
-        """A job has started."""
+        """Record a job's start."""
         kept = self.of.get(record.job.group)
         if kept and record.job.observe:
             for quiet in kept:
@@ -59,19 +57,19 @@ class Silence:
             self.wait(record.job.group, timers)
 
     def heard(self, record: JobRecord, now: float) -> None:
-        """A job gave a row."""
+        """Record a job's row."""
         job = record.job.id
         for quiet in self.of.get(record.job.group, ()):
             if quiet.since.pop(job, None) is not None:
                 quiet.since[job] = now
 
     def end(self, record: JobRecord) -> None:
-        """A job has ended."""
+        """Record a job's end."""
         for quiet in self.of.get(record.job.group, ()):
             quiet.since.pop(record.job.id, None)
 
     def found(self, group: str, now: float) -> list[tuple[float, str]]:
-        """The jobs that are silent by now, with the seconds that this is about; they leave."""
+        """Remove and return jobs that are silent now, with the time limit."""
         found: list[tuple[float, str]] = []
         for quiet in sorted(self.of.get(group, ()), key=lambda quiet: quiet.seconds):
             while quiet.since:
@@ -83,7 +81,7 @@ class Silence:
         return found
 
     def wait(self, group: str, timers: Timers) -> None:
-        """Have the group's timer tell of the next job that may be silent."""
+        """Set the group's timer to the next possible silence."""
         due = [
             next(iter(quiet.since.values())) + quiet.seconds
             for quiet in self.of.get(group, ())
@@ -95,7 +93,7 @@ class Silence:
             timers.stop("silent", group)
 
     def begin_anew(self, now: float, timers: Timers) -> None:
-        """The run was interrupted: what jobs printed meanwhile is still to be read."""
+        """Restart all clocks after an interruption: rows written meanwhile are still unread."""
         for group, kept in self.of.items():
             for quiet in kept:
                 quiet.since = dict.fromkeys(quiet.since, now)

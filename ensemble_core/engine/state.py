@@ -1,9 +1,7 @@
-"""State of one run: its jobs, rules, metrics, timers and open requests.
+"""State of one run: its jobs, rules, metrics, timers and pending requests.
 
-The lowest of the engine's parts, which knows none of the others: ``effects`` gives decisions their
-effect on it, ``rule_evaluation`` fires rules upon it, ``engine`` has all of them and turns events
-into occasions. The laws of all stand at the top of ``engine.py``. A snapshot of a run is this
-object, encoded.
+The lowest layer of the engine: ``effects`` applies decisions to it, ``rule_evaluation`` fires
+rules, ``engine`` turns events into occasions. Snapshots encode this object.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ __all__ = ["State"]
 
 
 def _asks_for_everything(ensemble: Ensemble) -> bool:
-    """True if a user's function or a slow action may ask for any metric."""
+    """Return True if a function or slow action may read any metric."""
     return bool(ensemble.functions) or any(
         each.plan is None
         for rule in ensemble.rules
@@ -73,7 +71,7 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
 
 
 def _within(record: JobRecord, scope: Scope) -> bool:
-    """True if a job is one that an instance with this scope is to cancel."""
+    """Return True if an instance with this scope may cancel the job."""
     job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
@@ -86,14 +84,14 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 
 
 class State:
-    """The state of one run; ``out`` are the decisions on the event at hand.
+    """State of one run; ``out`` are the decisions on the current event.
 
-    ``everything`` keeps every statistic of every variable, as is needed when a user's function may
-    ask for any of them; left out, the ensemble itself says (it has functions or slow actions).
-    ``shared`` says that others use the queue, so that its gauges move without us.
+    ``everything`` keeps all statistics of all variables, for functions that may read any; by
+    default the ensemble decides. ``shared``: others use the queue, so its gauges change by
+    themselves.
     """
 
-    # Attributes of an instance are read faster from slots, where there are more than thirty.
+    # Slots are faster with more than thirty attributes.
     __slots__ = (
         "_serial", "attempts", "beating", "calls", "deepest", "dropped", "end_due", "ended",
         "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs", "generators",
@@ -114,74 +112,75 @@ class State:
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
         self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
-        #: What is worked out of tables already. No snapshot has it.
+        #: Computed tables; not in snapshots.
         self.table_cache = TableCache()
         self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
         self.silence = Silence()
-        #: The events of jobs that rules on ``silent`` or results of groups have to do with.
+        #: Job events needed by rules on ``silent`` or by results.
         self.heeds: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
-        #: Messages of which some address has not been confirmed; ``to`` are these addresses.
+        #: Messages with unconfirmed addresses (``to``).
         self.notices: dict[str, Notify] = {}
-        #: Resize requests that nobody received, until their timer elapses.
+        #: Resize requests to repeat when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
-        #: Indices of which another attempt is decided, by the id that it will have.
+        #: Indices with a decided retry, by the retry's id.
         self.attempts: dict[str, Index] = {}
-        #: What chooses points, by name; and whether one may be asked or has something to be told.
+        #: Generators by name; and whether one needs to be called.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
-        #: Whether the queue was lost; and the end that this brought about, or that a limit did: a
-        #: resume takes it back.
+        #: Whether the queue was lost; and the end caused by that or by a limit, which a resume
+        #: revokes.
         self.lost = False
         self.ended_for_now: Terminate | None = None
-        #: The stop that is in force, which is an end until a resume takes it back.
+        #: The stop in force, an end until a resume revokes it.
         self.stop: Stop | None = None
         self.errors = 0
-        #: What observers did not understand, for whoever looks at the run later.
+        #: Problems of observers, for later inspection.
         self.warnings: list[str] = []
         self.unhandled_failures = 0
         self.events = 0
         self.firings = 0
         self._serial = 0
-        #: The limits that took effect; of those that hold jobs the user was told then.
+        #: Limits that took effect; the user was told.
         self.limits_told: dict[str, None] = {}
-        #: Limits that hold more jobs since rules were last told of it.
+        #: Limits that hold more jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
-        #: How many attempts there had been when only held ones were left the last time.
+        #: Number of attempts when only held ones were last left.
         self.held_at = 0
-        # Of the event at hand.
+        # Of the current event.
         self.out: list[Decision] = []
-        #: Whether it may have left nothing to wait for: a rule fired, a call returned, no job is
-        #: left …
+        #: True if it may leave nothing to wait for: a rule fired, a call returned, no job is left …
         self.look_for_end = False
-        #: Whether it ended or stopped the run, so that rules on ``end`` are to be considered.
+        #: True if it ended or stopped the run, so that rules on ``end`` are due.
         self.end_due = False
-        #: Whether it may also have left a group, a slice or the run without an open job.
+        #: True if it may leave a group, a slice or the run idle.
         self.look_for_idle = False
-        #: Whether it is a heartbeat, at which jobs that wait count with the time they waited.
+        #: True for a heartbeat, at which waiting times are sampled.
         self.beating = False
-        #: The firing that it comes from, and the deepest in a chain that it caused; for a function
-        #: that returned, the firing that its decisions come from.
+        #: The firing that caused it, and the deepest one it caused; for a function's return, the
+        #: firing of its decisions.
         self.link: Link | None = None
         self.deepest: Link | None = None
         self.via: Link | None = None
-        #: Jobs not yet handed on that a firing cancelled, for the rules that wait for that.
+        #: Held jobs that a firing cancelled, for rules on that.
         self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
-        #: What the jobs of submits that were planned are made of, by the first of each.
+        #: Groups of planned submits, by the first job of each.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
-        are still there go on where they stood. The rules that joined while the run was under way
-        and that speak of what the new file does not have: they are gone."""
+        """Continue with a changed file: jobs, counts and metrics stay; unchanged rules keep their
+        state.
+
+        Returns rules added during the run that refer to names the new file lacks: they are dropped.
+        """
         before, self.ensemble = self.ensemble, ensemble
         self.table_cache = TableCache()
         earlier = list(self.rules.states.values())
@@ -205,8 +204,7 @@ class State:
             self.timers.stop("heartbeat", "")
             if ensemble.heartbeat:
                 self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
-        # Rules that were there and say the same have been looked at: what holds by now has woken
-        # them when it came to hold.
+        # Unchanged rules need no check: they were triggered when their condition became true.
         looked_at = {
             id(stayed[id(state)])
             for state in earlier
@@ -222,7 +220,7 @@ class State:
         return dropped
 
     def serve(self, rule: BoundRule) -> None:
-        """Keep what a rule speaks of, or waits for."""
+        """Keep what a rule reads or waits for."""
         retention.serve(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
             self._keep(text)
@@ -239,15 +237,15 @@ class State:
                 self.silence.wait(group, self.timers)
 
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
-        """Keep what rules and groups speak of, and which combinations there were, where rules (or
-        what a function returns: ``everything``) may ask for others."""
+        """Keep what rules and groups read, and combinations if rules (or ``everything``) may
+        request new ones."""
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
         for name, spec in ensemble.generators.items():
             generator = self.generators.get(name)
             if generator is None:
                 self.generators[name] = GeneratorState(name, paused=not spec.enabled)
-            else:  # of a changed file
+            else:  # from a changed file
                 generator.met = generator.exhausted = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
                 self._keep(text)
@@ -267,7 +265,7 @@ class State:
             self.table.usage.keep()
 
     def _keep(self, text: str) -> None:
-        """Keep a metric, with its filter if it has one."""
+        """Keep a metric, including its filter."""
         path = self.rules.path(text)
         if path is None:
             return
@@ -280,9 +278,11 @@ class State:
     # -- what may be asked ---------------------------------------------------------------------
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
-        """Our ids of the jobs that are not over yet, oldest first, and those of retries to come:
-        all of them, or those of a scope. To that also belong jobs of groups that a slice is not
-        of, where their parameters have its values."""
+        """Our ids of unfinished jobs, oldest first, and of retries to come: of the run, or of a
+        scope.
+
+        A slice includes jobs of other groups with the same parameter values.
+        """
         active = {
             job: record
             for job, record in self.table.records.items()
@@ -293,7 +293,7 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Counts of the indices that a rule on ``idle`` looks at: those open, and all so far."""
+        """Return the number of open indices and of all indices that a rule on ``idle`` covers."""
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts
@@ -303,8 +303,7 @@ class State:
     def read_scoped(
         self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
     ) -> float | None:
-        """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group, as
-        ``all.STAT.NAME`` always is."""
+        """Return ``STAT.NAME`` of the instance's scope, or else of the event's job or group."""
         if name.startswith(ALL):
             record = occasion.record
             if record is not None:
@@ -316,7 +315,7 @@ class State:
         if group is not None:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
-                return None  # as of every other scope
+                return None  # like any other scope
             return self.metric(group_path(name, group))
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
@@ -324,18 +323,18 @@ class State:
         return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
-        """The tables as they are now; in an instance those of its slice."""
+        """Return the current tables; in an instance, those of its slice."""
         ensemble, done = self.ensemble, self.table.done
         slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
         return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
 
     def metric(self, path: str) -> float | None:
-        """A metric's value now; ``None`` while there is none, or where there is no such metric."""
+        """Return a metric's current value, or ``None``."""
         parsed = self.rules.path(path)
         return None if parsed is None else self.read(parsed)
 
     def read(self, path: MetricPath) -> float | None:
-        """The value now of the metric at a checked path."""
+        """Return the current value of the metric at a checked path."""
         if self.beating and path.variable == "pending" and path.kind == "series":
             ages = self.table.groups[path.group].ages(self.now)
             series = self.metrics.series[path.group, path.variable]
@@ -359,7 +358,7 @@ class State:
             self.table.gauges.refresh(gauge)
 
     def beat(self) -> None:
-        """A heartbeat: gauges are looked at, for the statistics over them and for rules."""
+        """Handle a heartbeat: sample gauges for statistics and rules."""
         self.table.gauges.beats += 1
         for gauge in self.metrics.sampled():
             self._refresh(gauge)
@@ -370,19 +369,19 @@ class State:
         self.rules.touch_what_moves()
 
     def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields and metrics that a condition speaks of, with the values they have now."""
+        """Return the fields and metrics in a condition with their current values."""
         found = {name: known.get(name) for name in condition.spoken}
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
     def fields(self, occasion: Occasion) -> dict[str, Any]:
-        """All that a condition may speak of but ``STAT.NAME`` and what tables and gauges give."""
+        """Return all fields for conditions, except ``STAT.NAME``, tables and gauges."""
         return all_fields(self.ensemble, occasion)
 
     def known(
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """The values of what a rule's condition speaks of, in the instance with this scope."""
+        """Return the values in a rule's condition, for the instance with this scope."""
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         if rule_state.scoped:
             event, record, own, _ = occasion
@@ -390,7 +389,7 @@ class State:
                 scope = record.index
             context = event.context if type(event) is JobEvent else NOTHING
             for name, statistic, variable in rule_state.scoped:
-                # A column of that whole name is meant where there is one.
+                # A column with the whole name takes precedence.
                 if name in own or name in context:
                     known |= named_fields((name,), self.ensemble, *occasion)
                 elif scope is not None:
@@ -421,14 +420,13 @@ class State:
     # -- what the other parts change ------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
-        """One more firing in a chain; a job that finished since then makes it a new one."""
+        """Add a firing to a chain; a job that finished since starts a new chain."""
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
     def cut_chain(self, state: RuleState, one: RuleState | Instance, link: Link) -> None:
-        """Switch a rule, or an instance of it, off for good that would make its chain of firings
-        too long."""
+        """Permanently switch off a rule or instance that would exceed the chain limit."""
         self.limits_told["chain"] = None
         if one is state:
             self.rules.cut(state)
@@ -436,17 +434,16 @@ class State:
             one.cut = state.edition
         self.look_for_end = True
         self.error(
-            f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
-            f"another without any job finishing in between\n"
-            f"  because: {chain_text(link.names())}\n"
-            "  hint: give one of these rules a condition or fewer repetitions, or raise "
+            f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings triggered "
+            f"each other without any job finishing\n  because: {chain_text(link.names())}\n  "
+            "hint: give one of these rules a condition or fewer repetitions, or raise "
             "limits.chain"
         )
         if one is state:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def look_at_once(self, state: RuleState) -> None:
-        """A rule that joined, or was switched on: its metric may have come to pass already."""
+        """Check a newly added or enabled rule: its metric may already satisfy it."""
         watch = state.watch
         if watch is not None:
             if watch.path.kind == "gauge":
@@ -454,7 +451,7 @@ class State:
             self.rules.index.touched[watch] = None
 
     def schedule(self, state: RuleState, now: float) -> None:
-        """Start the timer of a rule that fires every so many seconds."""
+        """Start the timer of a rule with a fixed interval."""
         every = state.rule.trigger.every
         if every is not None:
             if state.live:
@@ -463,7 +460,7 @@ class State:
                 self.timers.stop("interval", state.rule.id)
 
     def set_gauges(self, values: Mapping[str, float]) -> None:
-        """Take what an executor reports of its queue."""
+        """Store the gauges reported by an executor."""
         index = self.rules.index
         for path, value in values.items():
             if path.startswith(("queue.", "waiting.")):
@@ -474,33 +471,30 @@ class State:
                 index.touched[watch] = None
 
     def awaits_answers(self) -> bool:
-        """True while a function or a generator is under way: it counts as an open job."""
+        """True while a function or generator runs: it counts as an open job."""
         return bool(self.calls) or any(each.asking for each in self.generators.values())
 
     @property
     def only_held(self) -> bool:
-        """True if jobs are left, and a limit holds all of them: ``at_once`` alone holds none where
-        none is in the queue."""
+        """True if jobs are left and a limit holds all of them."""
         table = self.table
         if table.budget is None or not table.budget.limits or not table.records:
             return False
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """The jobs that were not handed over yet: a look-up, ``at_once``, a limit or the rate limit
-        holds them."""
+        """Jobs not yet handed over: held by a look-up, ``at_once``, a limit or the rate limit."""
         held = [*self.table.looking]
         held += [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]
 
     def new_id(self, kind: str) -> str:
-        """An id for a call or a request."""
+        """Return an id for a call or request."""
         self._serial += 1
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Report an error, which turns the exit code of a natural end to 1. If ``tolerated``,
-        report a warning."""
+        """Report an error, which makes a natural end's exit code 1; a warning if ``tolerated``."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))

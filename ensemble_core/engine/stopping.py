@@ -1,9 +1,8 @@
-"""Stops: the run pauses, and a resume goes on where it stood.
+"""Stops: the run pauses, and a resume continues it.
 
-A stop is no end: nothing is dropped, counted or told to a rule because of it. Events that come
-between the stop and the controller's leaving are kept (*deferred*) and worked in by the resume,
-before anything else. Jobs that the stop cancelled are requeued then: the same attempt, with a
-record and statistics of its own begun anew. Had by ``engine``.
+A stop drops and counts nothing, and triggers no rule. Events between the stop and the controller's
+exit are *deferred*: the resume handles them first. Jobs that the stop cancelled are then requeued
+as the same attempt, with a fresh record and statistics. Used by ``engine``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ensemble_core.model.events import (
 __all__ = ["Stopping"]
 
 
-#: Events that a resume works in; others tell how the queue stood meanwhile.
+#: Events that a resume handles; others only describe the queue at the time.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
 _PASSED_OVER = (Resources, TimerElapsed)
 
@@ -43,7 +42,7 @@ class Stopping:
     def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state
         self._submission = submission
-        #: Of the event at hand: groups with jobs that are to be handed on again.
+        #: Of the current event: groups with requeued jobs.
         self._requeued: dict[str, None] = {}
 
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
@@ -57,14 +56,16 @@ class Stopping:
             self.state.end_due = self.state.look_for_end = True
 
     def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
-        """Cancel the jobs that are ``left`` in the queue, and stop the run where it has not ended
-        for good. A stop that is in force stays, with the events that it deferred."""
+        """Cancel the jobs ``left`` in the queue; stop the run unless it ended for good.
+
+        A stop in force stays, with its deferred events.
+        """
         state = self.state
         taken_back = state.stop is not None or state.ended is state.ended_for_now
         if state.lost:  # an earlier controller's queue
             state.lost = False
             state.errors -= taken_back
-        if taken_back:  # the run is under way, or was stopped, or has ended for now
+        if taken_back:  # the run is live, stopped, or ended for now
             state.ended_for_now = None
             self._begin(event, left)
         elif state.ended is not None:
@@ -73,7 +74,7 @@ class Stopping:
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
-        """Stop the run and cancel these jobs; those that a rule cancelled stay so."""
+        """Stop the run and cancel these jobs; those that a rule cancelled stay cancelled."""
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:
@@ -89,7 +90,7 @@ class Stopping:
         state.out.append(decision)
 
     def defers(self, event: Event) -> bool:
-        """Keep an event until the resume; false for one that is to be worked in now."""
+        """Defer an event until the resume; return False for one to handle now."""
         stop = self.state.stop
         assert stop is not None
         if isinstance(event, _PASSED_OVER):
@@ -101,8 +102,8 @@ class Stopping:
             if record is None or (isinstance(event, JobEvent) and not event.ours):
                 return True
             if isinstance(event, JobEvent) and event.job in stop.over:
-                return True  # told twice: the resume may hand the job on under this id
-            # What a controller goes by that asks the queue, and reads files on.
+                return True  # reported twice: the resume may submit the job under this id
+            # Needed to ask the queue and to continue reading files.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)
             else:
@@ -115,8 +116,8 @@ class Stopping:
         return True
 
     def take_back(self, *, final: bool = False) -> list[Event]:
-        """The stop is over; the events that it deferred. With ``final`` the run ends instead:
-        what the stop cancelled counts as cancelled."""
+        """End the stop and return its deferred events. ``final``: cancelled jobs count as
+        cancelled."""
         state, stop = self.state, self.state.stop
         if stop is None:
             return []
@@ -129,7 +130,7 @@ class Stopping:
         return stop.deferred
 
     def swallows(self, record: JobRecord, event: JobEvent) -> bool:
-        """True for an event by which a job ends that the stop cancelled: no rule hears of it."""
+        """Return True for the end of a job that the stop cancelled: rules ignore it."""
         name = event.name
         if record.exception is None and record.outcome is None and name == "exception":
             if event.context.get("type") != "cancel" or event.context.get("severity", 0) != 0:
@@ -147,7 +148,7 @@ class Stopping:
         return True
 
     def requeue(self, record: JobRecord) -> None:
-        """Begin the attempt anew. It is not counted: it has been all the time."""
+        """Restart the attempt. It is not counted again."""
         state, index = self.state, record.kept
         state.silence.end(record)
         job = replace(record.job, requeued=record.job.requeued + 1)
@@ -161,7 +162,7 @@ class Stopping:
         self._requeued[job.group] = None
 
     def hand_on(self) -> None:
-        """Submit what was requeued, as far as limits let it go."""
+        """Submit requeued jobs as far as limits allow."""
         for group in self._requeued:
             self._submission.hand_over(group)
         self._requeued.clear()

@@ -1,8 +1,7 @@
-"""Submitter: how the jobs of a submit, the next attempts of a retry and held jobs are handed on,
-and how they are cancelled.
+"""Submission: hands over jobs of submits, retries and held jobs, and cancels them.
 
-Works upon the state for ``effects``, which gives each decision its effect, and for
-``job_completion``, which finds the place for a further job.
+Used by ``effects``, which applies decisions, and ``job_completion``, which finds room for more
+jobs.
 """
 
 from __future__ import annotations
@@ -26,14 +25,16 @@ __all__ = ["Submitter", "expand", "source_of"]
 
 
 def coming(index: Index) -> str:
-    """The id that the next attempt of an index will have."""
+    """Return the id of an index's next attempt."""
     job = index.record.job
     return f"{job.group}.{job.index}-{job.attempt + 1}"
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """The next attempt, and what it is made of: the attempt before with the fields of the retry
-    merged over its own. Raises :class:`EnsembleError` where these do not fit."""
+    """Return the next attempt and its group: the last attempt with the retry's fields merged.
+
+    Raises :class:`EnsembleError` if the fields do not fit.
+    """
     job, source = index.record.job, index.record.source
     if source is None:
         raise EnsembleError("it was submitted by a plugin as a whole", code="no-source")
@@ -50,7 +51,7 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
 
 
 def _batches(held: Iterable[HeldJob]) -> list[Submit]:
-    """Submits of these jobs, those of one group and firing together."""
+    """Group jobs into submits by group and firing."""
     batches: dict[tuple[str, str | None, int], list[Job]] = {}
     for job, rule, firing in held:
         batches.setdefault((job.group, rule, firing), []).append(job)
@@ -61,7 +62,7 @@ def _batches(held: Iterable[HeldJob]) -> list[Submit]:
 
 
 def source_of(state: State, group: str, overrides: Mapping[str, Any]) -> JobGroup:
-    """The job group that one submit is made from."""
+    """Return the job group that a submit is made from."""
     found = state.table.groups.get(group)
     if found is None:
         raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")
@@ -69,13 +70,13 @@ def source_of(state: State, group: str, overrides: Mapping[str, Any]) -> JobGrou
 
 
 def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
-    """The jobs of one submit of this group."""
+    """Return the jobs of one submit of this group."""
     group, found = source.name, state.table.groups[source.name]
     if source.missing:
         raise EnsembleError(
-            f"the parameter {source.missing[0]!r} of {group!r} is null, and this submit gives "
-            "no value for it: nothing is submitted",
-            hint=f"write 'with: {{parameters: {{{source.missing[0]}: …}}}}' beside the label",
+            f"the parameter {source.missing[0]!r} of {group!r} is null and this submit gives it "
+            "no value: nothing was submitted",
+            hint=f"add 'with: {{parameters: {{{source.missing[0]}: …}}}}' next to the label",
             code="no-value",
         )
     jobs = tuple(source.jobs(found.next_index))
@@ -87,24 +88,23 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Hands jobs on within the run's limits, ``at_once`` and the rate limit, and cancels those that
-    wait for one of these."""
+    """Hands over jobs within limits, ``at_once`` and the rate limit; cancels held ones."""
 
     def __init__(self, state: State) -> None:
         self.state = state
 
     def submit(self, origin: Origin, decision: Submit) -> None:
-        """Take the jobs of a submit, and hand on those that may go now."""
+        """Add the jobs of a submit and hand over those that may go now."""
         state, jobs = self.state, decision.jobs
         if jobs and jobs[0].id in state.table.records:
             raise EnsembleError(
-                f"{jobs[0].id} is submitted already",
-                hint="a submit may be handed on once; ask the firing for another",
+                f"{jobs[0].id} is already submitted",
+                hint="yield a submit only once; ask the firing for another",
                 code="submitted-twice",
             )
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # A plan of a plugin may have made a submit of its own.
+        # A plugin's plan may have built the submit itself.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
@@ -123,7 +123,7 @@ class Submitter:
         self._await_release()
 
     def _looks_up(self, group: GroupState) -> bool:
-        """True if jobs of a group are looked up in earlier runs first."""
+        """Return True if a group's jobs are first looked up in earlier runs."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
     def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
@@ -132,7 +132,7 @@ class Submitter:
             self.state.out.append(LookUp(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
 
     def look_up_again(self) -> None:
-        """Ask once more for the jobs whose look-up no controller has answered."""
+        """Repeat unanswered look-ups."""
         asked: dict[tuple[str, str | None, int], list[Job]] = {}
         for _, (job, rule, firing) in self.state.table.looking.values():
             asked.setdefault((job.group, rule, firing), []).append(job)
@@ -140,15 +140,14 @@ class Submitter:
             self._look_up(group, (rule, firing), jobs)
 
     def looked_up(self, hits: Mapping[str, str], misses: Iterable[str]) -> None:
-        """Take the answer to a look-up: earlier jobs stand in for some, the others are
-        submitted."""
+        """Handle a look-up's answer: reuse earlier jobs for some, submit the others."""
         table = self.state.table
         for job, found in hits.items():
             table.looked_up(job, found)
         waiting: dict[str, dict[tuple[str | None, int], int]] = {}
         for job in misses:
             if job not in table.looking:
-                continue  # it was cancelled meanwhile
+                continue  # cancelled meanwhile
             _, (of, rule, firing) = table.looking[job]
             table.looked_up(job, None)
             marks = waiting.setdefault(of.group, {})
@@ -158,7 +157,7 @@ class Submitter:
                 self.hand_over(group, mark, count)
 
     def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
-        """True if jobs of a group are to stand in line first."""
+        """Return True if jobs of a group must be held first."""
         budget = self.state.table.budget
         if group.group.at_once is not None or group.held:
             return True
@@ -167,9 +166,11 @@ class Submitter:
     def hand_over(
         self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
     ) -> None:
-        """Submit the jobs that ``at_once`` held and for which there is a place now, and with limits
-        those of all groups. Of so many that were ``submitted`` just now by the rule and firing
-        ``mark`` it is told how many a limit holds."""
+        """Submit held jobs that have a place now; with limits, those of all groups.
+
+        Report how many of the jobs just ``submitted`` by the rule and firing ``mark`` a limit
+        holds.
+        """
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
         standing = table.groups[group]
@@ -187,7 +188,7 @@ class Submitter:
     def _tell_of_held(
         self, group: GroupState, mark: tuple[str | None, int], submitted: int
     ) -> None:
-        """Tell rules, and the user, that a limit holds jobs of a submit."""
+        """Tell rules and the user that a limit holds jobs of a submit."""
         state = self.state
         what, budget = state.table.obstacle(group, state.now), state.table.budget
         if what is None or what == AT_ONCE or budget is None:
@@ -207,7 +208,7 @@ class Submitter:
         state.limits_told[what] = None
 
     def retry(self, index: Index, decision: Retry) -> None:
-        """An attempt is to be followed by another, unless that is decided already."""
+        """Decide on a retry, unless one is already decided."""
         if index.over or index.retry is not None or index.record.job.id != decision.job:
             return
         index.retry = decision
@@ -216,8 +217,7 @@ class Submitter:
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
-        """Submit the next attempt of an index, now or when its wait is over; false if it cannot
-        be."""
+        """Submit an index's next attempt, now or after its wait; return False if impossible."""
         state, decision, record = self.state, index.retry, index.record
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
@@ -229,7 +229,7 @@ class Submitter:
         try:
             job, source = next_attempt(index, decision, state.ensemble.binder)
         except EnsembleError as error:
-            state.error(f"{record.job.id} is not submitted again: {error}")
+            state.error(f"cannot retry {record.job.id}: {error}")
             return False
         index.result = NOTHING
         if not decision.resume:
@@ -259,17 +259,17 @@ class Submitter:
             state.limits_told["submits_per_second"] = None
 
     def release(self) -> None:
-        """Submit the jobs that the rate limit held and whose turn has come."""
+        """Submit jobs whose rate-limit delay is over."""
         self.submit_each(self.state.rate_limit.release(self.state.now))
         self._await_release()
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
-        """Hand these jobs on, those of one group and firing together."""
+        """Hand over these jobs, grouped by group and firing."""
         self.state.out += _batches(held)
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
-        """Held jobs are cancelled here, for no executor knows them yet; the others by theirs. Of
-        those for which an earlier job stands in, whoever plays its events ends them."""
+        """Cancel jobs: held ones here, others by their executor. Reused ones end when their events
+        are played."""
         dropped = self._drop_attempts(origin, decision.jobs)
         records = self.forget_held(decision.jobs)
         reused = self.reused(decision.jobs)
@@ -278,14 +278,13 @@ class Submitter:
             return decision
         self.state.look_for_end = True
         for record in records.values():
-            record.link = origin.link  # its consequences belong to the chain of the cancel
+            record.link = origin.link  # consequences belong to the cancel's chain
         self.state.withdrawn += records.values()
         known = {*records, *dropped, *reused}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """End those of these jobs that are held, by a look-up, ``at_once``, a limit or the rate
-        limit; their records by id."""
+        """End the held ones of these jobs; return their records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
         held = [
@@ -299,13 +298,12 @@ class Submitter:
         return records
 
     def reused(self, jobs: Iterable[str]) -> list[str]:
-        """Jobs among these for which an earlier job stands in."""
+        """Return the reused ones of these jobs."""
         known = self.state.table.records
         return [job for job in jobs if job in known and known[job].reused is not None]
 
     def _drop_attempts(self, origin: Origin, jobs: Collection[str]) -> list[str]:
-        """Drop retries to come of these jobs, or whose attempt before is one of them: their indices
-        are lost."""
+        """Drop retries of these jobs: their indices are lost."""
         state = self.state
         dropped = []
         for job in jobs:
@@ -323,7 +321,7 @@ class Submitter:
         return dropped
 
     def cancelling(self, jobs: Iterable[str]) -> None:
-        """Remember that the executor is told to cancel these."""
+        """Record that the executor is asked to cancel these."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:

@@ -1,9 +1,8 @@
-"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), retries of resizes and of
-jobs (``attempt``), jobs that print nothing (``silent``).
+"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), repeated resizes, retries
+(``attempt``), silent jobs (``silent``).
 
-The engine has no clock: it says which time it waits for, and the runtime hands it a
-``TimerElapsed`` when that has come. A period that was missed (a suspended machine, a clock that
-jumped) is skipped, not made up for.
+The engine has no clock: it names the next time, and the runtime sends a ``TimerElapsed`` then.
+Missed periods (a suspended machine, a clock jump) are skipped.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ class Timer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Timers:
-    """Timers that have not elapsed, one for each ``(kind, key)``."""
+    """Pending timers, one for each ``(kind, key)``."""
 
     _heap: list[Timer] = field(default_factory=list)
     _due: dict[tuple[Kind, str], float] = field(default_factory=dict)
     _periods: dict[tuple[Kind, str], float] = field(default_factory=dict)
 
     def once(self, when: float, kind: Kind, key: str) -> None:
-        """Tell of this time, once."""
+        """Start a one-time timer."""
         if self._due.get((kind, key)) != when:
             self._due[kind, key] = when
             heapq.heappush(self._heap, Timer(when, kind, key))
 
     def every(self, period: float, kind: Kind, key: str, start: float) -> None:
-        """Tell of every ``period`` seconds from ``start``."""
+        """Start a timer for every ``period`` seconds from ``start``."""
         self._periods[kind, key] = period
         self.once(start + period, kind, key)
 
     def stop(self, kind: Kind, key: str) -> None:
-        """Do not tell of it any more."""
+        """Stop a timer."""
         self._due.pop((kind, key), None)
         self._periods.pop((kind, key), None)
 
     def elapsed(self, kind: Kind, key: str, now: float) -> None:
-        """The engine was told; a period begins anew."""
+        """Handle an elapsed timer; a periodic one starts again."""
         due = self._due.pop((kind, key), None)
         period = self._periods.get((kind, key))
         if period is not None:
@@ -58,7 +57,7 @@ class Timers:
             self.once(following if following > now else now + period, kind, key)
 
     def first(self) -> Timer | None:
-        """The earliest time to come."""
+        """Return the earliest pending timer."""
         heap = self._heap
         while heap:
             timer = heap[0]

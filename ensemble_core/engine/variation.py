@@ -1,6 +1,6 @@
-"""Variation: jobs like one that there was, with other parameters, each combination once.
+"""Variation: jobs like an existing one with other parameters, each combination once.
 
-Called by a firing's ``vary``; the combinations that a group has had are kept in the job table.
+Called by a firing's ``vary``; the job table stores the submitted combinations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def varied(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[JobGroup, list[Job], int]:
-    """The group with its changed fields, the jobs that are new, and how many were not. Raises
-    :class:`EnsembleError` where the firing is about no job, or a parameter is none of the group's.
+    """Return the changed group, the new jobs, and the number of repeated combinations.
+
+    Raises :class:`EnsembleError` if the firing has no job or the group lacks a parameter.
     """
     record, scope = origin.occasion.record, origin.occasion.scope
     if record is not None:
@@ -54,7 +55,7 @@ def varied(
     had = group_state.had
     if had is None:
         raise EnsembleError(
-            "an action that varies jobs says so in its options: x-ensemble-varies: true",
+            "declare it in the action's options: x-ensemble-varies: true",
             code="bad-plugin",
         )
     if not replicas:
@@ -68,8 +69,8 @@ def varied(
         ]
         if absent:
             raise EnsembleError(
-                f"the parameter {absent[0]!r} of {name!r} has no value, and this gives none: "
-                "nothing is submitted",
+                f"the parameter {absent[0]!r} of {name!r} has no value, and this action gives "
+                "none: nothing was submitted",
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )
@@ -87,8 +88,10 @@ def varied(
 def combinations(
     group: JobGroup, base: Mapping[str, object], parameters: Mapping[str, Any]
 ) -> Iterator[dict[str, object]]:
-    """The combinations of these values, in the group's order of parameters: those of ``base`` stay
-    where they are not given anew, what neither has is the group's own sweep."""
+    """Return the combinations of these values in the group's parameter order.
+
+    ``base`` gives the values not listed; missing ones come from the group's sweep.
+    """
     names = group.names
     given = {
         name: tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -110,6 +113,6 @@ def combinations(
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Numbers of so many further replicas of a combination: the next ones that it has not had."""
+    """Return the numbers of the next new replicas of a combination."""
     free = (number for number in itertools.count() if combination(one, number) not in had)
     return itertools.islice(free, count)

@@ -93,7 +93,7 @@ _TABLES_1 = """
 #: What a database was made of.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
-#: What to do with a journal that is damaged, and where there is none.
+#: Hints for a damaged and for a missing journal.
 DAMAGED = (
     "'ensemble events' shows what can still be read, 'ensemble results' the table of jobs if that "
     "part is intact; the jobs' own output and the queue's records are not affected"
@@ -220,7 +220,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
                 raise
             other = _writer(path) if _left(path, "-journal") else None
             if other is None:
-                # A write that was cut off: whoever opens it next undoes what is half of it.
+                # Interrupted write: the next opening rolls it back.
                 return _open(path, "rw", salvage)
             if time.monotonic() >= deadline:
                 raise JournalError(

@@ -1,9 +1,8 @@
-"""Earlier jobs: those of kept runs that may stand in for jobs of a new one (``--reuse``).
+"""Earlier jobs: jobs of stored runs that a new run may reuse (``--reuse``).
 
-A run's journal has the identities of its jobs (see ``model.identity``). Its events are read once:
-what a job that succeeded has printed, and how long it took, is put by in a temporary database on
-disk, so that memory does not grow with the number of jobs. Used by the runtime, and by whoever
-tells why a job was not reused.
+A run's journal has the identities of its jobs (see ``model.identity``). Its events are read once
+into a temporary database on disk, so that memory does not grow with the number of jobs. Used by the
+runtime and to explain why a job was not reused.
 """
 
 from __future__ import annotations

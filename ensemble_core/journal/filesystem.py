@@ -46,9 +46,10 @@ def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") 
 
 
 def shared_storage(path: str | os.PathLike[str]) -> str | None:
-    """The type of the network file system that a path is on; ``None`` on a local one.
+    """Return the type of the network file system of a path; ``None`` if it is local.
 
-    One of user space (``fuse.…``) counts: whatever it is, it is not to be relied upon as a disk is.
+    User-space file systems (``fuse.…``) count as network file systems: they are less reliable than
+    a disk.
     """
     kind = filesystem(path)
     return kind if kind in _NETWORK or kind.startswith("fuse.") else None

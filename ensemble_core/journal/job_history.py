@@ -3,8 +3,8 @@
 :class:`Jobs` is what commands and programs see; ``stored_jobs`` has those of a journal with rows of
 jobs. :class:`EventJobs` are those of one without: they are read from its events, without an engine.
 
-Rows are put by in a temporary database on disk, for they are wanted by group and index, and a
-further attempt may change one that seemed to be complete: the memory that this takes does not grow
+Rows are stored in a temporary database on disk, because they are needed by group and index, and a
+later attempt may change one that seemed to be complete: the memory that this takes does not grow
 with the number of jobs that are over. Only what a group's ``result`` gave is the engine's to know:
 where there is one, its events are handled anew. Used by the command line.
 """

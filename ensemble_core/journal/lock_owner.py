@@ -37,8 +37,7 @@ def this_process() -> dict[str, Any]:
 
 
 def holder(lock: Path) -> Mapping[str, Any] | None:
-    """A lock's record of its holder, present or (after a kill) last; ``None`` where there is
-    none."""
+    """Return a lock's record of its present or last owner; ``None`` if it has none."""
     try:
         found = json.loads(read_note(lock))
     except (OSError, ValueError, RecursionError):
@@ -100,7 +99,7 @@ def _processes() -> str:
 
 
 def _born(pid: int) -> int | None:
-    """When a process of this machine started (ticks since boot); ``None`` if there is none."""
+    """Return when a local process started (ticks since boot); ``None`` if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

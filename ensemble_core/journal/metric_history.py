@@ -1,7 +1,7 @@
-"""Metrics that nobody asked for while the run went on, worked out of its journal afterwards.
+"""Metrics computed from a run's journal afterwards, if the run itself did not need them.
 
-A run keeps statistics of what jobs print only where a rule or a function speaks of them: this reads
-the rows again. Used by ``ensemble metrics`` and the Python API.
+A run keeps statistics of job output only if a rule or function uses them; this module reads the
+rows again. Used by ``ensemble metrics`` and the Python API.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["metric_of_rows"]
 def metric_of_rows(
     journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str
 ) -> float | None:
-    """The value of ``STAT.GROUP-NAME`` over the rows that the group's jobs have printed, or over
-    what its ``result`` gave; ``None`` where there is none, and for every other metric."""
+    """Return ``STAT.GROUP-NAME`` over the rows or results of the group's jobs; ``None`` for any
+    other metric."""
     path = parse_path(text, ensemble.groups, ensemble.statistics)
     if path.kind != "series" or not path.group or path.variable.partition(".")[0] in VARIABLES:
         return None

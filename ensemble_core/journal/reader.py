@@ -161,7 +161,7 @@ class Journal:
         self._salvage = salvage
         #: The long list of events that :meth:`rows_backwards` read last: jobs that were submitted
         #: together have it in common.
-        self._long_list: tuple[tuple[int, int], list[Row]] = (0, 0), []
+        self._long_list: tuple[tuple[int, int], list[JournalRow]] = (0, 0), []
         # Read this first: later progress may not be in the journal as it is opened here.
         self._progress = read_progress(path.parent)
         if not path.is_file():
@@ -291,7 +291,7 @@ class Journal:
                 if after < row.seq <= limit and (job is None or row.job == job):
                     yield row
 
-    def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[Row]:
+    def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
         """The events with ``after < seq <= until`` of those lists that have something of a
         ``kind`` in them (``fired``, ``observed``); decisions are lists. An index finds them."""
         newest = after
@@ -312,7 +312,7 @@ class Journal:
                     events = rows_of(first, newest, text, plain=True)
                 yield from (each for each in events if after < each.seq <= until)
 
-    def rows_backwards(self, until: int, holding: str) -> Iterator[Row]:
+    def rows_backwards(self, until: int, holding: str) -> Iterator[JournalRow]:
         """The events with ``seq <= until``, the newest first, of those lists of events that have
         this text in them; decisions are lists. Who knows when to stop reads little."""
         while until > 0:

@@ -51,10 +51,10 @@ class Difference(JournalError):
 
 
 class Replay:
-    """Handles a journal's events anew, one by one. ``engine`` stands after the newest of them,
-    ``seq``; ``replayed`` is how many there were.
+    """Replays a journal's events one by one. ``engine`` is the state after event ``seq``;
+    ``replayed`` counts events.
 
-    ``compare`` holds each decision to what the journal has, and raises :class:`Difference`.
+    ``compare`` compares each decision with the journal and raises :class:`Difference`.
     """
 
     def __init__(

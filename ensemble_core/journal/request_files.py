@@ -1,8 +1,8 @@
-"""Requests to a run under way, by files in its folder: one for what is asked, one for the answer.
+"""Requests to a live run, as files in its folder.
 
 A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``; the run's controller, on
-whichever machine it is, polls for them (:class:`RequestInbox`). A request is taken away before it
-is carried out: it is done once or not at all, whatever becomes of the controller.
+any machine, polls for them (:class:`RequestInbox`). A request is removed before it is carried out,
+so it is carried out at most once.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class RequestInbox:
             if not isinstance(action, dict):
                 raise TypeError("its action is no mapping")
         except FileNotFoundError:
-            return  # whoever asked has gone
+            return  # the requester has exited
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             path.unlink(missing_ok=True)
             self._say(answer, UsageError(f"it cannot be read: {error}", code="bad-request"))
@@ -183,5 +183,5 @@ class RequestInbox:
     @staticmethod
     def _say(path: Path, error: EnsembleError | None, decided: Sequence[Decision] = ()) -> None:
         told = {"decided": [each.to_dict() for each in decided]}
-        with contextlib.suppress(OSError):  # whoever asked waits no more
+        with contextlib.suppress(OSError):  # the requester no longer waits
             _write(path, told if error is None else {"error": error.to_dict()})

@@ -1,8 +1,7 @@
-"""Run store: the folders of kept runs, how one is found by name, and the lock of its controller.
+"""Run store: the folders of runs, look-up by name, and the controller's lock.
 
-Each run has a folder of its own below ``STATE/runs``, named by its tag: the journal, the lock of
-its controller, what the executor keeps, and the output of jobs that said nothing of where theirs
-goes. Used by the command line.
+Each run has a folder below ``STATE/runs`` with the name of its tag. It contains the journal, the
+lock, the executor's files, and the output of jobs that name no file.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ BEGAN = "began"
 
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
-#: One of this name, to stop so that a resume goes on.
+#: Present: stop so that the run can be resumed.
 HALT = "halt"
 #: And one of this name not to wait for what cannot be cancelled now.
 LEAVE = "leave"
@@ -95,7 +94,7 @@ def new_folder(state: Path, tag: str) -> Path:
     """Make the folder of a new run. Raises :class:`JournalError` where that cannot be done."""
     folder = state / "runs" / tag
     try:
-        # Nobody else may write where we read what to run, whatever the umask is.
+        # Other users must not be able to write here, regardless of the umask.
         for made in (state, state / "runs"):
             made.mkdir(parents=True, mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
@@ -154,10 +153,10 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 class Lock:
-    """The lease of a run: one controller at a time has it, until :meth:`release` or its end.
+    """The lock of a run: one controller holds it until :meth:`release` or its end.
 
-    The file names its holder, so that who is refused knows where to look. Where the file system
-    knows no locks (Lustre without ``flock``), what it says of the holder decides.
+    The file names its owner for error messages. On file systems without locks (Lustre without
+    ``flock``), the recorded owner decides.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -214,12 +213,11 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """The lock's record of its holder, present or (after a kill) last; ``None`` where there is
-        none."""
+        """The recorded owner, present or (after a kill) last; ``None`` if it has none."""
         return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
-        """The controller that has this run now, ``None`` if there is none."""
+        """Return the run's present controller, or ``None``."""
         named = self.holder()
         if named is None:
             return None
@@ -276,7 +274,7 @@ def leave_asked(folder: Path) -> bool:
 State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
 
 
-#: Those in which its last controller left a run by itself, with an exit code.
+#: States in which the last controller exited by itself, with an exit code.
 LEFT = ("ended", "stopped", "limited")
 
 
@@ -341,7 +339,7 @@ def look(folder: Path) -> RunInfo:
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
     elif outcome is not None and outcome.get("natural"):
-        # Ends of its own that a resume takes back: by a limit, by generators at fault.
+        # Ends that a resume revokes: by a limit, or by failed generators.
         state = "limited" if outcome.get("exit_code") == 4 else "stopped"
     else:
         state = "interrupted" if events else "new"

@@ -62,7 +62,7 @@ _NAMES: dict[type[Any], str] = {
     BoundSpec: "dict",  # a copy of it is plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
-#: Fields that hold functions or what is worked out of others, which are made again.
+#: Fields with functions or derived values, which are rebuilt.
 _MADE_AGAIN = {
     "State": ("table_cache",),
     "Watch": ("read",),
@@ -292,7 +292,7 @@ def dump(engine: Engine) -> bytes:
         return json.dumps({"state": state, "chunks": list(writer.chunks())}).encode()
     except NoState:
         raise
-    except Exception as error:  # what a plugin put into an event: the run goes on without
+    except Exception as error:  # a plugin's object in an event: the run continues without snapshot
         raise NoState(f"the state of the run cannot be kept: {error!r}") from error
 
 
@@ -302,5 +302,5 @@ def load(state: bytes, ensemble: Ensemble) -> Engine | None:
         return Engine(_Reader(ensemble).read(json.loads(state)))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # whatever a plugin's statistic raises, which may be a panic of Rust
+    except BaseException:  # a plugin's statistic may raise anything, even a Rust panic
         return None

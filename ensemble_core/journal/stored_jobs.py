@@ -86,7 +86,7 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """The jobs of a group; of an index that has an attempt under way, that."""
+        """Return the jobs of a group; for an index with a running attempt, that attempt."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:

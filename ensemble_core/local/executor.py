@@ -159,7 +159,7 @@ class LocalExecutor(Executor):
         self._started: StartedSupervisor | None = None
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start the supervisor; one that no controller greets ends by itself."""
+        """Start the supervisor; without a controller it exits."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):

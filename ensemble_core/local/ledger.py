@@ -38,7 +38,7 @@ __all__ = ["Ledger", "boot"]
 NAME, LOCK = "local.log", "local.lock"
 #: Of the file; 1 had no checksums.
 FORMAT = 2
-#: Bytes below which a file is not worth writing anew.
+#: Smallest file size that is worth compacting.
 SMALL = 4 << 20
 #: Seconds between tries to write while the disk refuses.
 RETRY = 1.0
@@ -357,7 +357,7 @@ class Ledger:
             self._compact()
 
     def _compact(self) -> None:
-        """Write the file anew, without what is forgotten."""
+        """Rewrite the file without forgotten jobs."""
         fresh = self.path + ".new"
         try:
             fd = os.open(
@@ -377,7 +377,7 @@ class Ledger:
                 os.close(fd)
                 raise
         except OSError:
-            # No room for both; the old one goes on, and it is tried again when it has grown.
+            # No space for both: keep the old one and retry when it has grown.
             self._not_before = self._total + SMALL
             with contextlib.suppress(OSError):
                 os.unlink(fresh)

@@ -61,7 +61,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
 
 
 def _supervisor(tag: str, state: Path) -> int:
-    """The process that watches over the run's jobs; 0 if there is none of this user."""
+    """Return the process id of the run's supervisor; 0 if this user has none."""
     with socket.socket(socket.AF_UNIX) as sock:
         try:
             sock.connect("\0" + address(tag, state if (state / SECRET).exists() else None))

@@ -227,7 +227,7 @@ class ProcessTree(Generic[J]):
             return None
         name = self._named(seen.pid)
         job = None if name is None else self._of_name(name)
-        # Where there is none: a job that is over already, of which nothing may be left.
+        # No process: the job may already be over.
         return _Orphan(seen.born, job, set() if job else set(self._running()))
 
     def _named(self, pid: int) -> str | None:
@@ -295,7 +295,7 @@ class ProcessTree(Generic[J]):
                         orphan = self._judge(seen)
                     found = orphan.job if orphan is not None else None
                     break
-                # A parent that ended while the table was read: judge the process by itself.
+                # Its parent ended during the scan: judge the process alone.
                 if seen.parent not in table:
                     orphan = self._judge(seen)
                     found = orphan.job if orphan is not None else None

@@ -85,7 +85,7 @@ class RequestHandler:
 
     @property
     def waiting(self) -> bool:
-        """True if something was asked for that is not worked in yet."""
+        """True if a request is not yet processed."""
         return bool(self._arrivals or self._requests)
 
     @property
@@ -251,7 +251,7 @@ class RequestHandler:
                 self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
-        """The controller leaves: what is being ended is killed at once, the rest goes on."""
+        """Handle the controller's exit: kill jobs that are being ended at once; others continue."""
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:

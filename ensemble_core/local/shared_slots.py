@@ -207,6 +207,6 @@ class SharedSlots(Slots):
 
     def _write(self) -> None:
         data = json.dumps([asdict(line) for line in self._lines]).encode()
-        with contextlib.suppress(OSError):  # a full disk: who waits looks again by itself
+        with contextlib.suppress(OSError):  # disk full: waiting supervisors poll anyway
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))

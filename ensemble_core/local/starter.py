@@ -29,7 +29,7 @@ __all__ = ["Starter", "uptime"]
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
 
 
-#: Seconds until slots that others hold are looked at again by itself.
+#: Seconds between polls of slots held by others.
 _LOOK = 1.0
 
 

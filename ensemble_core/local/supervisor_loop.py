@@ -125,7 +125,7 @@ class SupervisorLoop:
 
     @property
     def waiting(self) -> bool:
-        """True if something was asked for that is not worked in yet."""
+        """True if a request is not yet processed."""
         return self._requests.waiting
 
     @property
@@ -142,7 +142,7 @@ class SupervisorLoop:
                 self._recover(self._ledger)
             while self.busy or not self._may_end():
                 self._turn()
-        except Exception as error:  # whatever it was, the run must hear that no event will come
+        except Exception as error:  # in any case, tell the run that no events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)

@@ -50,7 +50,7 @@ class Terminator:
         self._due: dict[LocalJob, None] = {}
 
     def attend(self, record: LocalJob) -> None:
-        """Wait until every process of a job that is inherited has ended by itself."""
+        """Wait until every process of an inherited job has ended."""
         self._due[record] = None
 
     def end(self, record: LocalJob) -> None:

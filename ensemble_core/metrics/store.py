@@ -213,7 +213,7 @@ def _unknown(
     if usual in statistics and not near:
         near = meant
     return EnsembleError(
-        f"no metric {text!r} can ever exist",
+        f"unknown metric {text!r}",
         hint=f"did you mean {near!r}?"
         if near
         else "a path is count.GROUP.success, mean.GROUP-duration or queue.sched",

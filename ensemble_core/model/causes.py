@@ -15,7 +15,7 @@ from typing import Literal, get_args
 __all__ = ["CAUSES", "Cause", "cause_of", "said_cause"]
 
 Cause = Literal[
-    "exit",  # by itself, with whatever exit code
+    "exit",  # by itself, with any exit code
     "signal",  # by a signal, or with the exit code by which a shell reports one
     "timeout",  # at its time limit
     "memory",  # it used more memory than there was for it
@@ -53,7 +53,7 @@ _BY_SIGNAL = range(129, 160)
 
 
 def said_cause(context: Mapping[str, object]) -> Cause | None:
-    """The cause that an executor gives in an event's context, if it is one that there is."""
+    """Return the cause in an event's context, if it is a known one."""
     said = context.get("cause")
     return said if said in CAUSES else None
 

@@ -36,7 +36,7 @@ _DEEPEST = 40
 class Layout(NamedTuple):
     """A record class as the encoders see it."""
 
-    #: The class's ``type``, where there are several kinds of it.
+    #: The class's ``type`` if there are several kinds.
     kind: str | None
     names: tuple[str, ...]
     #: Each field's default; ``MISSING`` where it has none.
@@ -213,7 +213,7 @@ def dumps(value: object) -> str:
     """Plain data with records in it as JSON text, in ASCII."""
     try:
         return _encode(value)
-    except Exception:  # whatever a plugin put into an event: what was decided is to be on record
+    except Exception:  # a plugin may put anything into an event, but decisions must be recorded
         return _encode(_tame(value))
 
 

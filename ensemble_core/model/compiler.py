@@ -37,7 +37,7 @@ _BITS = 1024
 
 
 class _NoValue(Exception):
-    """Something the formula speaks of has no value now."""
+    """Raised if a name in the formula has no value now."""
 
 
 #: What compiled code raises where something makes no sense, or has no value in a branch.
@@ -65,7 +65,7 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _round(number: object, digits: Any = None) -> float:
-    # More digits before the point than a number has make it 0, and 10**digits is worked out.
+    # Too many digits before the point give 0, and 10**digits must stay computable.
     return round(_number(number), None if digits is None else max(operator.index(digits), -_BITS))
 
 
@@ -129,19 +129,22 @@ def refused(what: str, hint: str) -> EnsembleError:
 
 
 def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The fields and the metrics that a formula speaks of. Raises :class:`EnsembleError` for what
-    cannot stand in one; ``text`` is the formula as its author knows it."""
+    """Return the fields and metrics in a formula. Raises :class:`EnsembleError` for unsupported
+    syntax.
+
+    ``text`` is the formula as its author wrote it.
+    """
     builder = _Builder(text=text)
     builder.truth(tree)
     return frozenset(builder.fields), frozenset(builder.metrics)
 
 
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
-    """The function that a formula is. It gives ``...`` where something has no value.
+    """Compile a formula to a function. It returns ``...`` if a value is missing.
 
-    ``A or B`` holds as soon as either does, and ``A and B`` is false as soon as either is, whatever
-    is known of the other. Where something makes no sense it raises one of ``NO_VALUE``; with
-    ``careful``, which takes longer, the part of ``and`` or ``or`` that raised has no value.
+    ``A or B`` is true if either is, ``A and B`` false if either is, even if the other has no value.
+    Invalid operations raise one of ``NO_VALUE``; with the slower ``careful``, only the failing part
+    of ``and`` or ``or`` has no value.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307

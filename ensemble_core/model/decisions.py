@@ -157,9 +157,11 @@ class DisableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
-    """The rules of the instances ``off`` do not fire any more, those of ``on`` may; the latter
-    start. ``keep``: what functions that the old ones called return is heeded. ``reset``: the rules
-    of the new ones count their firings anew."""
+    """Switch rules of the instances ``off`` off and of ``on`` on; the latter start.
+
+    ``keep``: returns of functions called by the old ones still count. ``reset``: firing counters
+    restart.
+    """
 
     type: ClassVar[str] = "switch"
     off: tuple[str, ...]
@@ -179,9 +181,11 @@ class SetGroup(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGenerator(Decision):
-    """A generator pauses (``pause``) or goes on (``False``), or is asked for ``count`` further
-    points beside those that are under way at once. ``learns``: it is told the points of these
-    generators too, those that are over and those that end later."""
+    """Pause (``pause``) or continue (``False``) a generator, or request ``count`` additional
+    points.
+
+    ``learns``: it also gets the points of these generators, finished and future ones.
+    """
 
     type: ClassVar[str] = "set-generator"
     generator: str

@@ -70,11 +70,11 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binder:
-    """How specifications that arrive while the run is under way are checked and bound.
+    """Checks and binds specifications that arrive during the run.
 
-    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` is given
-    the specification and an id to use where it has none; ``group`` a group and the fields to
-    change in it. By default rules and actions are refused, and fields are not checked.
+    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` gets the
+    specification and a default id; ``group`` a group and the fields to change. By default, rules
+    and actions are rejected and fields unchecked.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused

@@ -103,9 +103,11 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Observed(Event):
-    """One row of values that an observer read in a job's output; ``clock`` is the row's own time
-    or step, ``None`` where the output has none. ``anew`` says that the file was begun anew before
-    it: a later controller that reads the file finds this row as its first."""
+    """One row of values that an observer read from a job's output.
+
+    ``clock`` is the row's own time or step, or ``None``. ``anew``: the file was restarted before
+    it, so a later controller finds this row first.
+    """
 
     type: ClassVar[str] = "observed"
     job: str
@@ -136,10 +138,10 @@ quick_to_make(Resources)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerElapsed(Event):
-    """A time that the engine asked to be told of has come.
+    """A time that the engine waited for has come.
 
-    ``timer`` is what it was for; ``key`` is the rule's id for an interval, the group's name for
-    silent jobs, the request's id for a retry of a resize, the job's id for an attempt.
+    ``timer`` is its purpose; ``key`` is the rule's id for an interval, the group's name for silent
+    jobs, the request's id for a repeated resize, the job's id for an attempt.
     """
 
     type: ClassVar[str] = "timer"
@@ -276,11 +278,12 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
-    """Something went wrong beside the jobs that the user must hear of: a file that cannot be
-    followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1.
-    ``jobs`` are ours that could not be cancelled: their rows wake rules again. One that ``lasts``
-    is told again in the run's summary and status; its ``jobs`` are those whose output was not
-    understood."""
+    """A problem besides the jobs: a file that cannot be followed, a cancel that the queue rejected.
+
+    An ``error`` makes the run's exit code 1. ``jobs`` are ours that could not be cancelled: their
+    rows trigger rules again. If it ``lasts``, the summary and status repeat it; ``jobs`` are then
+    those whose output was not understood.
+    """
 
     type: ClassVar[str] = "problem"
     message: str

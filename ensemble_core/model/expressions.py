@@ -85,9 +85,9 @@ _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path")
 
 @dataclass(frozen=True)
 class Formula:
-    """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it speaks of.
+    """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it uses.
 
-    A copy of it has no compiled code, and compiles anew.
+    A copy has no compiled code and compiles again.
     """
 
     text: str
@@ -265,9 +265,11 @@ def expression(
 def parse(
     source: str, text: str, what: str, hint: str
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
-    """Parse and check ``source``, which is what ``text`` means: its tree, and the fields and the
-    metrics that it speaks of. ``what`` is what it is called in the :class:`EnsembleError` for what
-    is not allowed, ``hint`` what could be written instead."""
+    """Parse and check ``source``; return its tree, and the fields and metrics that it uses.
+
+    ``text`` is the original, ``what`` its name in errors (:class:`EnsembleError`), ``hint`` a
+    suggestion.
+    """
     try:
         whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -282,7 +284,9 @@ def parse(
                 code="bad-condition",
             ) from None
         if text.count("(") > text.count(")"):
-            hint = 'close the bracket; in { } and [ ], quote what has a comma: "= min(T, 3)"'
+            hint = (
+                'close the bracket; in { } and [ ], quote text that contains a comma: "= min(T, 3)"'
+            )
         elif better is not None:
             hint = f"write {better!r}"
         raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None

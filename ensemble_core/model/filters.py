@@ -32,7 +32,7 @@ __all__ = [
     "spoken",
 ]
 
-#: What comes before a name that is over everything, whatever the rule's instance or job is.
+#: Prefix of names that cover everything, regardless of the rule's instance or job.
 ALL = "all."
 #: What every filter sees of a job, beside its parameters.
 ATTEMPT_NAMES = ("index", "replica", "attempt")
@@ -112,7 +112,7 @@ def filtered(text: str, key: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def filter_of(text: str, key: str = "filter") -> Filter:
-    """The filter with this condition. Raises :class:`EnsembleError` if it is none."""
+    """Return the filter with this condition. Raises :class:`EnsembleError` if it is invalid."""
     condition = conditions.parse(text, has_value=False, key=key)
     conditions.check_nan(condition, ())
     asked = {

@@ -1,7 +1,7 @@
-"""Slips in formulas: what is written like another language, what can never hold, what always does.
+"""Likely mistakes in formulas: syntax of other languages, contradictions and tautologies.
 
-Asked by ``expressions`` for a hint where a formula does not parse, and by the config part for
-conditions that parse and still cannot be meant.
+Used by ``expressions`` for hints when parsing fails, and by the config package for conditions that
+parse but cannot be meant.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def suggested_formula(text: str) -> str | None:
 
 
 def contradiction(tree: ast.expr) -> str | None:
-    """Why a condition can never hold: two comparisons of one name that exclude each other."""
+    """Return why a condition can never be true: two contradictory comparisons of one name."""
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
     for part in tree.values if both else [tree]:  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def tautology(tree: ast.expr) -> str | None:
-    """The part of a condition that holds whatever happens: a text or number beside ``or``."""
+    """Return the part of a condition that is always true: a text or number next to ``or``."""
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or) else [tree]
     for part in parts:
         if isinstance(part, ast.Constant) and part.value:

@@ -1,9 +1,9 @@
-"""Generators: what chooses the next point of a study, and the points themselves.
+"""Generators: they choose the next point of a study.
 
 A :class:`Vocs` is the problem (variables, objectives, constraints), a :class:`Point` one suggestion
-with what became of it, a :class:`Generator` the interface that a plugin's record builds.
-``GeneratorSpec`` is an entry under ``generators:`` after checking. The engine asks, the runtime
-calls the generator on a thread of its own.
+with its outcome, a :class:`Generator` the interface that a plugin's record builds.
+``GeneratorSpec`` is a checked entry under ``generators:``. The engine decides when to ask; the
+runtime calls the generator on its own thread.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Variable:
         return isinstance(self.low, int) and isinstance(self.step, int)
 
     def refused(self, value: object) -> str | None:
-        """Why a value is none of this variable's; ``None`` if it is one."""
+        """Return why a value is invalid for this variable; ``None`` if it is valid."""
         if self.values:
             # 1 is 1.0 and never "1" or true.
             alike = [one for one in self.values if isinstance(one, str) == isinstance(value, str)]
@@ -219,7 +219,7 @@ class Point:
     origin: tuple[str, int] | None = None
 
     def handed_on(self, generator: str) -> Point:
-        """The point of ``generator``, which is over, as another generator is told of it."""
+        """Return the finished point of ``generator`` as another generator receives it."""
         return Point(
             number=-1,
             parameters=self.parameters,
@@ -248,17 +248,20 @@ class Exchange(NamedTuple):
 
 
 class Generator:
-    """A chooser of points. Built anew by each controller; called on one thread of its own, one call
-    at a time; may take its time, and keeps its state in memory."""
+    """Chooses points. Built by each controller; called on its own thread, one call at a time.
+
+    Calls may take long; its state is in memory.
+    """
 
     #: Whether no call can hang or take long: then who waits for the answer makes the call itself,
     #: and no timeout ends it.
     quick: ClassVar[bool] = False
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """The next points, ``count`` or fewer: a value for each variable, perhaps ``_id`` beside
-        them. Fewer: no more are to be had before something is ingested. None while no point is
-        under way: there are no more."""
+        """Return the next points, at most ``count``: a value for each variable, optionally ``_id``.
+
+        Fewer: no more until something is ingested. None while no point is open: it has no more.
+        """
         raise NotImplementedError
 
     def ingest(self, points: Sequence[Point]) -> None:
@@ -282,8 +285,7 @@ class Generator:
 
 
 class Prune(NamedTuple):
-    """The columns of rows that a pruner is told of: the one with the value, and the one with the
-    step."""
+    """Columns of rows for a pruner: the value and the step."""
 
     value: str
     step: str

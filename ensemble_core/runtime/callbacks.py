@@ -1,9 +1,8 @@
-"""Calls of users' functions, plugins' slow actions and generators, off the engine's thread.
+"""Calls users' functions, plugins' slow actions and generators, off the engine's thread.
 
-Functions of the file's ``custom:`` part run one after another on a thread of their own, so they may
-share state without locks, those that give parameters among them; plugins' actions run beside them
-on a few more. What a call returns is
-checked here and goes back to the engine as an event. Used by the runtime.
+Functions under ``custom:`` run one after another on one thread, so they may share state without
+locks; plugins' actions run on a few more threads. Results are checked and go back to the engine as
+events.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """A call with what its function is given: the metrics, the rule and the tables at the time of
-    the decision."""
+    """A call with its function's arguments: metrics, rule and tables at the time of the
+    decision."""
 
     call: Call
     metrics: MetricsView
@@ -50,7 +49,7 @@ class MakeCall(NamedTuple):
 
 
 def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
-    """Order that makes a call, with its arguments as of now."""
+    """Return the order that makes a call, with its current arguments."""
     if call.kind == "generator":
         generator = engine.state.generators[call.name]
         assert generator.asking is not None
@@ -99,7 +98,7 @@ class Caller:
         self._generators = GeneratorCalls(ensemble.generators, emit, clock, purpose)
 
     def make(self, task: MakeCall | MakeSuggestion) -> None:
-        """Make this call on another thread; returns at once."""
+        """Make a call on another thread; returns at once."""
         if isinstance(task, MakeSuggestion):
             self._generators.make(task)
             return
@@ -112,14 +111,14 @@ class Caller:
             elif self._slow_threads < _WORKERS:
                 self._start(f"action {self._slow_threads + 1}", self._slow)
                 self._slow_threads += 1
-        except RuntimeError as error:  # the machine gives no more threads
+        except RuntimeError as error:  # the system cannot start more threads
             if not (self._slow_threads if call.kind == "action" else self._custom_threads):
                 self._emit(self._failed(call, f": {error}"))
                 return
         (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
-        """Take no more calls. One that hangs is left behind: its thread ends with the process."""
+        """Accept no more calls. A hanging call is abandoned: its thread ends with the process."""
         for _ in range(self._custom_threads):
             self._custom.put(None)
         for _ in range(self._slow_threads):
@@ -146,7 +145,7 @@ class Caller:
             require("source", what, self._purpose, where=where, instead=_RETURN)
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call now, that of a function on the caller's own thread; what became of it."""
+        """Make a call now, a function's on its own thread, and return the outcome."""
         if isinstance(task, MakeSuggestion):
             return self._generators.outcome(task)
         call = task.call
@@ -155,7 +154,7 @@ class Caller:
             return CallReturned(self._clock(), call.call, result)
         except EnsembleError as error:
             return self._failed(call, f": {error}")
-        except BaseException as error:  # whatever a user's function raises, the run goes on
+        except BaseException as error:  # a user's function must not end the run
             place = raised_at(error)
             told = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
             return self._failed(call, told, _traceback(error))
@@ -201,11 +200,11 @@ class Caller:
 
     def _function(self, name: str) -> Callable[..., object]:
         if name not in self._functions:
-            raise EnsembleError(f"{name!r} is no function", code="no-such-function")
+            raise EnsembleError(f"{name!r} is not a function", code="no-such-function")
         return self._functions[name]
 
     def _parameters(self, task: MakeCall) -> dict[str, list[Any]]:
-        """The values that functions give for a submit."""
+        """Return the parameter values that functions give for a submit."""
         options = task.call.options
         group = options["group"]
         return {
@@ -222,8 +221,11 @@ class Caller:
         }
 
     def _first_keys(self, call: Call) -> Mapping[str, Any]:
-        """The ``event`` that ensemble-python 0.0.16 hands to a function: a record of Flux's
-        journal. It is beside the event's own fields, which have other names."""
+        """Return the ``event`` that ensemble-python 0.0.16 passes to a function: a Flux journal
+        record.
+
+        The event's own fields have other names and are passed too.
+        """
         event = call.event
         if event.get("type") != JobEvent.type:
             return {}
@@ -236,7 +238,7 @@ class Caller:
         return {"id": name, **record, "events": [entry]}
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
-        """The result of a call, checked, as plain specifications."""
+        """Return the checked result of a call, as plain specifications."""
         if call.kind == "parameters":
             asked = {"submit": call.options["group"], "with": call.options["with"]}
             return ({**asked, "parameters": result},)
@@ -270,7 +272,7 @@ class Caller:
 
 
 def _names(call: Call) -> Iterable[str]:
-    """The functions that a call is of."""
+    """Return the functions that a call is for."""
     if call.kind == "parameters":
         return dict.fromkeys(call.options["functions"].values())
     return (call.name,)
@@ -289,7 +291,7 @@ def _functions(
             f"the custom: part raised {_one_line(error)}",
             where=Location(ensemble.file) if ensemble.file else None,
             cause=_traceback(error),
-            hint="it is executed once, before anything is submitted",
+            hint="it is executed once, before the first submit",
             code="custom-raised",
         ) from None
     functions = {
@@ -307,7 +309,7 @@ def _functions(
     missing = sorted(named - functions.keys())
     if missing:
         raise UsageError(
-            f"{missing[0]!r} is no function once the custom: part was executed",
+            f"the custom: part does not define the function {missing[0]!r}",
             where=Location(ensemble.file) if ensemble.file else None,
             hint=f"define it with 'def {missing[0]}(**kwargs):'",
             code="no-such-function",
@@ -316,8 +318,10 @@ def _functions(
 
 
 def _values(given: object, what: str) -> list[Any]:
-    """The values that a function gave for a parameter, as a list of values that a job may have;
-    empty where it gave ``None``. ``what`` names the parameter in an error."""
+    """Return a function's value for a parameter as a list; empty for ``None``.
+
+    ``what`` names the parameter in errors.
+    """
     as_list = getattr(given, "tolist", None)  # arrays and scalars of numpy, columns of pandas
     if callable(as_list):
         given = as_list()
@@ -342,27 +346,27 @@ def _values(given: object, what: str) -> list[Any]:
     if len(items) > MOST_JOBS:
         raise EnsembleError(
             what.format(f"{len(items)} values"),
-            hint=f"at most {MOST_JOBS} jobs can be submitted at once",
+            hint=f"one submit is limited to {MOST_JOBS} jobs",
             code="out-of-range",
         )
     return [str(item) if isinstance(item, str) else tidy(item) for item in items]
 
 
 def _told(value: object) -> object:
-    """A field's value as the journal can hold it."""
+    """Return a field's value in a form that the journal can store."""
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def _one_line(error: BaseException) -> str:
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the user's own class: the call must come back all the same
+    except Exception:  # a user's class must not break the call
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback without our own frames."""
+    """Return the traceback without our own frames."""
     import traceback
 
     trace = error.__traceback__

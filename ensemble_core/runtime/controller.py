@@ -1,8 +1,8 @@
-"""Drives the engine: the inbox, the clock, and the threads around the one that owns the engine.
+"""Controller: drives the engine with an inbox, a clock and threads.
 
-Events reach the inbox from anywhere. The thread that calls :meth:`Runtime.run` takes them one by
-one to the engine and hands its decisions on: to the executor's thread, to the caller's threads, to
-whoever watches. Nothing slow happens here. Called by the command line and by programs.
+The thread in :meth:`Runtime.run` takes events from the inbox, passes them to the engine and hands
+its decisions on: to the executor's thread, the caller's threads, and watchers. Nothing slow happens
+on it. Used by the command line and by programs.
 """
 
 from __future__ import annotations
@@ -71,31 +71,31 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
 
-#: Exit code of a run that a command stopped, or whose time was over.
+#: Exit code of a run stopped by a command or its time limit.
 STOPPED = 5
 #: The reason of a run that ``limits.wall`` stops.
-OUT_OF_TIME = "the time given to it has passed (wall)"
+OUT_OF_TIME = "time limit reached (wall)"
 
 _T = TypeVar("_T")
 
 _TICK = 0.2
-#: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
+#: Longest sleep of the loop; the system rejects very long waits.
 _LONGEST_WAIT = 3600.0
-#: How long an order to a queue that was lost may take to return.
+#: Seconds to wait for an order to a lost queue.
 _LOST_GRACE = 5.0
-#: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
-#: the queue has never said a word.
+#: Seconds that a stopped run with an unwritable journal waits for jobs that the queue has never
+#: reported.
 _UNHEARD_GRACE = 10.0
-#: How long a run that has ended waits for its last messages to be delivered.
+#: Seconds that an ended run waits for its last messages.
 _DELIVERY_GRACE = 10.0
-#: And for the check of the inputs of its last jobs.
+#: Seconds that it waits for checks of inputs.
 _CHECKS_GRACE = 30.0
 #: Seconds between checks whether cancelled jobs have been silent for too long, and how many such
 #: jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
-#: Seconds by which a clock may be behind without a word.
+#: Tolerated clock delay in seconds.
 _CLOCK_SLACK = 2.0
-#: Jobs that are over are told of to the executor so many at once.
+#: Number of finished jobs reported to the executor at once.
 _FORGET_AT_ONCE = 100
 
 
@@ -141,14 +141,14 @@ class Runtime:
         self._snapshots = Snapshots(journal, self.engine, maker, self._warn) if journal else None
         self._state = state
         self._stop_first: StopRequested | None = None
-        #: Jobs that the executor did not speak of when a stop cancelled what was left.
+        #: Jobs that the executor did not mention when a stop cancelled the rest.
         self._unanswered = 0
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
-        #: Whether the run had ended, and goes on because its file was changed.
+        #: True if the run had ended and was reopened by a changed file.
         self.reopened = False
         self._names = QueueNames()
-        #: True if the executor wants to hear which jobs it need not remember.
+        #: True if the executor wants to know which jobs it may forget.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor
@@ -161,13 +161,13 @@ class Runtime:
         self._inquiries = StateQueries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
-        #: When jobs that an end or a stop cancelled were last heard of; ``None`` before that.
+        #: Time of the last news of cancelled jobs; ``None`` before an end or stop.
         self._heard: float | None = None
-        #: Whether they were silent for too long, so that the run ends without them.
+        #: True if they were silent for too long, so that the run ends without them.
         self._gave_up = False
-        #: Since when a run that was stopped cannot write its journal.
+        #: Since when a stopped run cannot write its journal.
         self._stuck_since: float | None = None
-        # A clock that was set back must not have things happen before what led to them.
+        # If the clock is set back, effects must not precede their causes.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
@@ -206,7 +206,7 @@ class Runtime:
         self._admission = Admission(name, self._put, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
-        #: The events that came with the one at hand.
+        #: The events that came with the current one.
         self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
         self._queued = 0
@@ -216,7 +216,7 @@ class Runtime:
         )
 
     def clock(self) -> float:
-        """The time in seconds since the epoch; it goes on evenly when the machine's is set."""
+        """Return the time in seconds since the epoch; steady even if the system clock is set."""
         return self._wall + (time.monotonic() - self._monotonic)
 
     def _put(self, events: Sequence[Event]) -> None:
@@ -225,7 +225,7 @@ class Runtime:
         self._inbox.put(events)
 
     def emit(self, events: Sequence[Event]) -> None:
-        """Hand events to the run. Safe from any thread."""
+        """Pass events to the run. Safe from any thread."""
         if not all(map(usual, events)):
             events = [
                 each for event in events if (each := self._admission.admitted(event)) is not None
@@ -236,18 +236,19 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """The treatment of the jobs at a stop: as the file says, or else the executor. A run
-        without a journal cannot be resumed, and ends."""
+        """How a stop treats jobs: as the file says, or else the executor.
+
+        A run without a journal cannot be resumed, so it ends.
+        """
         if self._journal is None:
             return "end"
         chosen = self.ensemble.on_stop or self._executor.on_stop
         return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
-        """Ask the run to stop, so that a resume goes on with it; with ``end``, to cancel its jobs
-        and end. A second time: leave at once.
+        """Ask the run to stop so that it can be resumed; with ``end``, to cancel its jobs and end.
 
-        Safe from any thread and from a signal handler.
+        A second call exits without waiting. Safe from any thread and from a signal handler.
         """
         asked = StopRequested(self.clock(), reason, exit_code, "end" if end else self.on_stop)
         ended = self.ended
@@ -262,19 +263,21 @@ class Runtime:
 
     @property
     def ended(self) -> Terminate | None:
-        """How the run ended or was stopped, if it did by now: an earlier stop is none of this
-        controller's, also while that asks the queue and has yet to take the run up."""
+        """Return how this controller ended or stopped the run, if it did."""
         return self.engine.state.ended if self._begun else None
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """Calls a function with the engine between two events; it must change nothing and be quick,
-        for the run waits. Safe from any thread but the run's own."""
+        """Call a function with the engine between two events; it must be quick and change nothing.
+
+        Safe from any thread but the run's own.
+        """
         return self._inquiries.look(function)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
-        """Ask the run under way for an action beside its rules (see :class:`Requested`); what it
-        decided, in time, or :class:`UsageError` where that cannot be asked. Safe from any thread.
+        """Request an action from the live run (see :class:`Requested`); the future has its
+        decisions.
 
+        It raises :class:`UsageError` if the request is invalid. Safe from any thread.
         ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``
         """
         return self._inquiries.request(
@@ -310,8 +313,8 @@ class Runtime:
             self._begun = True
             if self.engine.state.rules.strangers and not self._executor.sees_strangers:
                 self._warn(
-                    f"executor {self._name} does not hear of other users' jobs here: rules with "
-                    "'scope: queue' see this run's jobs only"
+                    f"executor {self._name} cannot see other users' jobs here: rules with "
+                    "'scope: queue' see only this run's jobs"
                 )
             self._loop()
             self._await_deliveries()
@@ -325,11 +328,11 @@ class Runtime:
             failed = self._guard.close(lambda: self._leave)
             self._tracker.close()
             self._caller.close()
-            if not self.engine.busy:  # jobs that outlive the run write there yet
+            if not self.engine.busy:  # jobs that outlive the run still write there
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
-        if failed is not None:  # after the last event of the run: for those who watch only
+        if failed is not None:  # after the run's last event: for watchers only
             for watcher in self._watchers:
                 watcher.event(Problem(self.clock(), failed, "error"))
         return Outcome(
@@ -347,11 +350,11 @@ class Runtime:
         )
 
     def stop_first(self, asked: StopRequested) -> None:
-        """Stop the run as the first thing that :meth:`run` does; it submits nothing then."""
+        """Stop the run at the start of :meth:`run`, before anything is submitted."""
         self._stop_first = replace(asked, timestamp=self.clock())
 
     def _begin(self) -> None:
-        """The first event of this controller: the run begins, or is taken up again."""
+        """Handle this controller's first event: the run begins or is resumed."""
         first = self._stop_first
         if not self.engine.state.events:
             self._handle(first or Started(self.clock(), self._guard.resources()))
@@ -374,7 +377,7 @@ class Runtime:
         if self._behind > _CLOCK_SLACK:
             self._warn(
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
-                "run; its time goes on from that event"
+                "run; its time continues from that event"
             )
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
@@ -385,13 +388,14 @@ class Runtime:
                 return
 
     def _tell_of_journal(self, error: JournalError | None) -> None:
-        """The journal cannot be written, or can be again. Called on its writing thread."""
+        """Report that the journal cannot be written, or can be again. Called on its writing
+        thread."""
         if error is not None and error.code == "broken":
-            # Nothing more would be performed: better an end that can be resumed.
-            hint = "'ensemble resume' goes on from what is on record"
+            # Nothing more would be carried out, so end in a resumable way.
+            hint = "'ensemble resume' continues from the journal"
             self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
         elif error is None:
-            self._warn("the journal can be written again: the run goes on")
+            self._warn("the journal is writable again: the run continues")
         else:
             self._warn(f"{error}\n  until then nothing is submitted or cancelled")
 
@@ -439,7 +443,7 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     if self.engine.state.ended is None and self._asked is not None:
-                        # It waits behind other events; jobs are left as they are.
+                        # It waits behind other events; jobs stay as they are.
                         asked = self._asked
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
@@ -469,7 +473,7 @@ class Runtime:
         for address, of in late.items():
             why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"
             if again:
-                told = f"a message to {address} is sent again by a resume: {why}"
+                told = f"a resume will send the message to {address} again: {why}"
                 self._handle(Problem(self.clock(), told))
             else:
                 self._handle(Delivered(self.clock(), tuple(of), address, why))
@@ -487,7 +491,7 @@ class Runtime:
 
     @property
     def _for_now(self) -> bool:
-        """True if the run has ended in a way that a resume takes back."""
+        """Return True if a resume would revoke the run's end."""
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
@@ -501,7 +505,7 @@ class Runtime:
         if ended.stopped:
             over = not self.engine.waits_for_cancelled
         else:
-            # Jobs that were not to be cancelled outlive the run where the queue can keep them.
+            # Jobs that are not cancelled outlive the run if the queue can keep them.
             over = not ended.cancel and "detach" in self._executor.capabilities
         return over or self._silent(ended)
 
@@ -536,8 +540,11 @@ class Runtime:
         return True
 
     def _stuck(self, ended: Terminate) -> bool:
-        """Cancels what a stop is to cancel although the journal cannot be written; whether the run
-        then waits only for jobs that were decided on and, for the same reason, never submitted."""
+        """Carry out a stop's cancels although the journal cannot be written.
+
+        Return True if the run then waits only for jobs that were never submitted for the same
+        reason.
+        """
         stopped = self._asked is not None or self._stop_first is not None
         if not stopped or self._journal is None or not self._journal.in_trouble:
             self._stuck_since = None
@@ -560,8 +567,8 @@ class Runtime:
         return left if wait is None else min(left, wait)
 
     def _tell_time(self) -> bool:
-        """Hand the engine the timer that has come due; whether there was one. Stop the run whose
-        time is over."""
+        """Pass a due timer to the engine; return whether there was one. Stop a run at its time
+        limit."""
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
             if self._asked is None and self.engine.state.ended is None:
@@ -574,8 +581,8 @@ class Runtime:
         return False
 
     def _handle_unit(self, unit: Unit) -> None:
-        """Take an answer with the events of the earlier jobs that stand in, as one: the journal has
-        all of them or none. Jobs that a rule cancels meanwhile end so."""
+        """Handle an answer with the events of reused jobs as one unit: the journal has all or
+        none."""
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
             for event in unit:
@@ -616,7 +623,7 @@ class Runtime:
                 ]
             if self._names:
                 name = self._names.name(event.job)
-        if type(event) is not Identified:  # nobody who watches a run wants to know
+        if type(event) is not Identified:  # of no interest to watchers
             for watcher in self._watchers:
                 watcher.event(event)
         decisions = self.engine.handle(event)
@@ -635,13 +642,13 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # Once this is on disk, the journal has the performer carry the orders out.
+            # Once this is on disk, the journal's writer starts the orders.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
-        """The orders that carry out these decisions, once they are on record."""
+        """Return the orders that carry out these decisions, to start once they are recorded."""
         orders: list[Order] = []
         for decision in decisions:
             for watcher in self._watchers:
@@ -676,7 +683,7 @@ class Runtime:
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:
-        """Once its end is on record, the executor need not remember a job."""
+        """Let the executor forget a job whose end is recorded."""
         self._forgotten.append(job)
         if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
@@ -689,14 +696,14 @@ class Runtime:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExecutorError(
-                f"the folder for the jobs' output cannot be made: {self._folder}",
+                f"cannot create the folder for the jobs' output: {self._folder}",
                 cause=os.strerror(error.errno) if error.errno else str(error),
-                hint="name another with --output",
+                hint="choose another with --output",
                 code="no-folder",
             ) from None
 
     def _remove_folder(self) -> None:
-        """An empty folder is of no use to anybody."""
+        """Remove an empty output folder."""
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 

@@ -1,8 +1,8 @@
 """Delivery of one message to one address: the bell, the desktop, sendmail, a webhook.
 
-What jobs print may be in a message. It is made harmless here: control characters go, and nothing in
-it notifies a whole channel. No error names a URL, because errors are kept in the journal. Called by
-the notifier, on a thread where it may take its time.
+A message may contain job output, so control characters and mentions of whole channels are removed.
+No error contains a URL, because errors are stored in the journal. Called by the notifier on its own
+thread.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ensemble_core.runtime.webhooks import webhook_url
 
 __all__ = ["TIMEOUT", "Refused", "deliver", "harmless"]
 
-#: Seconds that one try may take.
+#: Timeout of one attempt, in seconds.
 TIMEOUT = 10.0
-#: Characters of a message; Discord takes 2,000.
+#: Largest message length; Discord accepts 2,000.
 _LONGEST = {"discord": 1900}
 _USUAL, _LONGEST_SUBJECT = 20_000, 150
-#: Of a merged message so many lines are shown.
+#: Number of lines shown of a merged message.
 _SHOWN = 50
 #: What notifies many people: of Discord and Mattermost, and of Slack (``<!channel>``, ``<@ID>``).
 _MENTION = re.compile(r"(?<=@)(?=everyone|here|all|channel)|(?<=<)(?=[!@#])", re.IGNORECASE)
 
 
 class Refused(Exception):
-    """A failure that a second try would not mend."""
+    """A failure that a retry would not fix."""
 
 
 def harmless(text: str) -> str:
@@ -53,7 +53,7 @@ def harmless(text: str) -> str:
 
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
-    """Deliver messages as one. Raises an exception whose text says why that failed."""
+    """Deliver messages as one. Raises an exception with the reason of a failure."""
     told = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         told.append(f"… and {len(notices) - _SHOWN} more")
@@ -72,7 +72,7 @@ def _ring(address: str) -> None:
         terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         lacks = "no terminal" if address == "bell" else "neither notify-send nor a terminal"
-        raise Refused(f"there is {lacks}") from None
+        raise Refused(f"unavailable: {lacks}") from None
     try:
         os.write(terminal, b"\a")
     finally:
@@ -109,7 +109,7 @@ def _mail(to: str, text: str, run: str) -> None:
     folders = [*os.get_exec_path(), "/usr/sbin", "/usr/lib"]
     program = shutil.which("sendmail", path=os.pathsep.join(folders))
     if program is None:
-        raise Refused("there is no sendmail")
+        raise Refused("sendmail not found")
     mail = EmailMessage()
     first = text.partition("\n")[0]
     mail["Subject"] = " ".join(f"{run}: {first}".split())[:_LONGEST_SUBJECT]
@@ -145,7 +145,7 @@ def _webhook(name: str, form: str, text: str, run: str, notices: Sequence[Notify
         body = json.dumps({"text": text, **about})
     status = _post(url, body.encode(), kind)
     if 300 <= status < 400:
-        raise Refused(f"HTTP {status}: it redirects, and no redirect is followed")
+        raise Refused(f"HTTP {status}: redirects are not followed")
     if status >= 500 or status in (408, 429):
         raise RuntimeError(f"HTTP {status}")
     if not 200 <= status < 300:

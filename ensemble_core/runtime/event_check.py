@@ -1,9 +1,8 @@
-"""Check of events on their way in: the engine works in only what the journal can give back.
+"""Checks incoming events: the engine handles only what the journal can reproduce.
 
-Events come from others' code: executors, observers, users' functions. One whose timestamp is a text
-could be journalled and not read again, and one with a set in it be read as another than the engine
-has seen. Most events are as they should be, which :func:`usual` sees at a glance. Any other is
-taken as the journal would give it back, its time set right, or refused. Called by the controller.
+Events come from executors, observers and users' functions. A timestamp that is text, for example,
+could not be read back. :func:`usual` recognises normal events quickly; others are converted as the
+journal would, corrected, or rejected. Called by the controller.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Admission:
         self._told: set[tuple[str, str]] = set()
 
     def admitted(self, event: Event) -> Event | None:
-        """An event of others' code as the journal can keep it; ``None`` for one that it cannot."""
+        """Return an event in the form that the journal can store; ``None`` if impossible."""
         if usual(event):
             return event
         found: Event | None = None
@@ -68,7 +67,7 @@ class Admission:
         kind = type(event).__name__
         if wrong and (kind, wrong) not in self._told and len(self._told) < _MALFORMED:
             self._told.add((kind, wrong))
-            done = wrong if found is not None else f"{wrong}; it is dropped"
+            done = wrong if found is not None else f"{wrong}; it was dropped"
             message = (
                 f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}, "
                 "as for any later one"
@@ -78,7 +77,7 @@ class Admission:
 
 
 def usual(event: Any) -> bool:
-    """True if nothing about an event asks for a closer look."""
+    """Return True if an event needs no closer check."""
     kind = type(event)
     if kind is JobEvent:
         values = event.context
@@ -111,7 +110,7 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
     Raises ``ValueError`` with what is wrong with one that cannot be kept.
     """
     if not isinstance(event, Event):
-        raise ValueError(f"{type(event).__name__} is no event")
+        raise ValueError(f"{type(event).__name__} is not an event")
     mended = ""
     time: object = event.timestamp
     if isinstance(time, bool) or not (isinstance(time, (int, float)) and -_LATEST < time < _LATEST):

@@ -1,9 +1,8 @@
-"""Guard around a run's executor: what its code raises, or never returns from, is told with its name
-and place, and never hangs the run.
+"""Guard around a run's executor: reports its exceptions and hangs, so that they never block the
+run.
 
-An executor is others' code. What it raises on purpose is an :class:`EnsembleError` and goes through
-as it is; anything else is a defect of it, which :class:`ExecutorGuard` tells as one. Used by the
-controller and by the performer of orders.
+An :class:`EnsembleError` passes through; anything else is reported as a defect of the executor with
+its place. Used by the controller and by the performer of orders.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 
 __all__ = ["ExecutorGuard"]
 
-#: Seconds that an executor has to close.
+#: Seconds that an executor may take to close.
 _CLOSE_LIMIT = 120.0
 _TICK = 0.2
 
 
 class ExecutorGuard:
-    """Calls one executor; ``name`` is the one that users know it by."""
+    """Calls one executor; ``name`` is its name for users."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class ExecutorGuard:
             ) from error
 
     def open(self, run: Run, emit: Emit) -> None:
-        """Open the executor, and watch its threads from here on."""
+        """Open the executor and start watching its threads."""
         _watch(self)
         try:
             with self.calling("open"):
@@ -67,18 +66,18 @@ class ExecutorGuard:
             raise
 
     def resources(self) -> dict[str, float]:
-        """The queue's gauges; none, and a word about it, where they cannot be had."""
+        """Return the queue's gauges; empty, with a warning, if unavailable."""
         try:
             with self.calling("resources"):
                 return dict(self.executor.resources())
         except EnsembleError as error:
             fault = error.code == "executor-fault"
-            message = f"the queue's gauges are not known: {error}"
+            message = f"the queue's gauges are unavailable: {error}"
             self._emit((Problem(self._clock(), message, "error" if fault else "warning"),))
             return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Find jobs again."""
+        """Ask the executor to find jobs again."""
         with self.calling("reattach"):
             return dict(self.executor.reattach(jobs))
 
@@ -102,7 +101,7 @@ class ExecutorGuard:
             waited += _TICK
         _unwatch(self)
         if thread.is_alive():
-            return f"executor {self.name} does not close: it is left behind after {waited:.0f} s"
+            return f"executor {self.name} did not close within {waited:.0f} s and was abandoned"
         return str(failed[0]) if failed else None
 
     def thread_died(self, thread: str, error: BaseException) -> bool:

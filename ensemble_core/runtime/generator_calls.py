@@ -1,9 +1,8 @@
-"""Calls of generators, off the engine's thread: built when first asked, told, asked, and checked.
+"""Calls of generators, off the engine's thread: builds them on first use and checks their answers.
 
-Each generator has threads of its own, so one that hangs keeps nobody waiting: its call is given up
-after the ``timeout`` of the file; the first call of a resumed run, which makes those on record
-again, after as many timeouts. What it suggests goes back to the engine as the event that a
-function's result does, once it is known to be a point of the problem. Used by the runtime.
+Each generator has its own thread, so a hanging one blocks nobody: its call fails after the file's
+``timeout``. The first call after a resume repeats the recorded calls, with one timeout each. Valid
+suggestions go back to the engine as events.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class MakeSuggestion(NamedTuple):
 
     @property
     def call(self) -> Call:
-        """The decision."""
+        """The ``Call`` decision."""
         return self.asking.call
 
 
@@ -161,7 +160,7 @@ class _Worker:
             return self._answer(task)
         except EnsembleError as error:
             return _Fault(str(error))
-        except BaseException as error:  # whatever a plugin's generator raises
+        except BaseException as error:  # a plugin's generator may raise anything
             text = " ".join(str(error).split())[:300]
             what = f"raised {type(error).__name__}: {text} ({raised_at(error)})"
             return _Fault(what, "".join(traceback.format_exception(error)))
@@ -195,7 +194,7 @@ class _Worker:
             raise _fault(f"suggested {found!r:.80}, expected a list of points")
         points = list(found)
         if len(points) > count:
-            raise _fault(f"suggested {len(points)} points, and {count} were asked for")
+            raise _fault(f"suggested {len(points)} points, but {count} were requested")
         answer: list[Mapping[str, Any]] = []
         tags = set(self._tags)
         for each in points:

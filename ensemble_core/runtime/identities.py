@@ -1,9 +1,8 @@
 """Identities of a run's jobs, and look-ups of jobs in earlier runs.
 
-The identity of a job is worked out on the executor's thread, just before the job is submitted; a
-thread here checks the inputs of those that have succeeded once more, and answers look-ups. All that
-comes of it are events. Files are only read here, never on the engine's thread. Used by the
-controller.
+Identities are computed on the executor's thread just before submission; a thread here checks inputs
+again after success, and answers look-ups. Results are events. Files are never read on the engine's
+thread. Used by the controller.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def identify(
 
 
 def speaks_of_files(ensemble: Ensemble) -> bool:
-    """True if a rule has to do with the folder or the output of jobs."""
+    """Return True if a rule uses the folder or the output of jobs."""
     texts = [dumps(rule.spec) for rule in ensemble.rules]
     return any(name in text for text in texts for name in ("{job.workdir", "{job.std"))
 
@@ -262,7 +261,7 @@ class Identities:
             try:
                 earlier.read(Path(folder))
             except EnsembleError as error:
-                message = f"nothing more is reused of {Path(folder).name}: {error}"
+                message = f"no more jobs of {Path(folder).name} are reused: {error}"
                 self._put((Problem(self._clock(), message),))
         return earlier
 

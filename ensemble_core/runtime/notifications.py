@@ -1,8 +1,8 @@
-"""Notifier: delivers the messages of one run, on threads of its own.
+"""Notifier: delivers the messages of one run, on its own threads.
 
-Each address has a thread, so that one that hangs delays no other. Messages to one address that come
-within ``MERGED`` seconds are sent as one. What became of them is an event. Made by the controller
-for the first message of a run, so that others import nothing of it.
+Each address has a thread, so a hanging one delays no other. Messages to one address within
+``MERGED`` seconds are sent as one. Results are events. Created by the controller for a run's first
+message.
 """
 
 from __future__ import annotations

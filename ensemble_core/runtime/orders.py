@@ -1,10 +1,9 @@
-"""Orders: what carries a decision out, as data, and the performer that does it.
+"""Orders carry out decisions; the performer executes them.
 
-The engine's thread makes an order of each decision that the world must hear of. The journal's
-writer hands it to :meth:`Performer.perform` once its event is on disk; a run without a journal does
-so at once. Orders to the executor are carried out one after another on a thread of their own, calls
-on the caller's threads, messages on the notifier's, look-ups on that of the identities; what became
-of them comes back as events. Used by the controller.
+The engine's thread turns decisions into orders. The journal's writer passes an order to
+:meth:`Performer.perform` once its event is on disk (at once without a journal). Orders to the
+executor run one after another on their own thread, calls on the caller's, messages on the
+notifier's, look-ups on that of the identities. Results come back as events. Used by the controller.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The end of these jobs is on record: the executor need not remember them."""
+    """Lets the executor forget these jobs, whose ends are recorded."""
 
     jobs: tuple[str, ...]
 
@@ -36,8 +35,8 @@ class Forget:
 Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
 
 
-#: A transient failure of a submit or a cancel is retried for so many seconds, first after a short
-#: time and each time after twice as long, up to the longest.
+#: A transient failure of a submit or cancel is retried for so many seconds, with exponential
+#: backoff up to the longest wait.
 _RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
 
 
@@ -67,7 +66,7 @@ class Performer:
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
         self._told_faults: set[str] = set()
-        #: Whether the queue cannot be reached now, and is asked again later.
+        #: True while the queue cannot be reached and is retried.
         self.retrying = False
 
     def start(self) -> None:
@@ -132,13 +131,13 @@ class Performer:
                 gone = [job for job in left if job.id in self._cancelled]
             if gone:
                 left = tuple(job for job in left if job not in gone)
-                self._end(gone, "cancel", "cancelled before it came to the queue")
+                self._end(gone, "cancel", "cancelled before it reached the queue")
             if left:
                 with self._guard.calling("submit"):
                     self._executor.submit(left)
 
         try:
-            self._persist(submit, lambda: f"{_jobs(len(left))} could not be submitted")
+            self._persist(submit, lambda: f"cannot submit {_jobs(len(left))}")
         except EnsembleError as error:  # nothing was submitted
             self._tell_fault(error)
             self._end(left, "submit", str(error))
@@ -160,14 +159,14 @@ class Performer:
             with self._guard.calling("cancel"):
                 self._executor.cancel(jobs)
 
-        what = f"{_jobs(len(jobs))} could not be cancelled"
+        what = f"cannot cancel {_jobs(len(jobs))}"
         try:
             self._persist(cancel, lambda: what)
         except EnsembleError as error:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
-        """Do what may fail for a while, as often as it takes; ``what`` says once that it did."""
+        """Retry a transient failure with backoff; ``what`` describes it once."""
         wait, waited = 0.0, 0.0
         while True:
             try:
@@ -177,7 +176,7 @@ class Performer:
                 if not error.transient or waited >= _RETRY_FOR:
                     raise
                 if not wait:
-                    message = f"{what()}: it is tried again for {_RETRY_FOR:.0f} s\n  {error}"
+                    message = f"{what()}: retrying for {_RETRY_FOR:.0f} s\n  {error}"
                     self._emit((Problem(self._clock(), message),))
             wait = min(max(_FIRST_WAIT, 2 * wait), _LONGEST_WAIT)
             waited += wait
@@ -204,7 +203,7 @@ class Performer:
             self._emit((outcome,))
 
     def _tell_fault(self, error: EnsembleError) -> None:
-        """Tell of a defect of the executor, once of each."""
+        """Report each defect of the executor once."""
         if error.code == "executor-fault" and error.what not in self._told_faults:
             self._told_faults.add(error.what)
             self._emit((Problem(self._clock(), str(error), "error"),))

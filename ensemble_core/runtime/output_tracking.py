@@ -1,8 +1,8 @@
 """Output tracking: events on their way to the inbox, and the files of observed jobs beside them.
 
-When an observed job starts, its files are followed; when it has ended, what is left of them is
-read first, and only then does the end of the job reach the engine, so that a rule on a job's end
-sees its last values. Jobs that nobody observes pass straight through. Used by the runtime.
+When an observed job starts, its files are followed. When it ends, the rest of its files is read
+before its end reaches the engine, so that rules on the end see its last values. Events of other
+jobs pass through. Used by the runtime.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OutputTracker:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
-        #: When they were submitted: what is in their files from before was left by somebody else.
+        #: Submission times: earlier content of their files is not theirs.
         self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
@@ -151,7 +151,7 @@ class OutputTracker:
             except Exception as error:  # a plugin's code: the run goes on without this observer
                 known = isinstance(error, EnsembleError)
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
-                self._fail(f"the observer {name!r} of job {job.id} cannot be built: {why}")
+                self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")
                 continue
             if path is None:
                 path = start.get("stdout") or job.stdout
@@ -173,10 +173,10 @@ class OutputTracker:
 
 
 def _nowhere(job: str, start: Mapping[str, Any]) -> str:
-    """Why the output of a job is not read, and what to do."""
+    """Explain why the output of a job is not read, and what to do."""
     places = start.get("at_member")
     if not isinstance(places, Mapping):
-        return f"nobody knows where the output of {job} goes"
+        return f"it is unknown where the output of {job} goes"
     where = str(places.get("stdout", ""))
     return (
         f"the output of {job} is not read: its member says that it is in {where[:500]!r}, which is "

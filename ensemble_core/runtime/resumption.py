@@ -1,7 +1,7 @@
-"""Resumption: how a controller takes up a run that another one began.
+"""Resumption: reattaches to the jobs of an earlier controller.
 
-The executor is asked what became of the jobs that were in its queue, their output is followed on,
-and what nothing is known of any more is told of as lost. Called by the controller, first of all.
+Asks the executor about jobs in its queue, continues following their output, and reports unknown
+jobs as lost. Called by the controller first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ __all__ = ["Resumption"]
 
 
 class Resumption:
-    """One taking up of a run: first :meth:`seek`, then, when the engine knows of that,
-    :meth:`tell_of_lost`. ``name`` is the executor's."""
+    """One resumption: first :meth:`seek`, then :meth:`tell_of_lost`. ``name`` is the executor's."""
 
     def __init__(
         self,
@@ -48,10 +47,10 @@ class Resumption:
         self.gone: tuple[str, ...] = ()
 
     def seek(self) -> tuple[str, ...]:
-        """Ask the executor for the jobs; those that never came to its queue."""
+        """Ask the executor for the jobs; return those that never reached its queue."""
         for _, record in self._jobs:
             self._names.learn(record.job)
-        # First this: their starts may come as soon as the queue is asked.
+        # Before asking the queue, because starts may arrive immediately.
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         self._found = self._find_again(self._sought)
@@ -70,7 +69,7 @@ class Resumption:
         )
 
     def unanswered(self) -> int:
-        """The number of jobs that the executor did not speak of: they may be in the queue yet."""
+        """Number of jobs that the executor did not mention: they may still be in the queue."""
         return len(self._sought.keys() - self._found.keys())
 
     def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
@@ -80,8 +79,8 @@ class Resumption:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
             message = (
-                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
-                "queue are taken for lost"
+                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs from its queue "
+                "count as lost"
             )
             self._emit((Problem(self._clock(), message),))
             return {}
@@ -105,12 +104,9 @@ class Resumption:
             # Of what a stop cancelled nothing is left where the queue is gone since.
             gone = records[name].stopping and name in self._stopping
             kind = "lost"
-            note = (
-                f"executor {self._name} knows nothing of this job any more: whether and how it "
-                "ended cannot be known"
-            )
+            note = f"executor {self._name} no longer knows this job; its outcome is unknown"
             if self._guard.executor.queue_is_new and found.get(name) is False:
-                kind, note = "node-failure", "the queue that it ran in was lost with its node"
+                kind, note = "node-failure", "its queue was lost with its node"
             self._tell_of_end(name, "cancel" if gone else kind, note)
         for name in cancelled:
             self._tell_of_end(name, "cancel", "cancelled before it came to the queue")

@@ -1,6 +1,6 @@
-"""StateQueries: what other threads ask of a run under way, answered between two of its events.
+"""State queries: requests of other threads to a live run, answered between two events.
 
-Used by the controller; asked by the Python API, by ``ensemble run``'s keys and by the service.
+Used by the controller on behalf of the Python API, ``ensemble run``'s keys and the service.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class StateQueries:
-    """Questions asked of one run and not answered yet. ``wake`` has the run's thread come by."""
+    """Pending requests to one run. ``wake`` wakes the run's thread."""
 
     def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
         self._engine = engine
@@ -34,7 +34,7 @@ class StateQueries:
         self._wake = wake
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        #: Nobody owns the engine any more: whoever looks does it himself.
+        #: The engine has no owner any more: the caller reads it directly.
         self._free = False
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
@@ -87,7 +87,7 @@ class StateQueries:
             try:  # as the journal gives it back
                 event, _ = admitted(Requested(clock(), by, dict(action)), clock())
             except ValueError as error:
-                raise UsageError(f"this cannot be asked: {error}", code="bad-request") from error
+                raise UsageError(f"invalid request: {error}", code="bad-request") from error
             assert isinstance(event, Requested)
             return handle(event)
 
@@ -106,16 +106,16 @@ class StateQueries:
         return found
 
     def _not_under_way(self) -> UsageError:
-        hint = "'ensemble run' starts it anew, 'ensemble resume' goes on with one that is not over"
-        return UsageError(f"run {self._tag} is not under way", hint=hint, code="not-under-way")
+        hint = "'ensemble run' starts it again; 'ensemble resume' resumes an unfinished one"
+        return UsageError(f"run {self._tag} is not live", hint=hint, code="not-under-way")
 
     def answer(self) -> None:
-        """Let those look who asked. Called by the run's thread."""
+        """Answer pending requests. Called by the run's thread."""
         while not self._asked.empty():
             self._asked.get()()
 
     def close(self) -> None:
-        """The run is over, or was left: answer for the last time."""
+        """The run has ended or was left: answer for the last time."""
         with self._lock:
             self._free = True
         self.answer()

@@ -1,7 +1,7 @@
-"""Watchers of a run, and its outcome: what the controller tells those who run it.
+"""Watchers of a run, and its outcome.
 
-``display.feed`` implements it for the console, the live table and ``--json``; the commands and the
-Python API read the outcome.
+``display.feed`` implements the watcher for the console, the live table and ``--json``; the commands
+and the Python API read the outcome.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ __all__ = ["Outcome", "Watcher"]
 
 
 class Watcher:
-    """Whoever watches a run: the console, a progress display.
+    """Receives a run's events and decisions, such as the console or a progress display.
 
-    Called on the engine's thread, in order; must be quick. ``tick`` comes at most every 0.2 s, and
-    only while something changes, where ``wants_ticks`` is set.
+    Called on the engine's thread, in order; must be quick. If ``wants_ticks`` is set, ``tick`` is
+    called at most every 0.2 s, and only after changes.
     """
 
     wants_ticks = False
 
     def event(self, event: Event) -> None:
-        """An event, before the engine has worked it in."""
+        """Receive an event before the engine handles it."""
 
     def decision(self, decision: Decision) -> None:
-        """A decision, before it is performed."""
+        """Receive a decision before it is performed."""
 
     def tick(self, report: Report) -> None:
-        """How the run stands."""
+        """Receive the state of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
+    """How a run ended or was left. ``seconds`` is its duration; ``natural``: it ended by itself.
 
-    ``over``: nothing is left to do for a later controller. ``stopped``: a resume goes on with it.
-    ``left``: jobs that go on in the queue.
+    ``over``: nothing is left to do. ``stopped``: it can be resumed. ``left``: jobs still in the
+    queue.
     """
 
     exit_code: int

@@ -1,4 +1,4 @@
-"""A run as both faces, the command line and the Python API, begin, control, resume and open it.
+"""Starts, controls, resumes and opens runs, for the command line and the Python API.
 
-The modules here neither print nor read the command line: who calls them says where warnings go.
+These modules neither print nor read the command line; callers decide where warnings go.
 """

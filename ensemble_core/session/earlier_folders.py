@@ -1,6 +1,6 @@
-"""Folders of earlier runs: a warning if a new run would write among the files of a kept one.
+"""Warns if a new run would write among the files of an earlier run.
 
-Asked by ``new_run``, which notes each run's folders in its journal.
+Called by ``new_run``, which records each run's folders in its journal.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
         for path in [path for path in left if path in earlier]:
             shown = os.path.relpath(path)
             yield (
-                f"{shown if not shown.startswith('../..') else path} was used by the kept run "
-                f"{folder.name}: jobs of this run write among its files; give each run a place of "
-                f"its own, with {{run}} in {left.pop(path)}"
+                f"{shown if not shown.startswith('../..') else path} was used by the run "
+                f"{folder.name}: jobs of this run would write among its files; give each run its "
+                f"own folder, with {{run}} in {left.pop(path)}"
             )
 
 

@@ -1,8 +1,7 @@
-"""Choice and construction of the executor of a run (or a resizer), with options from the command
-line.
+"""Chooses and builds the executor (or resizer) of a run, with options from the command line.
 
-``--executor`` decides; otherwise the one of highest priority that can work here. Options come as
-text and are read as the executor's JSON Schema says.
+``--executor`` decides; otherwise the available executor of highest priority. Option texts are
+parsed by the executor's JSON Schema.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """The executor of a run: its name here, its record, and why it was taken.
-
-    ``options`` are those that were set for it.
-    """
+    """The executor of a run: its name, its record, and why it was chosen. ``options`` are those set
+    for it."""
 
     name: str
     record: ExecutorPlugin
@@ -63,7 +60,8 @@ class ExecutorChoice:
 
 
 def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """The executor to use. Raises :class:`UsageError` where there is none, with the reasons."""
+    """Return the executor to use. Raises :class:`UsageError`, with reasons, if none is
+    available."""
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
@@ -79,9 +77,9 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     if not able:
         reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())
         raise UsageError(
-            "no executor can work here",
+            "no executor is available here",
             cause=reasons or "none is installed",
-            hint="'ensemble plugins list' shows what is installed, and what is broken",
+            hint="'ensemble plugins list' shows installed and broken plugins",
             code="no-executor",
         )
     best = max(able, key=lambda each: asked[each][0].priority)
@@ -93,7 +91,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
             # Leave out executors that only work when they are named.
             if not works and f"--executor {each}" not in reason
         )
-        why = f"the only one that can work here ({others})" if others else "the only one installed"
+        why = f"the only one available here ({others})" if others else "the only one installed"
     else:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"
@@ -103,8 +101,10 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
 def build_executor(
     registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]
 ) -> Executor:
-    """The executor of a record with these options, and its schema's defaults for the others. Raises
-    :class:`UsageError` where it does not take them."""
+    """Build the executor with these options and its schema's defaults.
+
+    Raises :class:`UsageError` if it rejects them.
+    """
     from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.discovery import looking_in
     from ensemble_core.plugin.executor import Executor
@@ -152,7 +152,7 @@ def _options_of(
             code="bad-option",
         ) from error
     except Exception as error:
-        raise plugin_raised(f"{_shown(registry, kind, record)} cannot be built", error) from error
+        raise plugin_raised(f"cannot build {_shown(registry, kind, record)}", error) from error
 
 
 def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
@@ -162,7 +162,7 @@ def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Re
 
     assert record.render is not None
     whose = f"executor {record.name!r}"
-    failed = f"{whose} cannot say what its queue is handed for {job.id}"
+    failed = f"{whose} cannot show what it submits for {job.id}"
     made: Rendered = call_plugin(
         record.render, job, options, returns=Rendered, method="render", whose=whose, failed=failed
     )
@@ -182,10 +182,9 @@ def probe(record: ExecutorPlugin) -> tuple[bool, str]:
 def read_options(
     record: ExecutorPlugin | ResizerPlugin, given: Iterable[str], named: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The options of an executor or a resizer from ``-o KEY=VALUE`` and from options with a name of
-    their own.
+    """Parse the options of an executor or resizer from ``-o KEY=VALUE`` and from its flags.
 
-    Raises :class:`UsageError` for what its schema does not allow.
+    Raises :class:`UsageError` for what its schema rejects.
     """
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.plugin.validation import plain
@@ -290,7 +289,7 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
             try:
                 webhook_url(name, os.environ)
             except ValueError as error:
-                hint = f"export {name}=https://… in this shell and do the same again"
+                hint = f"export {name}=https://… in this shell and repeat the command"
                 found[name] = UsageError(
                     str(error), where=rule.location, hint=hint, code="no-variable"
                 )
@@ -313,7 +312,7 @@ def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = N
         told = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
         raise UsageError(
             f"the environment lacks {', '.join(told)}",
-            cause="'environment_from' says that jobs inherit it from here",
-            hint=f"export {next(iter(missing))}=… in this shell and do the same again",
+            cause="jobs inherit it from here by 'environment_from'",
+            hint=f"export {next(iter(missing))}=… in this shell and repeat the command",
             code="no-variable",
         )

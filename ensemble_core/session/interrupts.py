@@ -25,17 +25,17 @@ from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
 
-#: ``stop``: a resume goes on. ``end``: cancel the jobs and finish. ``leave``: quit now.
+#: ``stop``: resumable. ``end``: cancel the jobs and end. ``leave``: exit without waiting.
 How = Literal["stop", "end", "leave"]
 
 _WORDS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
-    signal.SIGHUP: "the terminal went away (SIGHUP)",
+    signal.SIGHUP: "the terminal was closed (SIGHUP)",
     # What Flux sends to a job, and so to a run inside an allocation, whose time is over.
     signal.SIGALRM: "the time limit around this run has passed (SIGALRM)",
 }
-#: Seconds between looks whether another process asked the run to stop.
+#: Seconds between checks for requests of other processes.
 _LOOK = 0.5
 #: One key press may arrive twice (from the terminal and from a parent that passes it on).
 _ECHO = 0.3

@@ -1,8 +1,8 @@
-"""A kept run, opened for reading: its journal, plugins, executor and ensemble.
+"""A stored run, opened for reading: its journal, plugins, executor and ensemble.
 
-A run's journal says which plugins and which executor it was made with; the ensemble is bound anew
-from the text that the journal has, never from the file, which may have changed since. Of another
-user's run no plugin file is loaded, for it can run code of theirs, and no snapshot.
+The journal records plugins and executor; the ensemble is bound from the journal's text, not from
+the file, which may have changed. From another user's run, neither plugin files (which can run code)
+nor snapshots are loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """Versions of Ensemble, Python and the plugins: they decide how an engine behaves."""
+    """Return the versions of Ensemble, Python and the plugins, which determine the engine's
+    behaviour."""
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
@@ -119,14 +120,14 @@ class KeptRun:
 
     @property
     def state(self) -> str:
-        """How the run stands: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
+        """State of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         from ensemble_core.journal.run_store import look
 
         return look(self.folder).state
 
     @property
     def registry(self) -> Registry:
-        """The plugins that are installed now, with those files that the run named."""
+        """The installed plugins and the files that the run named."""
         if self._registry is None:
             from ensemble_core.plugin.named_code import is_loaded
 
@@ -134,7 +135,7 @@ class KeptRun:
             loaded = is_loaded("plugin", "look" if self._own else "check")
             if files and not loaded:
                 self.warn(
-                    f"run {self.tag} is another user's: the plugins that it names are not loaded "
+                    f"run {self.tag} belongs to another user: its plugin files are not loaded "
                     f"({', '.join(map(str, files))})"
                 )
             registry = self._find_plugins(files if loaded else ())

@@ -1,4 +1,4 @@
-"""Jobs of a run whose journal is lost or damaged: the executors are asked, by what they kept."""
+"""Finds jobs of a run whose journal is lost or damaged, by asking the executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_not_lost", "leftover_jobs"]
 
 
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
-    """How many jobs of a run may be alive by what its executor kept; ``end`` ends them."""
+    """Return how many jobs of a run may be alive according to its executors; ``end`` ends them."""
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
         return 0
@@ -30,22 +30,22 @@ def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
     if record.remains is None:
         return 0
     whose = f"executor {record.name!r}"
-    failed = f"{whose} cannot say which jobs of run {tag} may be alive"
+    failed = f"{whose} cannot tell which jobs of run {tag} may be alive"
     words = {"method": "remains", "expected": "a number of jobs", "whose": whose, "failed": failed}
     found: int = call_plugin(record.remains, tag, kept, end, returns=int, **words)
     return found
 
 
 def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
-    """Raises :class:`JournalError` where the run whose journal has nothing on record had begun."""
+    """Raise :class:`JournalError` if a run with an empty journal had begun."""
     alive = leftover_jobs(folder, find_plugins)
     if not alive and not has_performed(folder):
         return
-    jobs = f"{alive} job{'' if alive == 1 else 's'} of it may be alive" if alive else "it had begun"
+    jobs = f"{alive} job{'' if alive == 1 else 's'} may be alive" if alive else "it had begun"
     raise JournalError(
         f"the journal of run {folder.name} is lost: {folder}",
-        cause=f"nothing is on record, but {jobs}",
-        hint=f"'ensemble cancel {folder.name}' ends the jobs of it that run on this machine; check "
-        "other queues for its jobs yourself",
+        cause=f"the journal is empty, but {jobs}",
+        hint=f"'ensemble cancel {folder.name}' ends its jobs on this machine; check other queues "
+        "yourself",
         code="journal-lost",
     )

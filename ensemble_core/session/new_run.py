@@ -1,6 +1,6 @@
-"""A run that begins: its name, its executor, its folders, and its journal where it is kept.
+"""Starts a run: its name, executor, folders and journal.
 
-What ``ensemble run`` and ``ensemble_core.run`` have in common once the file is read and checked.
+Shared by ``ensemble run`` and ``ensemble_core.run`` after the file is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["NewRun", "new_run"]
 
 
 class NewRun(NamedTuple):
-    """All that a controller needs; ``kept`` is ``None`` for a run that keeps no record."""
+    """All that a controller needs; ``kept`` is ``None`` for a run without a journal."""
 
     ensemble: Ensemble
     executor: Executor
@@ -55,10 +55,10 @@ def new_run(
     more: Mapping[str, Any] = NOTHING,
     reuse: Sequence[str] = (),
 ) -> NewRun:
-    """Build the executor, which prepares itself meanwhile, and begin to keep the run.
+    """Build the executor, which prepares itself in the background, and create the run's journal.
 
-    ``more`` goes to what the journal says about it; ``reuse`` names earlier runs. Raises
-    :class:`EnsembleError`; then nothing is left behind.
+    ``more`` is added to the journal's description; ``reuse`` names earlier runs. Raises
+    :class:`EnsembleError` and then leaves nothing behind.
     """
     folders: tuple[str, ...] = ()
     earlier = None

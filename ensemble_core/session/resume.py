@@ -36,9 +36,9 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """All that a controller needs to go on with a run, whose lock and journal ``kept`` holds.
+    """All that a controller needs to resume a run; ``kept`` holds its lock and journal.
 
-    ``reopened`` is true if the run had ended.
+    ``reopened``: the run had ended.
     """
 
     ensemble: Ensemble
@@ -97,11 +97,11 @@ def prepare_resume(
 def _check(
     past: KeptRun, stop_first: StopRequested | None, may_reopen: bool, find_plugins: FindPlugins
 ) -> None:
-    """Raise :class:`EnsembleError` if nothing can go on with this run."""
+    """Raise :class:`EnsembleError` if this run cannot be resumed."""
     if past.journal.about.get("simulated"):
         raise UsageError(
-            f"run {past.tag} was simulated: no job of it is real, so there is none to go on with",
-            hint="'ensemble simulate' plays it again; 'ensemble run' runs it",
+            f"run {past.tag} was simulated: it has no real jobs to resume",
+            hint="'ensemble simulate' simulates it again; 'ensemble run' runs it",
             code="run-simulated",
         )
     ends = stop_first is not None and stop_first.ends
@@ -110,14 +110,14 @@ def _check(
     if not past.journal.texts():
         check_not_lost(past.folder, find_plugins)
         raise UsageError(
-            f"run {past.tag} was killed before it began: nothing happened in it",
-            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            f"run {past.tag} was killed before its first event",
+            hint="'ensemble run' starts it again, 'ensemble clean' removes it",
             code="never-began",
         )
     if past.journal.about.get("program") and stop_first is None and not past.has_program:
         raise UsageError(
-            f"run {past.tag} has functions of the Python program that began it",
-            hint=f"go on with it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
+            f"run {past.tag} needs functions of the Python program that started it",
+            hint=f"resume it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
             code="program-absent",
         )
     past.journal.check_if_small()
@@ -182,14 +182,14 @@ def _ended(past: KeptRun) -> UsageError:
     return UsageError(
         f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
         cause=str(outcome.get("reason") or "") or None,
-        hint="'ensemble run' starts it anew; a change of its file that gives it something to do "
-        "opens it again, with --accept-changes or --set; 'ensemble status' shows how it went",
+        hint="'ensemble run' starts it again; --accept-changes or --set reopens it if the "
+        "changed file adds work; 'ensemble status' shows its result",
         code="run-ended",
     )
 
 
 def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
-    """True if a run that has ended goes on with this file: tried on an engine of its own."""
+    """Return True if an ended run has work to do with this file; tried on a separate engine."""
     trial = past.recover(compare=False, pending=False).engine
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))
@@ -197,12 +197,12 @@ def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
 
 
 def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
-    """Go on with a changed file; warn about rules that can have no effect any more."""
+    """Use a changed file; warn about rules that can have no effect any more."""
     for rule in engine.adopt(ensemble):
         warn(
-            f"rule {rule}, which joined while the run was under way, speaks of what the changed "
-            "file does not have: it is gone"
+            f"rule {rule}, added during the run, refers to names that the changed file lacks: "
+            "removed"
         )
     for state in engine.state.rules.states.values():
         if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
-            warn(f"rule {state.rule.id} waits for the start, which is over: it never fires")
+            warn(f"rule {state.rule.id} has the trigger 'start', which is over: it will never fire")

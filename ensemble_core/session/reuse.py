@@ -1,5 +1,4 @@
-"""Reuse of earlier runs: opens those that ``--reuse`` names, before anything is submitted, and
-tells why a job of theirs stands in for another or does not."""
+"""Reuse of earlier runs: opens those of ``--reuse``, and explains why a job is reused or not."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def open_earlier(
             _check(folder)
             if not earlier.read(folder):
                 warn(
-                    f"nothing is reused of {folder.name}: its journal has no identities of jobs, "
-                    "because an earlier version wrote it or it submitted none"
+                    f"no jobs of {folder.name} are reused: its journal has no job identities, "
+                    "because an earlier version wrote it or it submitted no jobs"
                 )
             folders.append(str(folder.absolute()))
     except BaseException:
@@ -54,7 +53,7 @@ def _check(folder: Path) -> None:
     require_own(folder)
     if look(folder).state == "running":
         raise UsageError(
-            f"run {folder.name} is under way: its jobs cannot be reused yet",
+            f"run {folder.name} is live: its jobs cannot be reused yet",
             hint=f"wait for its end, or stop it: ensemble stop {folder.name}",
             code="run-active",
         )
@@ -62,15 +61,18 @@ def _check(folder: Path) -> None:
         journal.check_if_small()
         if journal.about.get("simulated"):
             raise UsageError(
-                f"run {folder.name} was simulated: no job of it is real",
+                f"run {folder.name} was simulated: it has no real jobs",
                 hint="name a run of 'ensemble run'",
                 code="run-simulated",
             )
 
 
 class Reason(NamedTuple):
-    """Reason why no earlier job stands in: ``part`` is what differs (``parameters``, an input …),
-    ``text`` says how, ``job`` is the nearest earlier job, if there is one."""
+    """Reason why no earlier job is reused.
+
+    ``part`` is what differs (``parameters``, an input …), ``text`` how, ``job`` the nearest earlier
+    job.
+    """
 
     part: str
     text: str
@@ -188,7 +190,7 @@ def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None
     folders = [Path(folder) for folder in journal.about.get("reuse", ())]
     if not folders:
         raise UsageError(
-            f"run {journal.tag} was begun without --reuse",
+            f"run {journal.tag} was started without --reuse",
             hint="ensemble validate FILE --reuse RUN says what a run could reuse",
             code="no-reuse",
         )

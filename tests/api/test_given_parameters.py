@@ -71,7 +71,7 @@ def test_a_function_gives_the_values_of_a_sweep_until_it_gives_none() -> None:
     first = [(0, "7", 1, 7), (1, "7", 2, 7)]
     assert asked[::2] == [("sim", i, i, "custom functions") for i in (0, 2, 4)]
     assert asked[1::2] == [[], first, [*first, (2, "1.5", 1, 1.5), (3, "1.5", 2, 1.5)]]
-    assert "no value for x: nothing is submitted of sim" in happened(done)
+    assert "no value for x: no jobs of sim submitted" in happened(done)
 
 
 def test_lists_multiply_and_arrays_of_numpy_do_as_well() -> None:
@@ -156,7 +156,7 @@ def test_a_file_names_a_function_that_is_there(tmp_path: Path) -> None:
         (
             "trigger: idle, name: sim, repetitions: 9, " + submit,
             f"trigger: job-done, name: sim, action: {{name: vary, parameters: {asked}}}}}",
-            "'x' cannot be given by a function here",
+            "'x' cannot come from a function here",
         ),
     ]
     file = tmp_path / "e.yaml"
@@ -245,7 +245,7 @@ def test_a_user_who_submits_the_group_beside_the_rules_gives_the_value() -> None
     under_way = ensemble.run({"jobs": [sim], "rules": [start]}, executor="local", wait=False)
     assert asked.wait(120)
     try:
-        with pytest.raises(ensemble.UsageError, match="'x' of 'sim' is given by a function"):
+        with pytest.raises(ensemble.UsageError, match="'x' of 'sim' comes from a function"):
             under_way.submit("sim")
         under_way.submit("sim", {"x": 3})
     finally:

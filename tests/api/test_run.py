@@ -398,7 +398,7 @@ def test_warnings_about_a_run_that_is_read_go_to_the_log(
     assert run.folder is not None
     run.folder.chmod(0o777)  # as one that somebody else could have made
     assert len(run.jobs()) == 3
-    assert "the plugins that it names are not loaded" in caplog.text
+    assert "its plugin files are not loaded" in caplog.text
     assert capsys.readouterr() == ("", "")
 
 

@@ -255,7 +255,7 @@ def test_what_is_wrong_in_an_option_is_told_where_it_stands(
         story("{name: s, command: x}", name, options)
     (error,) = caught.value.errors
     assert told in f"{error.what} {error.hint}"
-    assert "made what is wrong" not in error.what
+    assert "invalid output of" not in error.what
     line = f"use: [{{algorithm: {name}, as: a, with: {{{options}}}}}]"
     assert error.where is not None
     assert error.where.column == line.index(word) + 1

@@ -36,7 +36,7 @@ def test_the_first_job_is_shown_and_nothing_is_submitted_or_kept(study: Path) ->
     words = ["--dry-run", "--executor", "local", "--state", "state", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     assert done.return_value == 0, done.output
-    assert "at the start 2 jobs would be submitted (2 of sim)" in done.output
+    assert "the run would first submit 2 jobs (2 of sim)" in done.output
     line = "cd runs/0 && env OMP_NUM_THREADS=2 sim --size 1 'two words' >>out.txt 2>&1"
     assert f"sim.0 (text/x-shellscript):\n  {line}\n" in done.output
     assert [path.name for path in study.parent.iterdir()] == ["study.yaml"]
@@ -61,7 +61,7 @@ def test_jobs_and_core_hours_are_those_of_every_group_once(study: Path) -> None:
     words = ["--dry-run", "--executor", "local", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     said = "if every group ran once: 6 jobs, at most 36.5 core-hours by their time limits"
-    assert f"{said}; no time limit ('duration') has sim" in done.output
+    assert f"{said}; without a time limit ('duration'): sim" in done.output
 
 
 def test_with_debug_every_job_of_the_start_is_shown(study: Path) -> None:
@@ -90,5 +90,5 @@ def test_functions_are_not_called_and_it_says_which_would_be(study: Path) -> Non
     words = ["--dry-run", "--executor", "local", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     assert done.return_value == 0, done.output
-    assert "at the start 0 jobs would be submitted" in done.output
-    assert "not called, so what it would lead to is not here: next_x, f\n" in done.output
+    assert "the run would first submit 0 jobs" in done.output
+    assert "not called, so jobs that depend on it are missing here: next_x, f\n" in done.output

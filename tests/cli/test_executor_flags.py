@@ -93,7 +93,7 @@ def test_a_flag_that_two_have_goes_to_the_one_that_is_chosen_and_is_read_as_it_s
 def test_a_flag_of_an_executor_that_is_not_chosen_says_whose_it_is(here: Path) -> None:
     result = run("--executor", "south", "--quick")
     assert result.exit_code == 2
-    assert "--quick means nothing to executor 'south'" in result.stderr
+    assert "--quick does not apply to executor 'south'" in result.stderr
     assert "it is for --executor north" in result.stderr
 
 

@@ -72,7 +72,7 @@ def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) ->
     done = CliRunner().invoke(main, ["init", str(tmp_path)])
 
     assert done.exit_code == 2
-    assert "is there already, and nothing was written" in done.output
+    assert "already exists; nothing was written" in done.output
     assert os.listdir(tmp_path) == ["sim.py"]
     assert (tmp_path / "sim.py").read_text() == "mine"
 

@@ -18,7 +18,7 @@ from ensemble_core.display.text_style import TextStyle
             "trigger: idle, name: [sim, post], each: [T], repetitions: 2",
             "idle of sim and post; may fire twice for each T",
         ),
-        ("trigger: heartbeat, repetitions: unlimited", "heartbeat; may fire as often as it likes"),
+        ("trigger: heartbeat, repetitions: unlimited", "heartbeat; may fire any number of times"),
     ],
 )
 def test_a_rule_says_how_often_for_what(rule: str, described: str) -> None:
@@ -49,4 +49,6 @@ rules:
     for _ in range(5):
         told.observe("sim.0", E=4.0)
     lines = rule_lines(told.engine.report().rules, TextStyle())
-    assert any("passed over 4 times after firing once (each: job)" in line for line in lines), lines
+    assert any("matched 4 times more after firing once (each: job)" in line for line in lines), (
+        lines
+    )

@@ -46,7 +46,7 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
     assert "ensemble resume t" in first.output
     listed = json.loads(ensemble("runs", "--json").output)
     assert (listed["state"], listed["exit_code"]) == ("limited", 4)
-    assert "limits hold what is left" in ensemble("status", "t").output
+    assert "limits hold the remaining jobs" in ensemble("status", "t").output
     again = ensemble("resume", "t")
     assert again.exit_code == 4, "nothing has changed"
     file.write_text(FILE.replace("jobs: 2", "jobs: 4"))
@@ -74,7 +74,7 @@ def test_the_resume_command_shown_after_a_limit_raises_that_limit(
     assert result.exit_code == 4
     command = f"ensemble resume lim1 {raised}"
     for shown in (result.output, ensemble("status", "lim1").output):
-        (line,) = (part for part in shown.splitlines() if "to go on with this run" in part)
+        (line,) = (part for part in shown.splitlines() if "to resume this run" in part)
         assert line.endswith(f": {command}")
     again = ensemble(*shlex.split(command)[1:])
     assert again.exit_code == 0, again.output

@@ -72,7 +72,7 @@ def test_version_is_that_of_the_installed_distribution(args: list[str]) -> None:
         (["run"], "Missing argument 'FILE'"),
         (["validate"], "Missing argument 'FILE...'"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
-        (["run", "x.yaml", "--quiet", "--json"], "exclude each other"),
+        (["run", "x.yaml", "--quiet", "--json"], "cannot be combined with"),
         (["run", "x.yaml", "--slots", "many"], "not a valid integer"),
     ],
 )

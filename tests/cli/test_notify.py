@@ -124,7 +124,7 @@ def test_a_webhook_that_refuses_is_one_warning_and_exit_code_0(hook: Hook) -> No
     result = run()
     assert result.exit_code == 0, result.output
     assert result.stderr.count("warning") == 1
-    assert "a message to webhook:HOOK could not be delivered: Connection refused" in result.stderr
+    assert "a cannot deliver message to webhook:HOOK: Connection refused" in result.stderr
     assert SECRET not in result.output
 
 

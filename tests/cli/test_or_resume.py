@@ -121,14 +121,14 @@ def test_a_run_that_is_over_is_not_run_again_and_its_exit_code_is_told(folder: P
     assert run(folder).exit_code == 7
     again = run(folder)
     assert again.exit_code == 7
-    assert "run study is over, with exit code 7" in again.output
+    assert "run study has already ended with exit code 7" in again.output
     assert "has changed" not in again.output
     assert submitted() == {"a.0": 1}
     Path("e.yaml").write_text(Path("e.yaml").read_text() + "# more to do\n")
     changed = run(folder)
     assert changed.exit_code == 7
     assert "e.yaml has changed since run study read it" in changed.output
-    assert "'ensemble resume study --accept-changes' opens it again" in changed.output
+    assert "'ensemble resume study --accept-changes' reopens it" in changed.output
     assert submitted() == {"a.0": 1}
 
 
@@ -174,7 +174,7 @@ def test_a_run_of_another_file_is_not_gone_on_with(folder: Path) -> None:
     arguments = [each.replace("e.yaml", "other.yaml") for each in words(folder, *PLAIN)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
-    assert "run study is one of" in result.output
+    assert "run study belongs to" in result.output
     assert submitted() == JOBS
 
 

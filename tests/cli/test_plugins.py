@@ -148,7 +148,7 @@ def test_show_a_name_that_several_kinds_have_shows_all_or_the_one_asked_for(ring
     [
         (["show", "submti"], "did you mean 'submit'?"),
         (["show", "executor", "lcoal"], "did you mean 'local'?"),
-        (["show", "queue", "local"], "kinds are executor, trigger"),
+        (["show", "queue", "local"], "kinds: executor, trigger"),
         (["show", "executor", "local", "more"], "expected [KIND] NAME"),
         (["show", "builtin-actions"], "it registers submit"),
         (["lst"], "No such command 'lst'"),

@@ -98,9 +98,9 @@ def test_jobs_are_submitted_and_it_is_shown_who_asked(under: Under) -> None:
     assert under.ensemble("disable", "other").output == "disabled other\n"
     under.go()
     told = under.ensemble("events").output
-    assert "asked for submit" in told
+    assert "requested submit" in told
     assert '"parameters": {"T": 2.5}' in told
-    assert "asked for set" in told
+    assert "requested set" in told
     assert under.run.metric("count.b.success") == 4
     why = under.ensemble("why", "other").output
     assert "it is disabled:" in why
@@ -119,11 +119,11 @@ def test_json_has_the_decisions(under: Under) -> None:
     [
         (["submit", "bb"], "did you mean 'b'?"),
         (["submit", "b", "--set", "t=1"], "did you mean 'T'?"),
-        (["submit", "b", "--set", "T"], "write for example T=2.5"),
+        (["submit", "b", "--set", "T"], "for example: T=2.5"),
         (["enable", "othre"], "did you mean 'other'?"),
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
         (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
-        (["set", "b", "nodes"], "write for example nodes=4"),
+        (["set", "b", "nodes"], "for example: nodes=4"),
         (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so all its"),
         (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),
     ],

@@ -72,7 +72,7 @@ def test_numbers_and_texts_in_a_column_are_texts_in_parquet_and_it_is_told(tmp_p
         file = tmp_path / "out.parquet"
         result = invoke("results", "last", *table, "-o", file, "--state", tmp_path / "state")
         assert result.exit_code == 0
-        assert "label has numbers and texts: it is written as text" in result.stderr
+        assert "label has both numbers and text: written as text" in result.stderr
         assert parquet.read_table(file).column("label").to_pylist() == ["a", "7", "a", "7"]
 
 

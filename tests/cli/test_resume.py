@@ -219,7 +219,10 @@ def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
     (place.folder / "e.yaml").write_text(YAML.replace("rules:\n", f"rules:\n{more}"))
     result = place.ensemble("resume", "last", "--accept-changes")
     check_right(place, result)
-    assert "rule late waits for the start, which is over: it never fires" in result.output
+    assert (
+        "rule late has the trigger 'start', but the run has already started: it never fires"
+        in result.output
+    )
     assert "rule begin waits" not in result.output
 
 
@@ -238,7 +241,7 @@ def test_a_run_whose_file_is_gone_goes_on_with_what_it_was(place: Place) -> None
     (place.folder / "e.yaml").unlink()
     result = place.ensemble("resume", "last")
     check_right(place, result)
-    assert "the run goes on with the file as it was" in result.output
+    assert "the run continues with the original file" in result.output
 
 
 def test_a_run_whose_folder_is_gone_says_so(place: Place, tmp_path_factory: Any) -> None:
@@ -680,7 +683,7 @@ def test_a_queue_that_forgot_jobs_that_are_over(place: Place) -> None:
     queue.write_text("".join(f"{line}\n" for line in long_ago))
     result = place.ensemble("resume", "last")
     assert result.exit_code in (0, 1), result.output
-    told = "whether and how it ended cannot be known"
+    told = "its outcome is unknown"
     events = place.ensemble("events", "last").output
     assert told in events + result.output
     assert all(count == 1 for count in place.submitted().values())

@@ -323,7 +323,7 @@ def test_why_names_a_changed_option_and_a_changed_file() -> None:
     shown = ensemble("why", "r3", "--reuse", "g.3").output
     assert shown == "g.3: not reused: {here}/x changed (r2/g.3)\n"
     refusal = ensemble("why", "r1", "--reuse", code=2).output
-    assert "was begun without --reuse" in refusal
+    assert "was started without --reuse" in refusal
     assert "no job 'g.99'" in ensemble("why", "r3", "--reuse", "g.99", code=2).output
 
 
@@ -458,7 +458,7 @@ def test_a_run_without_identities_is_a_warning(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as older:
         older.setattr(Identities, "identify", lambda self, jobs: None)
         run("r1")
-    assert "no identities" in run("r2", "--reuse", "r1").output
+    assert "no job identities" in run("r2", "--reuse", "r1").output
     assert metrics("r2")["count.g.reused"] == 0
 
 

@@ -149,7 +149,7 @@ def played(state: Path, tag: str = "run-20260101T120000-aaaaaa", **about: Any) -
 def test_no_runs_is_no_error(tmp_path: Path) -> None:
     result = ensemble(tmp_path, "runs")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "no runs are kept" in result.stderr
+    assert "no runs in" in result.stderr
     assert ensemble(tmp_path, "runs", "--json").stdout == ""
 
 
@@ -306,7 +306,7 @@ def test_status_of_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "run-20260101T120000-aaaaaa: interrupted" in result.stdout
     assert "was killed" in result.stdout
-    assert "(1 job not over): ensemble resume run-20260101T120000-aaaaaa" in result.stdout
+    assert "(1 job unfinished): ensemble resume run-20260101T120000-aaaaaa" in result.stdout
     found = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
     (sim, echo) = found["report"]["groups"]
     assert (sim["success"], sim["failed"], sim["waiting"]) == (1, 1, 1)
@@ -410,7 +410,7 @@ def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> N
     assert read == sorted(set(read))
     missing = len(told.events) - len(read)
     assert 0 < missing < 400  # the lists that lie on that page
-    assert f"{missing} events of this journal cannot be read" in result.stderr
+    assert f"{missing} events cannot be read" in result.stderr
     # The other commands say so and go no further.
     for command in (["replay", "last"], ["why", "last", "enough"]):
         result = ensemble(tmp_path, *command)
@@ -443,9 +443,9 @@ def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(
     # in the file each lies depends on the length of this test's path, too.
     missing = read[-1] - len(read)
     assert missing % at_once == 0
-    said = f"what there may be from event {read[-1] + 1} on"
+    said = f"possible events from {read[-1] + 1} on"
     said = f"{missing} event{'s' * (missing > 1)}, and {said}," if missing else said
-    assert f"error: {said} of this journal cannot be read: it is damaged" in result.stderr
+    assert f"error: the journal is damaged: {said} cannot be read" in result.stderr
     assert ensemble(tmp_path, "status", "last").exit_code == 2
     # Where even the description is gone, the events are still told.
     with path.open("r+b") as file:
@@ -477,7 +477,7 @@ def test_a_row_that_is_missing_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 1
     found = [each["seq"] for each in rows(result.stdout)]
     assert found == [seq for seq in range(1, len(told.events) + 1) if seq not in (5, 6, 8)]
-    assert "3 events of this journal cannot be read" in result.stderr
+    assert "3 events cannot be read" in result.stderr
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -516,7 +516,7 @@ def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
     told.keep()
     assert ensemble(tmp_path, "logs", "last").exit_code == 0
     result = ensemble(tmp_path, "logs", "last", "sim.0")
-    assert "it wrote nothing, or somebody removed it" in result.stderr
+    assert "the job wrote nothing, or it was removed" in result.stderr
 
 
 def test_logs_do_not_mention_the_empty_stream_of_a_job(
@@ -563,7 +563,7 @@ def test_output_at_a_member_is_told_and_not_read(tmp_path: Path) -> None:
     told.keep()
     result = ensemble(tmp_path, "logs", "last", "sim.0")
     assert result.exit_code == 1
-    assert f"where its member runs, in {secret}" in result.stderr
+    assert f"on its member's machine, in {secret}" in result.stderr
     assert "mine" not in result.output
 
 
@@ -636,7 +636,7 @@ def test_clean_leaves_a_folder_alone_that_only_looks_like_a_run(
     result = ensemble(tmp_path, "clean", f"{home}/", "--yes")
 
     assert result.exit_code == 1
-    assert f"{home / NAME} is no journal that Ensemble wrote" in result.stderr
+    assert f"{home / NAME} is not a journal of Ensemble" in result.stderr
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
@@ -789,7 +789,7 @@ def test_looking_at_another_users_run_does_not_run_their_code(
     assert not exploded.exists()
     if foreign:
         assert result.exit_code == 0, result.output
-        assert "another user's" in result.stderr or command in ("status", "events")
+        assert "belongs to another user" in result.stderr or command in ("status", "events")
         refused = ensemble(tmp_path, "resume", "last")
         assert refused.exit_code == 2
         assert "belongs to another user" in refused.stderr

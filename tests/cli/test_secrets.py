@@ -67,12 +67,12 @@ def test_nothing_runs_while_a_variable_that_jobs_inherit_is_missing(folder: Path
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("[DB_PASSWORD]", "[ENSEMBLE_TOKEN]", "never given the token"),
+        ("[DB_PASSWORD]", "[ENSEMBLE_TOKEN]", "never get the service's token"),
         ("[DB_PASSWORD]", "[DB-PASSWORD]", "DB-PASSWORD"),
         (
             "environment_from:",
             "environment: {DB_PASSWORD: x}\n    environment_from:",
-            "taken from the run's environment as well",
+            "also taken from the run's environment",
         ),
         (
             "name: submit, label: load",
@@ -98,5 +98,7 @@ def test_jobs_of_members_inherit_nothing_from_here() -> None:
     elsewhere = replace(registry.lookup("executor", "local"), name="remote", members=True)
     text = FILE.format(folder="work")
     load_text(text, registry)
-    with pytest.raises(EnsembleError, match="jobs of members start where their member does"):
+    with pytest.raises(
+        EnsembleError, match="jobs of members do not start from this run's environment"
+    ):
         load_text(text, registry, executor=elsewhere)

@@ -84,8 +84,8 @@ def test_a_signal_stops_a_run_and_resume_goes_on_with_it(folder: Path) -> None:
     process = begun()
     process.terminate()
     out, err = stopped(process, 143)
-    assert "stopping: cancelling 3 jobs (Ctrl-C again to leave at once)" in err
-    assert "to go on with this run: ensemble resume study" in out
+    assert "stopping: cancelling 3 jobs (Ctrl-C again to exit without waiting)" in err
+    assert "to resume this run: ensemble resume study" in out
     assert state() == "stopped"
     assert "ensemble resume study" in ensemble("status", "study").output
     Path("go").touch()
@@ -132,7 +132,7 @@ def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None
     process.terminate()
     while not select.select([process.stderr], [], [], 0.4)[0]:
         process.terminate()  # signals that come within a moment are one
-    assert "leaving at once" in process.stderr.readline()
+    assert "exiting without waiting" in process.stderr.readline()
     stopped(process, 143)
     assert state() == "interrupted"
     Path("go").touch()
@@ -143,7 +143,7 @@ def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None
 def test_a_command_stops_a_run(folder: Path) -> None:
     process = begun()
     result = ensemble("stop", "study")
-    assert "run study is stopped; 'ensemble resume study' goes on with it" in result.output
+    assert "run study is stopped; 'ensemble resume study' resumes it" in result.output
     stopped(process, 5)
     assert "is stopped" in ensemble("stop", "study").output
     Path("go").touch()
@@ -155,9 +155,9 @@ def test_a_command_stops_a_run(folder: Path) -> None:
 def test_the_clock_stops_a_run_as_often_as_it_is_resumed(folder: Path) -> None:
     process = begun("--set", "limits.wall=1")
     out, err = stopped(process, 5)
-    assert "stopping: cancelling 3 jobs (Ctrl-C to leave at once)" in err
+    assert "stopping: cancelling 3 jobs (Ctrl-C to exit without waiting)" in err
     assert "\ne: stopped after " in out
-    assert "the time given to it has passed" in ensemble("status", "study").output
+    assert "time limit reached" in ensemble("status", "study").output
     ensemble("resume", "study", "--wall", "0.5s", code=5)
     assert state() == "stopped"
     Path("go").touch()
@@ -180,7 +180,7 @@ def test_the_same_words_go_on_with_a_run_until_it_is_over(folder: Path) -> None:
     Path("go").touch()
     ensemble(*words[:-2])
     check_whole()
-    assert "run study is over, with exit code 0" in ensemble(*words).output
+    assert "run study has already ended with exit code 0" in ensemble(*words).output
 
 
 def test_a_stopped_run_can_be_cancelled_for_good(folder: Path) -> None:
@@ -251,7 +251,7 @@ def test_jobs_that_a_run_left_are_cancelled_on_demand_and_submitted_again(
     assert state() == "stopped"
     assert len(starts()) == 3
     again = ensemble("stop", "study", "--cancel-jobs").output
-    assert again == "run study is stopped; 'ensemble resume study' goes on with it\n"
+    assert again == "run study is stopped; 'ensemble resume study' resumes it\n"
     Path("go").touch()
     ensemble("resume", "study")
     assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
@@ -294,7 +294,7 @@ def test_jobs_that_cannot_all_be_cancelled_are_told_of_by_exit_code_75(folder: P
     while not select.select([one.stderr], [], [], 0.4)[0]:
         one.terminate()
     out, _ = stopped(one, 75)
-    assert "run study is interrupted, and may have jobs in its queue yet" in out
+    assert "run study is interrupted and may still have jobs in its queue" in out
     Path("go").touch()
     ensemble("stop", "study", "--cancel-jobs")
     assert state() == "stopped"

@@ -66,7 +66,7 @@ def test_gauges_come_first_then_what_changes_and_the_events_of_others_jobs(plugi
         "nodes.free 4  nodes.up 8",
         "nodes.free 3",
         'f42  start  {"ranks": "0"}',
-        "the queue was lost: the broker went away",
+        "lost the queue: the broker went away",
     ]
     assert result.exit_code == 1
 

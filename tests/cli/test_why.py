@@ -132,7 +132,7 @@ def test_a_rule_that_fires_and_is_exhausted_is_told_in_order(tmp_path: Path) -> 
     found = answer(tmp_path)
     assert (found["fired"], found["considered"]) == (1, 2)
     assert [span["verdict"] for span in found["spans"]] == ["condition", "fired", "exhausted"]
-    assert "it may fire once, so it is exhausted" in found["conclusion"]
+    assert "it may fire once, so its limit is reached" in found["conclusion"]
 
 
 def test_backoff_by_matches_and_by_time_holds_back_and_says_for_how_long(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Pat
     told.keep()
     found = answer(tmp_path)
     assert found["considered"] == 0
-    assert "never woken: there was no job-fail of sim" in found["conclusion"]
+    assert "never triggered: no job-fail of sim occurred" in found["conclusion"]
     assert "job-success 1, job-cancel 1" in found["conclusion"]
 
 
@@ -212,7 +212,7 @@ def test_a_rule_for_the_wrong_group_is_told_of_the_others(tmp_path: Path) -> Non
     told.start()
     told.play("sim.0")
     told.keep()
-    assert "only of other groups: sim 1" in answer(tmp_path)["conclusion"]
+    assert "only for other groups: sim 1" in answer(tmp_path)["conclusion"]
 
 
 def test_a_disabled_rule_is_told_who_disabled_it_and_what_it_missed(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_replay_says_that_all_was_decided_alike(tmp_path: Path) -> None:
     told.keep()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 0, result.output
-    assert "led to the same" in result.stdout
+    assert "gave the same" in result.stdout
     found = json.loads(ensemble(tmp_path, "replay", "last", "--json").stdout)
     assert found["same"]
     assert found["events"] == len(told.events)
@@ -391,7 +391,10 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     connection.close()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1
-    assert f"at event {seq} (finish of sim.0) the engine decides otherwise" in result.stderr
+    assert (
+        f"at event {seq} (finish of sim.0) the engine's decisions differ from the journal"
+        in result.stderr
+    )
     lines = result.stderr.splitlines()
     assert any("both" in line and '"fired"' in line for line in lines)
     assert any("journal" in line and "amg.7" in line for line in lines)
@@ -404,9 +407,7 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     answer = ensemble(tmp_path, "why", "last", "r")
     assert answer.exit_code == 1
     # It fired later, which is not known here: that it has not would be a lie.
-    assert f"after event {seq - 1} is not known here. Up to then:" in " ".join(
-        answer.stdout.split()
-    )
+    assert f"Events after {seq - 1} are unknown. Until then:" in " ".join(answer.stdout.split())
 
 
 def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
@@ -431,7 +432,7 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1
     assert f"the snapshot after event {len(told.events)} has other counts" in result.stderr
-    assert " by the events, " in result.stderr
+    assert " by replay, " in result.stderr
 
 
 def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> None:
@@ -525,7 +526,7 @@ def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
     told.tell(Resumed(told.now))
     told.keep()
     found = answer(tmp_path)
-    assert found["conclusion"].startswith("It has not fired so far: it was never woken")
+    assert found["conclusion"].startswith("It has not fired so far: it was never triggered")
     assert "ended" not in found["conclusion"]
 
 
@@ -586,7 +587,7 @@ def test_an_instance_is_told_by_its_job_with_its_own_backoff(state: Path) -> Non
         ("fired", None, 2),
         ("exhausted", None, 2),
     ]
-    assert "all it may" in why_last(state, "hot", "--job", "sim.0")
+    assert "its limit" in why_last(state, "hot", "--job", "sim.0")
     other = why_last(state, "hot", "--job", "sim.1")
     assert "For sim.1: it has not fired so far" in other
     assert "4 times" in other

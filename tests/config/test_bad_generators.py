@@ -49,30 +49,30 @@ WRONG = [
     wrong("group: sim", "group: «sin", "there is no job group 'sin'", "'sim'"),
     wrong(X, "x: «5", "'x'", "a list or a mapping"),
     wrong(X, "x: «[5]", "'x'"),
-    wrong(X, "x: «[5.0, -5.0]", "'x' is from 5 to -5", "the lower value is first"),
+    wrong(X, "x: «[5.0, -5.0]", "'x' is from 5 to -5", "write the lower value first"),
     wrong(X, "x: «{from: 1}", "the variable 'x' has no 'to'"),
     wrong(X, "x: «{from: -1, to: 1, log: true}", "logarithmic and begins at -1"),
     wrong(X, "x: {from: 0, to: 1.0e300, step: «1}", "'x' would have more than 1e+15 values"),
     wrong(X, "x: {from: 0, to: 1, step: «1.0e-320}", "'x' would have more than 1e+15 values"),
     wrong(X, "x: «[-1.0e308, 1.0e308]", "'x' is too wide"),
-    wrong("at_once: 4", "at_once: «1000001", "1000001 jobs at once, at most 1000000 are allowed"),
-    wrong("at_once: 4", "replicas: «1000001", "1000001 jobs at once, at most 1000000 are allowed"),
+    wrong("at_once: 4", "at_once: «1000001", "1000001 jobs at once; the limit is 1000000"),
+    wrong("at_once: 4", "replicas: «1000001", "1000001 jobs at once; the limit is 1000000"),
     wrong(X, "x: {from: 1, to: 2, stepp«: 1}".replace("stepp«", "«stepp"), "'stepp'", "'step'"),
     wrong(N, "n: {values: «[]}", "'values' is empty"),
-    wrong(N, "n: «{values: [8, 8]}", "'n' has a value twice"),
-    wrong("{E: minimize}", "{«F: minimize}", "'F' is no result of the job group 'sim'", "E, peak"),
-    wrong("{E: minimize}", "{«e: minimize}", "'e' is no result", "did you mean 'E'"),
+    wrong(N, "n: «{values: [8, 8]}", "'n' has a duplicate value"),
+    wrong("{E: minimize}", "{«F: minimize}", "the job group 'sim' has no result 'F'", "E, peak"),
+    wrong("{E: minimize}", "{«e: minimize}", "has no result 'e'", "did you mean 'E'"),
     wrong("{E: minimize}", "{E: «minimise}", "'E' is 'minimise'", "'minimize'"),
     wrong("{E: minimize}", "«{}", "'objectives' is empty"),
     wrong("{peak: '< 2.5'}", "{peak: «'= 2.5'}", "the constraint on 'peak' is '= 2.5'", '"< 2.5"'),
-    wrong("{peak: '< 2.5'}", "{«peek: '< 2.5'}", "'peek' is no result", "'peak'"),
+    wrong("{peak: '< 2.5'}", "{«peek: '< 2.5'}", "has no result 'peek'", "'peak'"),
     wrong("at_once: 4", "at_once: «0", "'at_once' is 0", "at least 1"),
     wrong("at_once: 4", "«at_onec: 4", "unknown key 'at_onec'", "'at_once'"),
     wrong("at_once: 4", "replicas: «many", "'replicas'", "a whole number"),
     wrong("at_once: 4", "timeout: «0", "'timeout' is 0", "more than 0"),
     wrong("at_once: 4", "failed: «drop", "'failed' is 'drop'", "discard"),
-    wrong("at_once: 4", "failed: «{E: 1}", "'failed' gives no value for 'peak'"),
-    wrong("at_once: 4", "«prune: {value: energy, step: stress}", "takes no rows of running jobs"),
+    wrong("at_once: 4", "failed: «{E: 1}", "'failed' has no value for 'peak'"),
+    wrong("at_once: 4", "«prune: {value: energy, step: stress}", "cannot use rows of running jobs"),
     wrong(UNTIL, "until: «count.don >= 60", "there is no count 'don'", "'count.done'"),
     wrong(UNTIL, "until: min.«F < 3", "yields 'F'"),
     wrong(UNTIL, "until: «generator.serch.pending > 3", "no generator 'serch'", "'search'"),
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, words: tuple[str, ...])
 
 def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
     endless = STUDY.replace(f"    {UNTIL}\n", "")
-    with pytest.raises(FileErrors, match="nothing says when the generator 'search' is to end"):
+    with pytest.raises(FileErrors, match="the generator 'search' would never end"):
         load_text(endless, REGISTRY)
     assert load_text(endless + "limits: {jobs: 60}\n", REGISTRY).generators["search"].until is None
     grid = endless.replace("use: random", "use: grid").replace("{seed: 1}", "{points: 3}")
@@ -157,15 +157,19 @@ def test_a_parameter_that_nobody_gives_a_value_is_told() -> None:
     text = STUDY.replace("command: sim {x} {n}", "command: sim {x} {n} {T}").replace(
         "    observe:", "    parameters: {T: null}\n    observe:"
     )
-    with pytest.raises(FileErrors, match="'T' of 'sim' is null, and it is no variable here"):
+    with pytest.raises(
+        FileErrors, match="'T' of 'sim' is null but not a variable of this generator"
+    ):
         load_text(text, REGISTRY)
 
 
 def test_names_that_are_taken_are_refused() -> None:
     entry = STUDY[STUDY.index("  - name: search") : STUDY.index("rules:")]
-    with pytest.raises(FileErrors, match="there are two generators 'search'"):
+    with pytest.raises(FileErrors, match="duplicate generator 'search'"):
         load_text(STUDY.replace("rules:", f"{entry}rules:"), REGISTRY)
-    with pytest.raises(FileErrors, match="there is a table 'search' under 'results' already"):
+    with pytest.raises(
+        FileErrors, match=("the name 'search' is already used by a table under 'results'")
+    ):
         load_text(STUDY + "results: {search: {of: sim}}\n", REGISTRY)
 
 
@@ -223,7 +227,7 @@ def second(variables: str = f"{X}, {N}", objectives: str = "E: minimize", to: st
     [
         (second(to="to: naer"), "naer", "there is no instance or generator 'naer'"),
         (second(to="to: near, from: serch"), "serch", "there is no instance or generator 'serch'"),
-        (second(X), "near}", "cannot be told the points of 'search': it has no variable 'n'"),
+        (second(X), "near}", "cannot take over points of 'search': it has no variable 'n'"),
         (second(f"{X}, {N}, k: [1, 2]"), "near}", "they have no variable 'k'"),
         (second(objectives="S: minimize"), "near}", "they have no value of 'S'"),
     ],
@@ -245,7 +249,9 @@ def test_a_switch_to_what_is_not_there_or_cannot_learn_is_refused_with_its_place
 
 def test_a_generator_with_the_name_of_an_instance_is_refused() -> None:
     use = "use:\n  - {as: search, rules: [{trigger: start, action: {name: log, message: a}}]}\n"
-    with pytest.raises(FileErrors, match="there is an instance 'search' under 'use' already"):
+    with pytest.raises(
+        FileErrors, match=("the name 'search' is already used by an instance under 'use'")
+    ):
         load_text(STUDY + use, REGISTRY)
 
 
@@ -261,7 +267,7 @@ def test_a_result_that_is_wrong_where_it_stands_is_not_told_a_second_time() -> N
     with pytest.raises(FileErrors) as caught:
         load_text(STUDY.replace("E: last.energy", "E: last.enrgy"), REGISTRY)
     (error,) = caught.value.errors
-    assert "'last.enrgy' can have no value" in str(error)
+    assert "'last.enrgy' can never have a value" in str(error)
 
 
 PICKY = STUDY.replace("use: random", "use: picky").replace(

@@ -94,7 +94,7 @@ NAMES = [
 FORMATS = [
     wrong("{T} {d}", "«{T:q} {d}", "'q' is no format", "{T:.2f}"),
     wrong("{T} {d}\n", "{T} «{d:d}\n", "does not fit 0.5", "{d:.2f}"),
-    wrong(VARY, "name: log, message: '«{T:q}'", "'q' is no format"),
+    wrong(VARY, "name: log, message: '«{T:q}'", "invalid format in {T:q}: 'q'"),
 ]
 CONTRADICTIONS = [
     # null that nobody gives
@@ -107,13 +107,15 @@ CONTRADICTIONS = [
     # a sweep of ten million jobs
     wrong("parameters: {T: [1, 2]", "parameters: «{T: {from: 1, to: 10000000}", "10000000 jobs"),
     # each where the trigger has no job
-    wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has none", "job-done"),
-    wrong(IDLE, "trigger: start, each: «job", "'start' has none"),
+    wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has no job", "job-done"),
+    wrong(IDLE, "trigger: start, each: «job", "'start' has no job"),
     wrong(IDLE, "trigger: metric, name: count.sim.done, when: 3, each: «[T]", "needs a job"),
     wrong(IDLE, "trigger: job-fail, «for: 3, when: exit_code > 3", "no regular ones"),
     wrong(IDLE, "trigger: job-fail, repetitions: «0", "at least 1", "unlimited"),
     wrong(
-        f"{IDLE}, action: {{{VARY}}}", "trigger: start, action: {name: «retry}", "'start' has none"
+        f"{IDLE}, action: {{{VARY}}}",
+        "trigger: start, action: {name: «retry}",
+        "'start' has no job",
     ),
     # rows: job without rows: true
     wrong(

@@ -44,15 +44,15 @@ def told(rule: str) -> list[str]:
 @pytest.mark.parametrize(
     ("rule", "at", "what", "hint"),
     [
-        (f"trigger: start, each: job, {LOG}", "each: ", "'start' has none", "job-done"),
-        (f"trigger: idle, name: sim, each: job, {LOG}", "each: ", "'idle' has none", "job-done"),
-        (f"trigger: interval, seconds: 5, each: [T], {LOG}", "each: ", "'interval' has neither", ""),
-        (f"trigger: heartbeat, each: [T], {LOG}", "each: ", "'heartbeat' has neither", "idle"),
-        (f"trigger: metric, name: mean.sim-E, each: [T], {LOG}", "each: ", "neither", "mean.NAME > 5"),
-        (f"trigger: metric, name: mean.sim-E, each: job, {LOG}", "each: ", "'metric' has none", "observed"),
-        (f"trigger: resize-granted, each: job, {LOG}", "each: ", "has none", ""),
-        (f"trigger: observed, each: [T], {LOG}", "each: ", "which job group", "add name: sim"),
-        (f"trigger: idle, each: [T], {LOG}", "each: ", "which job group", "add name: sim"),
+        (f"trigger: start, each: job, {LOG}", "each: ", "'start' has no job", "job-done"),
+        (f"trigger: idle, name: sim, each: job, {LOG}", "each: ", "'idle' has no job", "job-done"),
+        (f"trigger: interval, seconds: 5, each: [T], {LOG}", "each: ", "got 'interval'", ""),
+        (f"trigger: heartbeat, each: [T], {LOG}", "each: ", "got 'heartbeat'", "idle"),
+        (f"trigger: metric, name: mean.sim-E, each: [T], {LOG}", "each: ", "got 'metric'", "mean.NAME > 5"),
+        (f"trigger: metric, name: mean.sim-E, each: job, {LOG}", "each: ", "'metric' has no job", "observed"),
+        (f"trigger: resize-granted, each: job, {LOG}", "each: ", "has no job", ""),
+        (f"trigger: observed, each: [T], {LOG}", "each: ", "needs a job group", "add name: sim"),
+        (f"trigger: idle, each: [T], {LOG}", "each: ", "needs a job group", "add name: sim"),
         (f"trigger: observed, name: sim, each: T, {LOG}", "each: ", "'T'", "each: [T]"),
         (f"trigger: observed, name: sim, each: [sed], {LOG}", "each: [", "no parameter 'sed'", "'seed'"),
         (f"trigger: observed, name: post, each: [x], {LOG}", "each: [", "no parameter 'x'", "T"),
@@ -104,11 +104,11 @@ def test_an_idle_rule_that_may_submit_for_ever_is_warned_of() -> None:
     rule = (
         "  - {trigger: idle, name: sim, repetitions: unlimited, action: {name: submit, label: sim}}"
     )
-    assert [one for one in load(rule).warnings if "for ever" in one]
-    assert not [one for one in load(rule, "{jobs: 100}").warnings if "for ever" in one]
-    assert [one for one in load(rule, "{chain: 5}").warnings if "for ever" in one]
+    assert [one for one in load(rule).warnings if "endlessly" in one]
+    assert not [one for one in load(rule, "{jobs: 100}").warnings if "endlessly" in one]
+    assert [one for one in load(rule, "{chain: 5}").warnings if "endlessly" in one]
     quiet = rule.replace("{name: submit, label: sim}", "{name: log, message: x}")
-    assert not [one for one in load(quiet).warnings if "for ever" in one]
+    assert not [one for one in load(quiet).warnings if "endlessly" in one]
 
 
 def again(trigger: str, more: str = "") -> str:
@@ -126,14 +126,14 @@ def again(trigger: str, more: str = "") -> str:
     ],
 )  # fmt: skip
 def test_two_rules_that_retry_at_one_end_are_warned_of(rules: str, warned: bool) -> None:
-    assert any("submit a job again at one end" in one for one in load(rules).warnings) == warned
+    assert any("both retry the same job" in one for one in load(rules).warnings) == warned
 
 
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
-        ("trigger: job-fail, repetitions: unlimited, action: {name: retry}", "without a limit"),
-        ("trigger: job-start, action: {name: retry}", "'job-start' is not about that"),
+        ("trigger: job-fail, repetitions: unlimited, action: {name: retry}", "has no limit"),
+        ("trigger: job-start, action: {name: retry}", "'job-start' does not report ends of jobs"),
     ],
 )
 def test_a_retry_has_a_limit_and_an_end(rule: str, what: str) -> None:

@@ -73,7 +73,7 @@ def test_without_an_observer_a_rows_field_wants_one_and_not_literal_braces() -> 
 def test_a_rows_field_at_the_end_of_a_job_is_said_to_be_in_rows_only() -> None:
     (error,) = errors(FINAL, "trigger: job-finish, name: sim, " + LOG % "{final}")
     assert error.hint is not None
-    assert error.hint.startswith("only the rows of the output have 'final' (trigger: observed)")
+    assert error.hint.startswith("only rows of output have 'final' (trigger: observed)")
 
 
 def test_without_fields_any_name_may_come() -> None:

@@ -403,10 +403,10 @@ def test_parameters_given_in_a_run_are_checked_as_those_of_the_file(command: str
     changed = ensemble.binder.group(group, {"parameters": {"p": "y", "T": 3}})
 
     assert next(changed.jobs(0)).parameters == {"p": "y", "T": 3}
-    with pytest.raises(EnsembleError, match="'U' is used nowhere"):
+    with pytest.raises(EnsembleError, match="'U' is not used"):
         ensemble.binder.group(group, {"parameters": {"p": "y", "T": 3, "U": 1}})
     if ":" in command:
-        with pytest.raises(EnsembleError, match=r"the format of \{T:"):
+        with pytest.raises(EnsembleError, match=r"invalid format in \{T:"):
             ensemble.binder.group(group, {"parameters": {"p": "y", "T": "hot"}})
     else:
         with pytest.raises(EnsembleError, match=r"placeholder \{T"):

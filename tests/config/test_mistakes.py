@@ -73,14 +73,14 @@ MISTAKES = {
     "vary for all jobs at once": Mistake(
         "trigger: idle, name: sim, action: {name: «vary, parameters: {L: 32}}",
         RULE,
-        "'vary' means the event's job, and the trigger 'idle' has none",
-        "add each: [T] beside the trigger: the rule then fires for the jobs of each value",
+        "'vary' acts on the event's job, but the trigger 'idle' has no job",
+        "add each: [T] beside the trigger: the rule then fires separately for each value",
     ),
     "vary of a parameter by its own value": Mistake(
         "trigger: idle, name: sim, action: {name: «vary, parameters: {T: '= T + 1'}}",
         RULE,
-        "'vary' means the event's job, and the trigger 'idle' has none",
-        "add each: [T, L] beside the trigger: the rule then fires for the jobs of each value",
+        "'vary' acts on the event's job, but the trigger 'idle' has no job",
+        "add each: [T, L] beside the trigger: the rule then fires separately for each value",
     ),
     "steps of a range": Mistake(
         "{from: 1, to: 3, «steps: 4}",
@@ -115,19 +115,19 @@ MISTAKES = {
     "a result of no single job": Mistake(
         f"trigger: idle, name: sim, when: «E > 3, {END}",
         RULE,
-        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
+        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' has neither",
         "write mean.E, over the jobs; or mean.curve.m, of a table",
     ),
     "a result of no group": Mistake(
         f"trigger: idle, when: «E > 3, {END}",
         RULE,
-        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
+        "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' has neither",
         "write mean.E beside name: sim, over the jobs; or mean.curve.m, of a table",
     ),
     "a column of no row": Mistake(
         f"trigger: idle, name: sim, when: «m > 3, {END}",
         RULE,
-        "'m' in 'm > 3' belongs to one job or row, but the trigger 'idle' concerns neither",
+        "'m' in 'm > 3' belongs to one job or row, but the trigger 'idle' has neither",
         "write mean.curve.m, of a table",
     ),
     "a statistic of nothing in a table": Mistake(
@@ -178,16 +178,16 @@ MISTAKES = {
     "no rule that begins": Mistake(
         "«rules:",
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
-        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
-        "begin with 'trigger: start'; for a run that steers jobs of others write 'scope: queue' on "
-        "its rules, or say --allow-idle (in Python allow_idle=True)",
+        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        "add a rule with 'trigger: start'; to steer only other jobs, set 'scope: queue' on "
+        "rules, or use --allow-idle (in Python allow_idle=True)",
     ),
     "a beginning that is off": Mistake(
         "«rules:\n  - {id: begin, enabled: false, trigger: start,",
         "rules:\n  - {trigger: start,",
-        "no rule can fire first: all rules wait for jobs, and nothing submits the first one",
-        "rule 'begin' could, but is disabled ('enabled: false'); for a run that steers jobs of "
-        "others write 'scope: queue' on its rules, or say --allow-idle (in Python allow_idle=True)",
+        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        "rule 'begin' could, but it is disabled ('enabled: false'); to steer only other jobs, "
+        "set 'scope: queue' on rules, or use --allow-idle (in Python allow_idle=True)",
     ),
 }  # fmt: skip
 
@@ -373,7 +373,7 @@ def test_a_program_next_to_the_file_is_suggested_with_its_folder(
     )
     monkeypatch.chdir(tmp_path / "elsewhere")
     word = next(word for word in command.split() if word.endswith(program.name))
-    said = f"job group 'sim': there is no program {word!r}; {hint}"
+    said = f"job group 'sim': program {word!r} not found; {hint}"
     assert load(study, REGISTRY).warnings == (said,)
     monkeypatch.chdir(tmp_path / "study")
     assert load(study, REGISTRY).warnings == ()

@@ -161,7 +161,7 @@ def test_what_is_wrong_inside_is_told_with_its_place(registry: Registry) -> None
 @pytest.mark.parametrize(
     ("action", "complaint"),
     [
-        ("{name: judge, good: {name: cancel}}", "the trigger 'start' has none"),
+        ("{name: judge, good: {name: cancel}}", "the trigger 'start' has no job"),
         ("{name: judge, good: {name: judge, good: [{name: cancel}]}}", "the trigger 'start'"),
         ("{name: judge, good: []}", "'good' is empty"),
         ("{name: judge, good: {label: sim}}", "has no 'name'"),
@@ -432,7 +432,7 @@ def ensemble_actions():
     told.start()
     (decided,) = [one for one in told.begin("sim.0") if isinstance(one, Cancel)]
     assert decided.jobs == ("sim.0",)
-    with pytest.raises(FileErrors, match="the trigger 'start' has none"):
+    with pytest.raises(FileErrors, match="the trigger 'start' has no job"):
         ensemble(registry, "{trigger: start, action: {name: fallback}}")
 
 

@@ -38,10 +38,10 @@ def to(address: str) -> str:
         ("{webhook: HOOK, format: xml}", "expected one of json, discord, text", ""),
         (
             '{webhook: "https://discord.com/api/webhooks/1/secret"}',
-            "a URL would be kept in the journal",
+            "a URL would be stored in the journal",
             "webhook: TEAM_HOOK",
         ),
-        ("{webhook: discord.com/x}", "a URL would be kept in the journal", "webhook: TEAM_HOOK"),
+        ("{webhook: discord.com/x}", "a URL would be stored in the journal", "webhook: TEAM_HOOK"),
         ("{webhook: TEAM-HOOK}", "not the name of an environment variable", "webhook: TEAM_HOOK"),
         ('{mail: "me@uni.edu, all@uni.edu"}', "is not a mail address", "mail: me@uni.edu"),
         ('{mail: "me@uni.edu\\nBcc: all"}', "is not a mail address", ""),
@@ -59,9 +59,12 @@ def test_a_wrong_address_is_told_with_its_place(address: str, words: str, hint: 
     [
         (
             "{trigger: end, action: {name: submit, label: g}}",
-            "e.yaml:5:35: 'submit' cannot follow the end of the run",
+            "e.yaml:5:35: 'submit' is not possible after the end of the run",
         ),
-        ("{trigger: end, action: {name: terminate}}", "a rule on 'end' may log and notify"),
+        (
+            "{trigger: end, action: {name: terminate}}",
+            "actions possible with trigger 'end': log, notify",
+        ),
         ("{trigger: end, each: job, action: {name: log, message: x}}", "'each: job'"),
         ("{trigger: end, when: exit_cod > 0, action: {name: log, message: x}}", "exit_code"),
         ("{trigger: end, action: {name: log, message: '{stat}'}}", "did you mean {state}?"),

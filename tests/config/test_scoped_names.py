@@ -38,7 +38,7 @@ LOG = "action: {name: log, message: x}"
     [
         (f"trigger: observed, name: sim, when: maxx.E > 3, {LOG}", "7:42", "no statistic 'maxx'", "'max.E'"),
         (f"trigger: observed, name: sim, when: avg.E > 3, {LOG}", "7:42", "no statistic 'avg'", "'mean.E'"),
-        (f"trigger: job-done, name: sim, when: max.EE > 3, {LOG}", "7:42", "called 'EE'", "'max.E'"),
+        (f"trigger: job-done, name: sim, when: max.EE > 3, {LOG}", "7:42", "no column or result 'EE'", "'max.E'"),
         (f"trigger: job-done, name: post, when: max.duratio > 3, {LOG}", "7:43", "'duratio'", "'max.duration'"),
         (f"trigger: job-done, name: sim, when: count.don > 3, {LOG}", "7:42", "no count 'don'", "'count.done'"),
         (f"trigger: idle, name: sim, when: count.sim.done > 3, {LOG}", "7:38", "no count", "metric('count.sim.done')"),

@@ -121,9 +121,7 @@ def test_a_mistake_that_has_no_place_is_told_as_the_plugins_fault(tmp_path: Path
         return Fragment(jobs=[{"name": "x", "comand": "true"}], rules=[{"trigger": "strat"}])
 
     told = errors(in_folder(tmp_path, ENTRY), wrong)
-    whose = (
-        "study.yaml:3:5: the source 'listed' (plugin 't' of ensemble-t 2.0) made what is wrong: "
-    )
+    whose = "study.yaml:3:5: invalid output of the source 'listed' (plugin 't' of ensemble-t 2.0): "
     assert f"{whose}unknown key 'comand' in the job group 'x' [unknown-key]" in told
     assert f"{whose}there is no trigger 'strat' [no-such-trigger]" in told
 
@@ -146,8 +144,8 @@ def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -
     ("returned", "told"),
     [
         (None, "returned None, expected a Fragment"),
-        (Fragment(jobs=["x"]), "made jobs that are not a list of mappings"),  # type: ignore[list-item]
-        (Fragment(warnings=[1]), "made warnings that are not a list of texts"),  # type: ignore[list-item]
+        (Fragment(jobs=["x"]), "returned jobs that are not a list of mappings"),  # type: ignore[list-item]
+        (Fragment(warnings=[1]), "returned warnings that are not a list of texts"),  # type: ignore[list-item]
         (Fragment(rules=[{"trigger": print}]), "is not plain data"),
     ],
 )

@@ -126,7 +126,7 @@ def test_options_are_checked_where_they_stand() -> None:
         "{algorithm: again, with: {group: smi}}": (
             "e.yaml:5:38: there is no job group 'smi' [no-such-group]"
         ),
-        "{algorithm: again, with: {group: sim, unless: count.smi.success}}": "no metric",
+        "{algorithm: again, with: {group: sim, unless: count.smi.success}}": "unknown metric",
         "{algorithm: again, with: {group: sim, then: {name: submit, label: past}}}": (
             "e.yaml:5:71: there is no job group 'past' [no-such-group]"
         ),
@@ -136,12 +136,12 @@ def test_options_are_checked_where_they_stand() -> None:
         "{algorithm: again}": "has no 'with' [missing-key]",
         "{as: x}": "e.yaml:5:5: the entry of 'use' has neither 'algorithm' nor 'rules' [missing-key]",
         "{algorithm: again, wiht: {}}": "e.yaml:5:24: unknown key 'wiht'",
-        "{rules: [{trigger: start, action: {name: submit}}]}": "has no name [missing-key]",
+        "{rules: [{trigger: start, action: {name: submit}}]}": "needs a name [missing-key]",
     }
     for entry, expected in told.items():
         found = errors(use(entry))
         assert any(expected in text for text in found), (entry, found)
-        assert not any("made what is wrong" in text for text in found), (entry, found)
+        assert not any("invalid output of" in text for text in found), (entry, found)
 
 
 def test_an_option_that_is_wrong_is_told_once_with_what_to_write_or_what_it_means() -> None:
@@ -168,8 +168,8 @@ def test_a_mistake_of_the_algorithm_names_who_made_it_and_where_it_is_used() -> 
 
     (told,) = errors(use("{algorithm: again, as: one, with: {group: sim}}"), wrong)
     assert told == (
-        "e.yaml:5:17: the algorithm 'again' (plugin 'a' of ensemble-a 2.0), instance 'one', rule "
-        "'one-begin', made what is wrong: there is no job group 'smi' [no-such-group]"
+        "e.yaml:5:17: invalid output of the algorithm 'again' (plugin 'a' of ensemble-a 2.0), instance 'one', rule "
+        "'one-begin': there is no job group 'smi' [no-such-group]"
     )
 
 
@@ -189,12 +189,14 @@ def test_instances_have_names_of_their_own() -> None:
         "{algorithm: again, with: {group: sim}}\n  - {algorithm: again, with: {group: post}}"
     )
     assert errors(twice) == [
-        "e.yaml:6:17: there are two instances 'again'; the first is at e.yaml:5:17 [duplicate-name]"
+        "e.yaml:6:17: duplicate instance 'again'; the first is at e.yaml:5:17 [duplicate-name]"
     ]
     text = use("{algorithm: again, as: a, with: {group: sim}}") + (
         "rules: [{id: a, trigger: start, action: {name: submit}}]\n"
     )
-    assert errors(text) == ["e.yaml:5:28: the instance 'a' has the name of a rule [duplicate-name]"]
+    assert errors(text) == [
+        ("e.yaml:5:28: the instance 'a' has the same name as a rule [duplicate-name]")
+    ]
 
 
 def test_what_an_executor_cannot_do_is_told_when_the_file_is_checked() -> None:
@@ -202,7 +204,7 @@ def test_what_an_executor_cannot_do_is_told_when_the_file_is_checked() -> None:
     local = ExecutorPlugin(name="local", summary="fixed", build=lambda options: None)
     with pytest.raises(FileErrors, match="needs an executor that can resize"):
         load_text(text, registry(needs=frozenset({"resize"})), executor=local)
-    with pytest.raises(FileErrors, match="works with 'remote', not with 'local'"):
+    with pytest.raises(FileErrors, match="supports 'remote', not 'local'"):
         load_text(text, registry(supports=frozenset({"remote"})), executor=local)
 
 
@@ -317,7 +319,7 @@ def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
         (
             ("${done}", "x ${done}"),
             USED,
-            "demand.yaml:13:11: 'x ${done}' has an option within a text",
+            "demand.yaml:13:11: 'x ${done}' has an option inside a text",
         ),
         (("label: ", "lable: "), USED, "demand.yaml:10:63: unknown key 'lable'"),
         (("summary", "sumary"), USED, "demand.yaml:1:1: unknown key 'sumary'"),
@@ -327,7 +329,7 @@ def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
         (
             ("a", "a"),
             USED.replace("count.sim.success", "count.sim.succes"),
-            "demand.yaml:13:11: no metric",
+            "demand.yaml:13:11: unknown metric",
         ),
     ],
 )

@@ -310,7 +310,7 @@ def test_many_failures_of_one_group_are_collapsed_and_those_of_another_are_not()
         for line in told(job("finish", f"sleep.{number}", status=256), narrator=teller)
     ]
     assert len(lines) == FAILURES_SHOWN + 1
-    assert lines[-1].text == "   … further failures of sleep are counted in the summary"
+    assert lines[-1].text == "   … more failures of sleep are counted in the summary"
     assert len(told(job("finish", "other.0", status=256), narrator=teller)) == 1
 
 
@@ -352,7 +352,7 @@ def test_a_resize_that_was_refused_is_a_warning_and_a_granted_one_a_line() -> No
         narrator=teller,
     )[1:]
     assert [line.text for line in lines] == [
-        "warning: grow 2 undelivered: no route; it will be asked again",
+        "warning: grow 2 undelivered: no route; the request will be repeated",
         "warning: grow 2 denied: at the limit",
     ]
     granted = ResizeOutcome(3.0, "8", "granted", size=4)
@@ -497,11 +497,11 @@ def test_rules_that_never_fired_say_why() -> None:
     ]
     text = "\n".join(rule_lines(rules, PLAIN))
     assert "fired 2  a  start" in text
-    assert "never woken" in text
-    assert "woken 7 times, but '> 5' was false; the last value was 3.2" in text
-    assert "woken 1 time, but its condition was false; it last saw exit_code=2" in text
+    assert "never triggered: no matching event" in text
+    assert "triggered 7 times, but '> 5' was false; the last value was 3.2" in text
+    assert "triggered 1 time, but its condition was false; it last saw exit_code=2" in text
     assert "e  job-y     disabled" in text
-    assert "woken 2 times, but the value was never 4; the last value was 2" in text
+    assert "triggered 2 times, but the value was never 4; the last value was 2" in text
     assert "chain of firings" in text
     assert len(text.splitlines()) == len(rules)
 
@@ -511,8 +511,8 @@ def test_rules_that_never_fired_say_why() -> None:
     [
         (42, 40, "tol > 1", "40 times, and 'tol > 1' was false twice; it last saw tol=0.5"),
         (42, 42, "tol > 1", "but its trigger did not match"),
-        (2, 2, "", "woken 2 times, but its trigger did not match"),
-        (3, 0, "tol > 1", "woken 3 times, but 'tol > 1' was false; it last saw tol=0.5"),
+        (2, 2, "", "triggered 2 times, but its trigger did not match"),
+        (3, 0, "tol > 1", "triggered 3 times, but 'tol > 1' was false; it last saw tol=0.5"),
     ],
 )
 def test_a_rule_whose_trigger_refused_the_events_says_so_and_not_that_its_condition_was_false(

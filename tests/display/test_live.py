@@ -272,7 +272,7 @@ def test_a_full_disk_or_lost_terminal_does_not_end_the_run(number: int) -> None:
         output.put(Log(message="one"))
         output.put(Log(message="two"))
         output.put(Log(message="trouble", level="error"))
-    assert err.getvalue().count("the run goes on without it") == 1
+    assert err.getvalue().count("the run continues without it") == 1
     assert "trouble" in err.getvalue()
 
 

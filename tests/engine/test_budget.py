@@ -171,7 +171,7 @@ def test_a_rule_that_submits_whenever_a_limit_is_met_is_cut() -> None:
     told.start()
     told.play("a.0")
     assert told.exit_code == 4
-    assert "caused one another" in "".join(
+    assert "triggered each other" in "".join(
         one.message for one in told.decisions if isinstance(one, Log)
     )
 

@@ -78,7 +78,7 @@ def test_a_longer_chain_of_cancellations_is_cut_and_counted(trigger: str) -> Non
     counts = told.engine.state.table.groups["g"].counts
     assert counts["cancelled"] == counts["lost"] == 99
     (said,) = errors(told.decisions)
-    assert "rule 'next' is switched off: 100 rule firings caused one another" in said
+    assert "rule 'next' is switched off: 100 rule firings triggered each other" in said
     assert "begin → first → next → next → … → next → next" in said
     assert "or raise limits.chain" in said
 
@@ -103,7 +103,7 @@ def test_a_long_chain_of_switches_is_cut_with_an_error_that_names_its_rules() ->
     told.start()
     assert told.engine.state.firings == LONG
     (said,) = errors(told.decisions)
-    assert f"rule 'a-1' is switched off: {LONG} rule firings caused one another" in said
+    assert f"rule 'a-1' is switched off: {LONG} rule firings triggered each other" in said
     assert "a-1 → b-1 → a-1 → b-1 → … → b-1 → a-1" in said
     assert "or raise limits.chain" in said
     assert told.metric("count.sim.submitted") == LONG / 2

@@ -55,7 +55,7 @@ def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> No
     told.play("sleep.1")
     assert told.exit_code == 1
     assert told.engine.state.ended is not None
-    assert told.engine.state.ended.reason == "1 job failed and no rule concerned itself with that"
+    assert told.engine.state.ended.reason == "1 job failed and no rule handled it"
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,7 @@ def test_a_condition_on_the_exit_code_at_the_end_makes_no_failure_its_business()
     told = story(f"  - {{trigger: end, when: exit_code != 0, action: {NOTIFY}}}")
     told.start()
     told.play("a.0", status=256)
-    assert sent(told.play("a.1")) == [
-        "ended 1: 1 job failed and no rule concerned itself with that"
-    ]
+    assert sent(told.play("a.1")) == ["ended 1: 1 job failed and no rule handled it"]
 
 
 def test_idle_does_not_wait_for_a_message() -> None:
@@ -138,7 +136,7 @@ def test_a_failed_delivery_is_one_warning_and_the_exit_code_stays() -> None:
     assert isinstance(warning, Log)
     assert (warning.level, warning.message) == (
         "warning",
-        "a message to bell could not be delivered: no terminal",
+        "cannot deliver a message to bell: no terminal",
     )
     told.play("a.0")
     told.play("a.1")

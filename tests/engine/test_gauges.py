@@ -170,7 +170,7 @@ def test_gauges_and_their_statistics_survive_a_snapshot() -> None:
 
 def test_a_statistic_over_a_gauge_brings_heartbeats_and_cannot_be_without() -> None:
     assert Story(MEAN.replace("logging: {heartbeat: 10}", "")).ensemble.heartbeat > 0
-    with pytest.raises(FileErrors, match=r"mean\.waiting\.jobs.* is taken at each heartbeat"):
+    with pytest.raises(FileErrors, match=r"mean\.waiting\.jobs.* is sampled at each heartbeat"):
         Story(MEAN.replace("heartbeat: 10", "heartbeat: 0"))
 
 

@@ -429,7 +429,7 @@ FAULTS = {
     "text": "suggested x = '1.0': it is a number",
     "no-such": "suggested n = 9: it is one of 8, 16",
     "nan": "suggested nan",
-    "many": "suggested 3 points, and 1 were asked for",
+    "many": "suggested 3 points, but 1 were requested",
     "no-list": "suggested 5, expected a list of points",
 }
 

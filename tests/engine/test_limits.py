@@ -27,7 +27,7 @@ rules:
     decided = told.start()
     errors = [one.message for one in decided if isinstance(one, Log) and one.level == "error"]
     assert len(errors) == 1
-    assert "10 rule firings caused one another" in errors[0]
+    assert "10 rule firings triggered each other" in errors[0]
     assert "first → ab → ba → ab" in errors[0]
     assert len(told.submitted()) == 10
     for job in told.submitted():
@@ -229,7 +229,7 @@ rules:
     )
     decided = told.start()
     errors = [one.message for one in decided if isinstance(one, Log) and one.level == "error"]
-    assert any("caused one another" in message for message in errors)
+    assert any("triggered each other" in message for message in errors)
     assert not any("raised" in message for message in errors)
 
 

@@ -38,7 +38,7 @@ def test_a_parameter_comes_before_a_column_which_is_warned_of() -> None:
     rule = "{id: hot, trigger: observed, when: T == 2, action: {name: log, message: '{T} {last.T:.0f}'}}"
     message, warning = told(SWEEP, rule)
     assert message == "2 7"
-    assert "'T', which is a parameter and a column" in warning
+    assert "'T', which is both a parameter and a column" in warning
     assert "last.T" in warning
 
 

@@ -81,8 +81,8 @@ def test_limits_hold_what_a_user_asks_for_as_well() -> None:
         ({"name": "submit", "label": "a", "with": {"parameters": {"t": 1}}}, "did you mean 'T'?"),
         ({"name": "submit", "label": "a", "with": {"nodse": 1}}, "did you mean 'nodes'?"),
         ({"name": "set", "label": "a"}, "no 'with'"),
-        ({"name": "terminate"}, "ask for one of submit"),
-        ({}, "ask for one of submit"),
+        ({"name": "terminate"}, "use one of submit"),
+        ({}, "use one of submit"),
     ],
 )
 def test_what_cannot_be_asked_is_told_and_does_not_turn_the_exit_code(
@@ -96,7 +96,7 @@ def test_what_cannot_be_asked_is_told_and_does_not_turn_the_exit_code(
     (log,) = told.tell(Requested(told.now, "alice", action))
     assert isinstance(log, Log)
     assert log.level == "warning"
-    assert "alice asked for" in log.message
+    assert "by alice failed" in log.message
     for job in ("b.0", "b.1"):
         told.play(job)
     assert told.exit_code == 0

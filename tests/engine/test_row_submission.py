@@ -57,7 +57,7 @@ def test_a_share_that_is_no_row_is_told_as_such() -> None:
     decided = _played(Story(_file("rows: best").replace("top: 2", "top: 10%")))
     assert _submitted(decided) == []
     assert [each.message for each in decided if isinstance(each, Log)] == [
-        "best has no rows (top: 10%, rounded down): nothing is submitted of next"
+        "best has no rows (top: 10%, rounded down): no jobs of next submitted"
     ]
 
 
@@ -65,7 +65,7 @@ def test_combinations_that_there_were_are_passed_over_and_told_once() -> None:
     decided = _played(Story(_file("rows: best, with: {parameters: {T: 7, d: 1}}")))
     assert _submitted(decided) == [{"T": 7, "d": 1}]
     assert [each.message for each in decided if isinstance(each, Log)] == [
-        "next has had 1 of 2 combinations: not submitted again"
+        "1 of 2 combinations of next already submitted: not repeated"
     ]
 
 
@@ -103,15 +103,15 @@ def test_all_rows_are_submitted_or_none(values: list[float]) -> None:
     assert _submitted(decided) == []
     (told,) = [each for each in decided if isinstance(each, Log)]
     assert told.level == "error"
-    assert "nothing is submitted" in told.message
+    assert "nothing was submitted" in told.message
 
 
 @pytest.mark.parametrize(
     ("options", "trigger", "kept", "said", "hint"),
     [
         ("rows: bset", "idle", "true", "no table 'bset'", "'best'"),
-        ("rows: job", "idle", "true", "the trigger 'idle' has none", "job-done"),
-        ("rows: job", "job-done", "false", "no observer of 'sim' keeps them", "rows: true"),
+        ("rows: job", "idle", "true", "the trigger 'idle' has no job", "job-done"),
+        ("rows: job", "job-done", "false", "no observer of 'sim' stores them", "rows: true"),
         ("rows: 5", "idle", "true", "'rows' is the number 5", ""),
     ],
 )

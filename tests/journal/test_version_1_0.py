@@ -122,9 +122,9 @@ def test_why_its_rules_fired_is_what_it_was(recorded: Recorded) -> None:
         for span in (span for one in found for span in one["spans"]):
             del span["job"], span["parameters"]  # version 1.0 did not tell them
         for one in wanted:  # version 1.0 named the group that a disabled rule is about among others
-            said, never, others = one["conclusion"].partition("it was never woken")
+            said, never, others = one["conclusion"].partition("it was never triggered")
             if never and "disabled" in one["verdicts"] and "refine 2" in others:
-                why = "it was disabled twice when it would have been considered"
+                why = "it was disabled twice when its trigger matched"
                 one["conclusion"] = f"{said}{why}."
         assert found == wanted
 

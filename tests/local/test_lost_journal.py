@@ -109,7 +109,7 @@ def test_jobs_of_a_run_whose_journal_is_lost_are_told_of_kept_and_ended(
 
     cancelled = left.ensemble("cancel", tag)
     assert cancelled.exit_code == 0, cancelled.output
-    assert "ended without its journal" in cancelled.output
+    assert "without its journal" in cancelled.output
     assert not any(map(alive, left.jobs))
     assert _supervisor(tag, left.run / "executor") == 0
     assert not left.run.parent.parent.parent.joinpath("pid.2").exists(), "one that waited ran"
@@ -124,7 +124,7 @@ def test_where_the_supervisor_is_gone_as_well_the_ledger_is_asked(left: Left) ->
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(supervisor))
     left.lose(empty)
-    assert "2 jobs of it may be alive" in left.ensemble("clean", "--all", "--yes").output
+    assert "2 jobs may be alive" in left.ensemble("clean", "--all", "--yes").output
     assert left.ensemble("cancel", tag).exit_code == 0
     assert not any(map(alive, left.jobs))
     left.ensemble("clean", "--all", "--yes")

@@ -16,7 +16,7 @@ from ensemble_core.model.expressions import expression
         ('cause not in ( "timeout" )', "write != 'timeout'"),
         ("T in (3)", "write == 3, or (3,)"),
         ("T in 3", "write == 3"),
-        ('cause in ("timeout"', "quote what has a comma"),
+        ('cause in ("timeout"', "quote text that contains a comma"),
     ],
 )
 def test_brackets_around_one_value_are_no_list(text: str, hint: str) -> None:
@@ -57,4 +57,4 @@ def test_expressions_round_and_choose_texts(text: str, value: object) -> None:
 def test_an_expression_that_was_cut_at_a_comma_says_so() -> None:
     with pytest.raises(EnsembleError) as caught:
         expression("= min(T")
-    assert "quote what has a comma" in str(caught.value.hint)
+    assert "quote text that contains a comma" in str(caught.value.hint)

@@ -342,7 +342,7 @@ def test_a_column_with_brackets_between_braces_is_to_be_quoted(
     error = complaint(registry, f"{{trigger: observed, when: {when}, action: {{name: cancel}}}}")
 
     assert error.hint is not None
-    assert error.hint.startswith('quote what has brackets in it: "c_msd[4]')
+    assert error.hint.startswith('quote text that contains brackets: "c_msd[4]')
     ensemble(registry, f'{{trigger: observed, when: "{when}", action: {{name: cancel}}}}')
 
 
@@ -452,7 +452,7 @@ def test_a_trigger_whose_group_nobody_observes_is_refused(registry: Registry) ->
     error = complaint(registry, "{trigger: converged, name: blind, action: {name: cancel}}")
 
     assert error.what == (
-        "'converged' needs 'Converged', and no observer of the job group 'blind' yields it"
+        "'converged' needs 'Converged', but no observer of the job group 'blind' yields it"
     )
     assert "observe" in (error.hint or "")
 
@@ -481,7 +481,7 @@ jobs:
 rules:
   - {{trigger: md-row, {name}action: {{name: cancel}}}}
 """
-    with pytest.raises(FileErrors, match="has not that observer") as caught:
+    with pytest.raises(FileErrors, match="does not have") as caught:
         load_text(text, registry)
     assert caught.value.errors[0].hint == "add it to the job group: observe: {md: {}}"
 
@@ -490,7 +490,7 @@ def test_waiting_for_rows_that_nobody_reads_is_warned_about(registry: Registry) 
     found = ensemble(registry, "{id: x, trigger: observed, name: blind, action: {name: cancel}}")
 
     (warning,) = found.warnings
-    assert warning.startswith("rule 'x' waits for what observers read, and the job group 'blind'")
+    assert warning.startswith("rule 'x' waits for observed rows, but the job group 'blind'")
 
 
 # -- numbers that are worked out -----------------------------------------------------------------
@@ -565,7 +565,7 @@ def test_expressions_in_options_are_worked_out_and_other_texts_are_as_they_are(
     ("text", "what", "hint"),
     [
         ("= 2 * TT", "'TT' in '2 * TT' is not known here", "did you mean 'T'?"),
-        ('= metric("mean.sim-Tmp")', "no metric 'mean.sim-Tmp' can", "mean.sim-Temp"),
+        ('= metric("mean.sim-Tmp")', "unknown metric 'mean.sim-Tmp'", "mean.sim-Temp"),
         ("= 2 *", "does not parse", "write arithmetic"),
     ],
 )

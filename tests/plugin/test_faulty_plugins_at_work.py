@@ -81,9 +81,9 @@ def run(tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]
     [
         ("raise ValueError('of no use')", "Faulty()", "ValueError: of no use", 9),
         ("pass", "Faulty()", "its feed returned None and not a list of Row", 8),
-        ("return [{'a': 1.0}]", "Faulty()", "gave {'a': 1.0}, which is no Row", 8),
-        ("return [Row({'a': '1'})]", "Faulty()", "a Row in which 'a' is '1', no float", 8),
-        ("return []", "1 / 0", "of job sim.0 cannot be built: ZeroDivisionError", 14),
+        ("return [{'a': 1.0}]", "Faulty()", "returned {'a': 1.0}, not a Row", 8),
+        ("return [Row({'a': '1'})]", "Faulty()", "a Row in which 'a' is '1', not a float", 8),
+        ("return []", "1 / 0", "of job sim.0: ZeroDivisionError", 14),
     ],
 )
 def test_a_run_whose_rules_an_observer_left_asleep_does_not_end_as_if_all_were_well(

@@ -148,8 +148,8 @@ def test_half_characters_can_be_sent(serve: Callable[..., Server]) -> None:
     [
         (status(404), "HTTP 404"),
         (status(403), "HTTP 403"),
-        (status(302, Location="http://elsewhere.example/"), "no redirect is followed"),
-        (status(307, Location="https://elsewhere.example/"), "no redirect is followed"),
+        (status(302, Location="http://elsewhere.example/"), "redirects are not followed"),
+        (status(307, Location="https://elsewhere.example/"), "redirects are not followed"),
     ],
 )
 def test_an_answer_that_a_second_try_would_not_change_is_not_asked_for_again(
@@ -311,7 +311,7 @@ def test_a_sendmail_that_fails_or_hangs_is_an_error(programs: Path, monkeypatch:
 
 def test_a_machine_without_sendmail_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery.shutil, "which", lambda *args, **more: None)
-    with pytest.raises(Refused, match="there is no sendmail"):
+    with pytest.raises(Refused, match="sendmail not found"):
         deliver("mail:me", "night1", [notice()])
 
 

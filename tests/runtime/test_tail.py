@@ -203,9 +203,10 @@ def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
     watched.finish("l.0", expected=True)
     never, old = watched.warnings
     assert never == (
-        f"job j.1 succeeded, and there is no {tmp_path / '1.txt'}: the observer 'lines' read nothing"
+        f"job j.1 succeeded, but {tmp_path / '1.txt'} does not exist: the observer 'lines' "
+        "read nothing"
     )
-    assert old.startswith(f"job l.0 succeeded, and {left} is from before the job")
+    assert old.startswith(f"job l.0 succeeded, but {left} is older than the job")
 
 
 @pytest.mark.parametrize(("rows", "seconds", "warned"), [(20, 45, 1), (20, 5, 0), (3, 45, 0)])

@@ -77,7 +77,7 @@ def test_why_the_others_cannot_be_used_is_said() -> None:
     choice = choose_executor(
         registry(record("a"), record("b", 5, lambda: (False, "no socket"))), None
     )
-    assert str(choice) == "executor a: the only one that can work here (b: no socket)"
+    assert str(choice) == "executor a: the only one available here (b: no socket)"
 
 
 def test_an_executor_that_is_only_there_when_named_is_not_said_to_fail() -> None:

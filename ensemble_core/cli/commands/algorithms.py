@@ -1,4 +1,4 @@
-"""``ensemble algorithms``: algorithms for ``use:``, their options, and the rules they make."""
+"""``ensemble algorithms``: lists algorithms for ``use:`` with their options and rules."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["algorithms"]
 
 @click.group()
 def algorithms() -> None:
-    """List algorithms for 'use:', and show the rules that they make."""
+    """List algorithms for 'use:' and show their rules."""
 
 
 @algorithms.command("list")
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_algorithms(plugins: tuple[str, ...], as_json: bool) -> None:
-    """List every algorithm, with one line of what it does."""
+    """List every algorithm with a one-line description."""
     registry = load_plugins(plugins)
     found = [(name, registry.algorithms[name]) for name in registry.algorithms.names]
     if as_json:
@@ -61,9 +61,9 @@ def _described(registry: Any, name: str, record: Any) -> dict[str, Any]:
     "given",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Give it an option and print the rules that it makes; may be repeated.",
+    help="Set an option and print the resulting rules. May be repeated.",
 )
-@click.option("--as", "instance", metavar="NAME", help="The instance's name. Default: NAME.")
+@click.option("--as", "instance", metavar="NAME", help="Name of the instance.  [default: NAME]")
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(
@@ -73,10 +73,10 @@ def show(
     plugins: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Describe an algorithm, or print the rules that it makes of options.
+    """Describe an algorithm, or print its rules for given options.
 
-    With --with the rules are printed as an entry under 'use:' that may stand in a file, to be read,
-    or to be copied and changed.
+    With --with, the rules are printed as an entry under 'use:' that can be copied into a file and
+    edited.
     """
     registry = load_plugins(plugins)
     if given or instance is not None:
@@ -99,7 +99,7 @@ def show(
 
 
 def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
-    """The entry under ``use:`` with all rules, of groups that are as the options name them."""
+    """Return the entry under ``use:`` with all rules, for groups named in the options."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values
     from ensemble_core.config.writer import write_yaml

@@ -1,4 +1,4 @@
-"""``ensemble cancel RUN``: ends a run, whether or not its controller is still there."""
+"""``ensemble cancel RUN``: ends a run, with or without a live controller."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["cancel"]
 
 @click.command(cls=CommandWithFlags)
 @run_argument
-@click.option("--wait/--no-wait", default=True, help="Wait until the run has ended, or not.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the run has ended.")
 @click.option(
     "--leave",
     is_flag=True,
-    help="Do not wait for jobs that cannot be cancelled now, as of a member that is away: the "
-    "controller leaves at once, and the run can be resumed.",
+    help="Do not wait for jobs that cannot be cancelled now, such as those of a disconnected "
+    "member: the controller exits, and the run can be resumed.",
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Believe that the controller is gone, where nothing else can tell.",
+    help="Assume that the controller is dead if that cannot be determined.",
 )
 @state_option
 @json_option
@@ -42,18 +42,18 @@ def cancel(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """End a run: cancel its jobs. 'ensemble stop' stops one that is to go on later.
+    """End a run and cancel its jobs. 'ensemble stop' keeps it resumable.
 
-    A controller that has the run is asked to end it, on whichever machine it is. Where none is
-    left, this command takes the run up itself and cancels what its queue still has of it.
+    A live controller is asked to end the run, on whichever machine it is. Without one, this command
+    cancels the jobs that are still in the queue.
     """
 
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     if leave and lock.controller() is None:
         raise UsageError(
-            f"no controller has run {folder.name}: there is nothing to leave",
-            hint="without --leave this command cancels what its queue still has of it",
+            f"run {folder.name} has no controller, so --leave does not apply",
+            hint="without --leave, this command cancels the jobs in the queue",
             code="no-controller",
         )
     if lock.controller() is None or take_over:
@@ -71,7 +71,7 @@ def cancel(
             ended = 0 if locked else leftover_jobs(folder, load_plugins, end=True)
             if not ended:
                 raise
-            said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"
+            said = f"cancelled the jobs of run {folder.name} without its journal: {error.what}"
             say(as_json, {"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
     leave_request(folder, *((STOP, LEAVE) if leave else (STOP,)))
@@ -79,7 +79,7 @@ def cancel(
         say(
             as_json,
             {"tag": folder.name, "state": "stopping"},
-            f"run {folder.name} was told to stop",
+            f"asked run {folder.name} to stop",
         )
         return 0
     wait_for_controller_exit(lock)
@@ -88,13 +88,13 @@ def cancel(
         said = f"run {folder.name} has ended: {info.reason}"
     elif leave:
         said = (
-            f"run {folder.name} was left with jobs that may go on; "
-            f"'ensemble resume {folder.name}' takes it up again"
+            f"left run {folder.name}; its jobs may still be running; 'ensemble resume "
+            f"{folder.name}' resumes it"
         )
     else:
         said = (
-            f"the controller of run {folder.name} has gone before the run had ended; "
-            f"'ensemble cancel {folder.name}' cancels what is left of it"
+            f"the controller of run {folder.name} exited before the run had ended; repeat "
+            f"'ensemble cancel {folder.name}' to cancel the remaining jobs"
         )
     say(as_json, {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
     return 0 if leave or info.state == "ended" else 1

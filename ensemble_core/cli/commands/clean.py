@@ -1,4 +1,4 @@
-"""``ensemble clean``: removes the records of runs that are over."""
+"""``ensemble clean``: deletes the folders of finished runs."""
 
 from __future__ import annotations
 
@@ -32,45 +32,43 @@ __all__ = ["clean"]
 
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """How old, in seconds: ``12h``, ``30d``, ``2w``."""
+    """Return an age in seconds from ``12h``, ``30d`` or ``2w``."""
     try:
         return None if value is None else seconds(value)
     except EnsembleError as error:
-        raise click.BadParameter(f"{error.what}: write for example 12h, 30d or 2w") from None
+        raise click.BadParameter(f"{error.what}: use for example 12h, 30d or 2w") from None
 
 
 @dataclass(slots=True)
 class _Case:
-    """One run that may go."""
+    """One candidate for removal."""
 
     info: RunInfo
     size: int
-    #: Jobs that the queue may still have.
+    #: Number of jobs that may still be in the queue.
     jobs: int = 0
-    #: Why it stays, if it does.
+    #: Why the run is kept; empty if it may be removed.
     kept: str = ""
 
 
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_runs)
-@click.option("--ended", is_flag=True, help="Every run that has ended.")
+@click.option("--ended", is_flag=True, help="All ended runs.")
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Also runs that could be resumed; never running ones.",
+    help="Also runs that could be resumed, but never running ones.",
 )
 @click.option(
     "--older-than",
     "age",
     callback=_age,
     metavar="AGE",
-    help="Only runs in which nothing happened for so long: 12h, 30d, 2w. By itself: ended ones.",
+    help="Only runs without activity for this long: 12h, 30d, 2w. Implies --ended.",
 )
-@click.option(
-    "-n", "--dry-run", is_flag=True, help="Say what would be removed, and remove nothing."
-)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, also where jobs may still be queued.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even if jobs may still be queued.")
 @state_option
 @json_option
 def clean(
@@ -83,21 +81,20 @@ def clean(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Remove the records of runs that are over.
+    """Delete the folders of finished runs.
 
-    Say which: runs by name, --ended, --older-than or --all. Removed are the run's journal and what
-    its jobs wrote beside it, by name; where there is anything else in its folder, the run stays.
-    Output that went elsewhere stays. A run that a controller has is never removed; one that can be
-    resumed only by name or with --all. Exit code 1 if something that was named stays.
+    Select runs by name, --ended, --older-than or --all. This deletes a run's journal and its jobs'
+    output files in the run's folder. If the folder contains other files, the run is kept. Output
+    elsewhere is kept. Running runs are never removed; resumable runs only by name or with --all.
+    Exit code 1 if a named run was kept.
     """
     with errors_as_json(as_json):
         if not (runs or ended or everything or age is not None):
             raise click.UsageError(
-                "nothing is removed without being told what: name runs, or say --ended, "
-                "--older-than 30d or --all"
+                "no runs selected: name runs, or use --ended, --older-than 30d or --all"
             )
         if runs and (ended or everything):
-            raise click.UsageError("name runs, or say --ended or --all: not both")
+            raise click.UsageError("run names cannot be combined with --ended or --all")
         home = state_folder(state)
         found = list(dict.fromkeys(find(home, name) for name in runs)) if runs else folders(home)
         chosen = []
@@ -109,7 +106,7 @@ def clean(
             jobs = 0 if kept else _queued(info)
             if jobs and info.state in ("new", "unreadable"):
                 alive = count_of(jobs, "job")
-                kept = f"{alive} of it may be alive: 'ensemble cancel {info.tag}' ends them"
+                kept = f"{alive} may still be alive: 'ensemble cancel {info.tag}' ends them"
             chosen.append(_Case(info, _size(folder), jobs, kept))
         going = [case for case in chosen if not case.kept]
         if not dry_run and not _agreed(going, yes, as_json):
@@ -132,34 +129,34 @@ def clean(
 
 
 def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
-    """Why a run stays although it was asked for; empty if it may go; ``None`` if nobody asked."""
+    """Return why a selected run is kept; empty if it may go; ``None`` if it is not selected."""
     if not named and not everything and info.state != "ended":
         return None
     if age is not None and time.time() - _newest(info) < age:
         return "it is not that old" if named else None
     if info.state == "running":
         who = info.controller or {}
-        return f"process {who.get('pid')} on {who.get('host')} has it" if named else None
+        return f"in use by process {who.get('pid')} on {who.get('host')}" if named else None
     if not is_run(info.folder):
-        return f"{info.folder / NAME} is no journal that Ensemble wrote"
+        return f"{info.folder / NAME} is not a journal of Ensemble"
     return ""
 
 
 def _newest(info: RunInfo) -> float:
-    """When something happened in the run last."""
+    """Return the time of the run's last event."""
     if info.ended is not None:
         return info.ended
     newest = 0.0
     for name in (NAME, f"{NAME}-wal"):
         with contextlib.suppress(OSError):
             stat = (info.folder / name).stat()
-            if stat.st_size:  # reading makes an empty one
+            if stat.st_size:  # reading creates an empty one
                 newest = max(newest, stat.st_mtime)
     return newest
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk of all that is in a folder."""
+    """Return the bytes that a folder uses on disk."""
     total = 0
     for where, _, files in os.walk(folder):
         for name in files:
@@ -169,7 +166,7 @@ def _size(folder: Path) -> int:
 
 
 def _queued(info: RunInfo) -> int:
-    """How many jobs of a run its queue may still have."""
+    """Return how many jobs of a run may still be in its queue."""
     if info.state in ("new", "unreadable"):
         return leftover_jobs(info.folder, load_plugins)
     try:
@@ -184,8 +181,10 @@ def _queued(info: RunInfo) -> int:
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
-    """True if these may be removed: confirmed on a terminal; off it, refused where jobs may be
-    queued still or where that cannot be known."""
+    """Return True if the runs may be removed.
+
+    Asks on a terminal. Without one, raises an error if jobs may still be queued or that is unknown.
+    """
     if yes or not going:
         return True
 
@@ -193,14 +192,14 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     for case in busy:
         jobs, tag = count_of(case.jobs, "job"), in_one_line(case.info.tag)
         print_warning(
-            f"the queue may still have {jobs} of run {tag}: "
-            f"'ensemble cancel {tag}' ends them; without the record nobody can"
+            f"the queue may still have {jobs} of run {tag}: 'ensemble cancel {tag}' ends them; "
+            "impossible once the run is removed"
         )
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
         size = format_size(sum(case.size for case in going))
         number = count_of(len(going), "run")
         resumable = sum(case.info.state in ("stopped", "limited", "interrupted") for case in going)
-        also = f", {resumable} of which could be resumed" if resumable else ""
+        also = f", {resumable} resumable" if resumable else ""
         for case in going:
             click.echo(f"{in_one_line(str(case.info.folder))}  {format_size(case.size)}", err=True)
         return click.confirm(f"remove {number} ({size}{also})?", err=True)
@@ -208,24 +207,24 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     if unreadable:
         raise UsageError(
             f"{len(unreadable)} of these runs cannot be read: {in_one_line(str(unreadable[0]))}",
-            cause="whether their jobs are still there is not known",
-            hint="look at the folder, and say --yes to remove it all the same",
+            cause="their jobs may still be alive",
+            hint="inspect the folder; --yes removes it anyway",
             code="unreadable-run",
         )
     if busy:
         raise UsageError(
             f"{len(busy)} of these runs may still have jobs in their queue",
-            hint="cancel them first, or say --yes to forget them",
+            hint="cancel them first, or use --yes to forget them",
             code="jobs-queued",
         )
     return True
 
 
 def _remove(folder: Path) -> str:
-    """Remove a run's folder; why that was not possible, or nothing."""
+    """Remove a run's folder; return why it could not be removed, or an empty text."""
     lock = Lock(folder)
     try:
-        lock.acquire()  # that nobody resumes it meanwhile
+        lock.acquire()  # so that nobody resumes it meanwhile
     except EnsembleError as error:
         return error.what
     try:
@@ -249,7 +248,7 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
         }
         print_line(to_json(told))
     elif case.kept:
-        print_warning(in_one_line(f"run {info.tag} stays: {case.kept}"))
+        print_warning(in_one_line(f"keeping run {info.tag}: {case.kept}"))
     else:
         queued = f"  the queue may still have {count_of(case.jobs, 'job')}" if case.jobs else ""
         print_line(f"{in_one_line(info.tag)}  {info.state}  {format_size(case.size)}{queued}")

@@ -1,4 +1,4 @@
-"""``ensemble completion SHELL``: the script that makes a shell complete commands and options."""
+"""``ensemble completion SHELL``: prints the shell completion script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOW = {
 
 
 @click.command(
-    epilog="\b\nTo have it in every new shell:\n" + "\n".join(f"  {how}" for how in _HOW.values())
+    epilog="\b\nTo enable it in every new shell:\n" + "\n".join(f"  {how}" for how in _HOW.values())
 )
 @click.argument("shell", type=click.Choice(list(_HOW)))
 @click.pass_context
@@ -25,5 +25,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click has these three since 8.0
     script = kind(ctx.find_root().command, {}, "ensemble", "_ENSEMBLE_COMPLETE")
-    # Only the template: asking bash for its version first would cost a process and may complain.
+    # Use the template directly: click would first start bash to check its version.
     click.echo(script.source_template % script.source_vars())

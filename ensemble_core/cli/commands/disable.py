@@ -1,4 +1,4 @@
-"""``ensemble disable RUN RULE…``: switches rules of a run under way off."""
+"""``ensemble disable RUN RULE…``: disables rules of a live run."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ensemble_core.cli.control_requests import switch_command
 
 __all__ = ["disable"]
 
-disable = switch_command("disable", "off")
+disable = switch_command("disable")

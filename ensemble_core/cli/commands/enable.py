@@ -1,4 +1,4 @@
-"""``ensemble enable RUN RULE…``: switches rules of a run under way on."""
+"""``ensemble enable RUN RULE…``: enables rules of a live run."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ensemble_core.cli.control_requests import switch_command
 
 __all__ = ["enable"]
 
-enable = switch_command("enable", "on")
+enable = switch_command("enable")

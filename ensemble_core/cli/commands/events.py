@@ -1,4 +1,4 @@
-"""``ensemble events RUN``: what happened in a run and what was decided, as its journal has it."""
+"""``ensemble events RUN``: prints a run's events and decisions from its journal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from ensemble_core.model.ensemble import Binder, Ensemble
 
 __all__ = ["events"]
 
-#: Seconds between looks for more.
+#: Seconds between polls for new events.
 _LOOK = 0.3
-#: How many rows that cannot be read, one after the other, are taken for the end of a damaged
-#: journal where its end is not known.
+#: After this many consecutive unreadable rows, a damaged journal of unknown length counts as read.
 _GIVEN_UP = 10_000
 
 
@@ -38,19 +37,21 @@ _Cannot = Callable[[int, str, "int | None"], None]
 
 @click.command()
 @kept_run_options(salvage=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended or was left.")
-@click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
+@click.option(
+    "-f", "--follow", is_flag=True, help=("Follow the run until it has ended or has no controller.")
+)
+@click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
 @click.option(
     "--decisions/--no-decisions",
     default=True,
-    help="Show what was decided, or not.  [default: show it]",
+    help="Show decisions.  [default: show it]",
 )
 @click.option(
     "--since",
     type=click.IntRange(min=1),
     default=1,
     metavar="SEQ",
-    help="Begin with this event.  [default: the first]",
+    help="Start at this event.  [default: the first]",
 )
 def events(
     kept: KeptRun,
@@ -60,17 +61,17 @@ def events(
     since: int,
     as_json: bool,
 ) -> int:
-    """Show what happened in a run, and what was decided.
+    """Show a run's events and decisions.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. With --json,
-    one event or decision a line, as of 'ensemble run --json', with the number of its event
-    ('seq'). Of a damaged journal everything is shown that can be read; the exit code is then 1.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With --json, one event or
+    decision per line, as in 'ensemble run --json', with its event number ('seq'). From a damaged
+    journal, everything readable is shown and the exit code is 1.
     """
     return _Telling(kept, job, decisions, as_json).tell(since, follow)
 
 
 class _Telling:
-    """One journal being told."""
+    """Prints one journal."""
 
     def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
         self._kept = kept
@@ -84,20 +85,20 @@ class _Telling:
 
     def _make_narrator(self) -> Narrator:
         narrator = Narrator(self._ensemble(), self._look, debug=True)
-        # Times are told from the run's first event on, whichever is shown first.
+        # Times are relative to the run's first event, whichever is shown first.
         try:
             for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
         except (ValueError, TypeError, KeyError, JournalError):
-            pass  # it is told as unreadable when its turn comes
+            pass  # reported as unreadable in its place
         return narrator
 
     def _ensemble(self) -> Ensemble:
-        """The run's ensemble; what little can be known of it where its file cannot be read."""
+        """Return the run's ensemble; a minimal one if its file cannot be read."""
         try:
             return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
-            print_warning(f"the ensemble file is not understood here: {error}")
+            print_warning(f"cannot read the run's ensemble file: {error}")
         return Ensemble(
             name=self._kept.tag,
             groups={},
@@ -110,7 +111,7 @@ class _Telling:
         lock = Lock(self._kept.folder)
         at = since - 1
         while True:
-            # Asked first: what a controller wrote before it went is read after that.
+            # Check first, so that everything the controller wrote before it exited is read.
             going = follow and lock.controller() is not None
             for row in _readable(self._kept.journal, at, self._cannot):
                 at = row.seq
@@ -123,18 +124,18 @@ class _Telling:
         if self._unreadable:
             lost.append("1 event" if self._unreadable == 1 else f"{self._unreadable:,} events")
         if self._lost_from is not None:
-            lost.append(f"what there may be from event {self._lost_from} on")
+            lost.append(f"possible events from {self._lost_from} on")
         if not lost:
             damage = self._kept.damage()
             if damage is not None:
                 print_error(damage)
             return 0 if damage is None else 1
         said = ", and ".join(lost) + "," * (len(lost) - 1)
-        click.echo(f"error: {said} of this journal cannot be read: it is damaged", err=True)
+        click.echo(f"error: the journal is damaged: {said} cannot be read", err=True)
         return 1
 
     def _cannot(self, seq: int, why: str, until: int | None) -> None:
-        """The events from ``seq`` to ``until`` (``None``: nobody knows) cannot be read."""
+        """Record that the events ``seq`` to ``until`` (``None``: unknown) cannot be read."""
         if not self._unreadable and self._lost_from is None:
             print_warning(f"event {seq} cannot be read: {why}")
         if until is None:
@@ -143,7 +144,7 @@ class _Telling:
             self._unreadable += 1
 
     def _row(self, row: JournalRow) -> None:
-        """Tell one event and what was decided on it, as far as they are asked for."""
+        """Print one event and its decisions, if selected."""
         about = self._job is None or row.job == self._job
         found: list[Decision] = []
         try:
@@ -172,11 +173,11 @@ class _Telling:
         print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
-        """True if these decisions may name the job that is asked for."""
+        """Return True if these decisions may name the selected job."""
         return json.dumps(self._job) in decisions
 
     def _part(self, decision: Decision) -> Decision | None:
-        """Part of a decision that concerns the job that is asked for."""
+        """Return the part of a decision that concerns the selected job."""
         if isinstance(decision, Submit):
             jobs = tuple(job for job in decision.jobs if job.id == self._job)
             return replace(decision, jobs=jobs) if jobs else None
@@ -188,11 +189,11 @@ class _Telling:
 
 
 def _unbound(*_: object) -> Any:
-    raise EnsembleError("the ensemble file is not known")
+    raise EnsembleError("the ensemble file is unknown")
 
 
 def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:
-    """The rows after ``after`` that can be read, in order; of the others ``cannot`` is told."""
+    """Yield the readable rows after ``after`` in order; report the others to ``cannot``."""
     at = after
     while True:
         try:
@@ -206,7 +207,7 @@ def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Journal
             last: int | None = journal.last()
         except JournalError:
             last = None
-        # One by one up to the damage and over it, then on as before.
+        # Read row by row past the damage, then in batches again.
         bad: list[int] = []
         for seq in count(at + 1):
             if (seq > last) if last is not None else len(bad) >= _GIVEN_UP:

@@ -1,4 +1,4 @@
-"""``ensemble init``: a small study to begin with, which runs as it is."""
+"""``ensemble init``: creates a small study that runs as it is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["TEMPLATES", "init"]
 
 #: The templates, and what each shows.
 TEMPLATES: dict[str, str] = {
-    "sweep": "one job for each combination of parameters",
-    "watch": "rules that act on what jobs print while they run",
-    "retry": "errors corrected by kind, job by job",
-    "adaptive": "further points where the first differ",
-    "screening": "the best of many go on to a dearer look, and a table of them",
+    "sweep": "one job per combination of parameters",
+    "watch": "rules that react to the output of running jobs",
+    "retry": "failed jobs retried with corrections by kind of error",
+    "adaptive": "more points where the first results differ",
+    "screening": "the best of many get a longer run, and a results table",
 }
 
 
@@ -28,13 +28,13 @@ TEMPLATES: dict[str, str] = {
     type=click.Choice(list(TEMPLATES)),
     default="sweep",
     show_default=True,
-    help="What the study shows.",
+    help="Kind of study.",
 )
 def init(folder: str, template: str) -> None:
-    """Write a small commented study: study.yaml and a program.
+    """Create a small commented study: study.yaml and a program.
 
-    They go into FOLDER (default: here).
-    It runs as it is on this machine: 'ensemble run study.yaml'. No file is ever overwritten.
+    They are written to FOLDER (default: here) and run on this machine: 'ensemble run study.yaml'.
+    Existing files are never overwritten.
     """
     target = Path(folder)
     sources = files("ensemble_core.cli") / "templates" / template
@@ -42,19 +42,19 @@ def init(folder: str, template: str) -> None:
     for name in texts:
         if (target / name).exists() or (target / name).is_symlink():
             raise UsageError(
-                f"{target / name} is there already, and nothing was written",
-                hint="name another folder: ensemble init FOLDER",
+                f"{target / name} already exists; nothing was written",
+                hint="choose another folder: ensemble init FOLDER",
                 code="file-exists",
             )
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            with (target / name).open("xb") as file:  # never over one that came meanwhile
+            with (target / name).open("xb") as file:  # fail if it was created meanwhile
                 file.write(text)
     except OSError as error:
         raise UsageError(
-            f"{target} cannot be written to: {error.strerror}",
-            hint="name a folder that you may write to: ensemble init FOLDER",
+            f"cannot write to {target}: {error.strerror}",
+            hint="choose a writable folder: ensemble init FOLDER",
             code="folder-unwritable",
         ) from error
     for name in texts:

@@ -1,4 +1,4 @@
-"""``ensemble jobs RUN``: the jobs of a run, those that are asked for."""
+"""``ensemble jobs RUN``: lists the jobs of a run."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ __all__ = ["jobs"]
 @click.option(
     "--outcome",
     type=click.Choice(["active", "success", "failed", "cancelled"]),
-    help="Only jobs that ended so; active: that are not over.",
+    help="Only jobs with this outcome; active: unfinished jobs.",
 )
-@click.option("--cause", type=click.Choice(CAUSES), help="Only jobs that ended for this cause.")
+@click.option("--cause", type=click.Choice(CAUSES), help="Only jobs with this cause.")
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="Only jobs for which this holds, for example 'T > 2.2 and attempts > 1'.",
+    help="Only jobs that match this condition, such as 'T > 2.2 and attempts > 1'.",
 )
-@click.option(
-    "--attempts", is_flag=True, help="Show a row for each attempt, including retried ones."
-)
+@click.option("--attempts", is_flag=True, help="Show one row per attempt, including retried ones.")
 @output_options
 def jobs(
     run: str,
@@ -54,9 +52,9 @@ def jobs(
 ) -> None:
     """List the jobs of a run.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. Each
-    job has one row, however many attempts it took; --where can use every column. With --attempts,
-    each attempt has a row: 'attempts' counts them from 1, and 'core_hours' are its own.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Each job has one row; --where
+    can use every column. With --attempts, each attempt has its own row: 'attempts' is then its
+    number, from 1, and 'core_hours' its own.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         with usage_errors():

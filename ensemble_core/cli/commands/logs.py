@@ -1,4 +1,4 @@
-"""``ensemble logs RUN [JOB]``: what jobs wrote, from where their ``start`` events say it went."""
+"""``ensemble logs RUN [JOB]``: prints jobs' output files."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from ensemble_core.errors import UsageError, did_you_mean
 
 __all__ = ["logs"]
 
-#: Outputs of all jobs up to these many files and bytes are shown; of more there is a list.
+#: Up to this many files and bytes are printed; more are listed.
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16
 _STREAMS = ("stdout", "stderr")
-#: Characters of one output that JSON has at most; the end of it where it is longer.
+#: Largest number of characters of one file in JSON; of a longer one, the end.
 _MOST_JSON = 1 << 20
 
 
 @dataclass(slots=True)
 class _Job:
-    """The output of one job, as the journal tells of it."""
+    """A job's output according to the journal."""
 
     id: str
     queue_id: object = None
     started: bool = False
     over: bool = False
     workdir: str = ""
-    #: What the file says, and where it really went once it started.
+    #: Files named in the ensemble file, and the real ones once the job has started.
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
-    #: What its member says of where its output is; nobody here reads there.
+    #: Where its member says the output is, on the member's machine.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Each stream that went to a file, and the file; one name for both where they share it."""
+        """Return the file of each stream; one entry if both share a file."""
         out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
-            beside = Path(self.workdir, out[:-3] + "err")  # kept for a job that named neither
+            beside = Path(self.workdir, out[:-3] + "err")  # default for a job that names no file
             err = str(beside) if beside.exists() else None
         if out is not None:
             yield ("stdout" if out != err else "output"), Path(self.workdir, out)
@@ -65,13 +65,13 @@ class _Job:
 
 @dataclass(slots=True)
 class _Output:
-    """A file that a job's output went to, or why there is none."""
+    """A job's output file, or why it has none."""
 
     job: _Job
     stream: str | None = None
     path: Path | None = None
     size: int | None = None
-    #: Why it cannot be shown; and whether it should be there.
+    #: Why it cannot be shown, and whether that is an error.
     note: str = ""
     missed: bool = False
 
@@ -80,7 +80,7 @@ class _Output:
         return printable(f"{self.job.id}{where}")
 
     def fail(self, error: OSError) -> None:
-        """It is there and cannot be read."""
+        """Record that the file exists but cannot be read."""
         self.note, self.missed = str(error.strerror), True
 
 
@@ -91,12 +91,12 @@ class _Output:
     "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each."
 )
 def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int:
-    """Show what a run's jobs wrote.
+    """Show the output of a run's jobs.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. With JOB (such
-    as sim.3), that job's standard output and error; without, those of all jobs, or a list of their
-    files where there is much. With --json, one file a line. Exit code 1 if an output cannot be
-    shown.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With JOB (such as sim.3),
+    shows that job's standard output and error; without it, those of all jobs, or a list of the
+    files if there is much output. With --json, one file per line. Exit code 1 if an output cannot
+    be shown.
     """
     alone = job is not None
     outputs = [each for one in _jobs(kept, job) for each in _outputs(kept, one, alone)]
@@ -107,9 +107,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
         _as_json(outputs, tail, whole)
     elif whole:
         empty = [each for each in outputs if each.note and each.path and not each.missed]
-        if len(empty) < len(
-            outputs
-        ):  # no need to mention the empty stream if the job wrote to the other
+        if len(empty) < len(outputs):  # don't mention an empty stream if the other has output
             outputs = [each for each in outputs if each not in empty]
         _show(outputs, tail, alone)
     else:
@@ -119,7 +117,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
 
 
 def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
-    """The jobs of a run, or the one that is wanted, in the order of their submits."""
+    """Return the jobs of a run, or the requested one, in order of submission."""
     jobs: dict[str, _Job] = {}
     for row in kept.journal.rows():
         for job in _submitted(row.decisions):
@@ -148,14 +146,14 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
         return list(jobs.values())
     if wanted not in jobs:
         shown = ", ".join([*jobs][:8]) + (f" … ({len(jobs)} jobs)" if len(jobs) > 8 else "")
-        listed = f"its jobs are {shown or 'none so far'}"
+        listed = f"its jobs: {shown or 'none so far'}"
         hint = did_you_mean(wanted, jobs, listed, form="did you mean {}?")
         raise UsageError(f"run {kept.tag} has no job {wanted!r}", hint=hint, code="no-such-job")
     return [jobs[wanted]]
 
 
 def _submitted(decisions: str | None) -> Iterator[_Job]:
-    """The jobs that decisions submit, with the files that they name."""
+    """Yield the submitted jobs with the files that they name."""
     for decision in json.loads(decisions) if decisions and '"submit"' in decisions else ():
         for job in decision.get("jobs", ()) if decision.get("type") == "submit" else ():
             yield _Job(job["id"], named={name: job.get(name) for name in _STREAMS})
@@ -177,7 +175,7 @@ def _size(path: Path) -> int | None:
 
 
 def _absent(kept: KeptRun, job: _Job) -> str:
-    """Why there is no file of this job, and what to do."""
+    """Explain why a job has no file here, and what to do."""
     if not job.started:
         if job.trouble:
             return f"it never started ({job.trouble})"
@@ -185,32 +183,32 @@ def _absent(kept: KeptRun, job: _Job) -> str:
     name = str(kept.executor.get("name"))
     id_ = job.queue_id
     if job.at_member:
-        return f"its output is where its member runs, in {job.at_member}"
+        return f"its output is on its member's machine, in {job.at_member}"
     if name == "flux":
         return "its output is in Flux's own store: " + (
             f"flux job attach {id_}" if id_ else f"flux jobs -a --name={job.id} has its id"
         )
     known = f", which knows it as {id_}" if id_ else ""
-    return f"executor {name} did not say where its output goes: ask its queue{known}"
+    return f"executor {name} did not report where its output goes: ask the queue{known}"
 
 
 def _missing(path: Path, job: _Job) -> str:
     if path.exists():
-        return "no ordinary file"
+        return "not a regular file"
     if job.at_member:
-        return f"no such file here; its member says that it is in {job.at_member}"
-    return "no such file: it wrote nothing, or somebody removed it" if job.over else "no such file"
+        return f"no such file here; its member reports {job.at_member}"
+    return "no such file: the job wrote nothing, or it was removed" if job.over else "no such file"
 
 
 def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
-        # Of a job that never ran there is nothing to miss, unless it is the one asked for.
+        # A job that never ran has no output; report that only for the requested job.
         yield _Output(job, note=_absent(kept, job), missed=alone or job.started)
     for stream, path in files:
         size = _size(path)
         note = _missing(path, job) if size is None else ""
-        # Empty files of jobs that are over are taken away: nothing is wrong with that.
+        # Empty files of finished jobs are deleted, so a missing file is normal.
         missed = bool(note) and (not job.over or path.exists())
         yield _Output(job, stream, path, size, note, missed)
 
@@ -230,7 +228,7 @@ def _list(outputs: list[_Output], tag: str) -> None:
 
 
 def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
-    """Print each output under its name; an only one by itself."""
+    """Print each output under its name; a single one without it."""
     for place, each in enumerate(outputs):
         if each.path is not None and not each.note:
             if not alone or len(outputs) > 1:
@@ -240,15 +238,15 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
                 _print(each.path, tail)
             except OSError as error:
                 if error.filename is None:
-                    raise  # whoever reads this has gone
+                    raise  # the reader has closed the pipe
                 each.fail(error)
         if each.note and (alone or each.missed or each.path is None):
-            sys.stdout.flush()  # it comes after what was shown before
+            sys.stdout.flush()  # flush earlier output first
             click.echo(f"{each}: {each.note}", err=True)
 
 
 def _print(path: Path, tail: int | None) -> None:
-    """A file as it is; on a terminal, without what would steer it."""
+    """Print a file as it is; on a terminal, without control sequences."""
     sys.stdout.flush()
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -280,7 +278,7 @@ def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
 
 
 def _text(path: Path, tail: int | None) -> str:
-    """A file's end as text, as far as one line of JSON should have it."""
+    """Return the end of a file, short enough for one line of JSON."""
     with path.open("rb") as file:
         if tail is not None:
             text = b"".join(deque(file, tail))

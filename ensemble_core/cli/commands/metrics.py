@@ -1,4 +1,4 @@
-"""``ensemble metrics RUN [PATH…]``: every metric of a run as it stands."""
+"""``ensemble metrics RUN [PATH…]``: prints a run's metrics."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["metrics"]
 def metrics(
     run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
 ) -> None:
-    """Show the metrics of a run, all that were kept or those of these paths.
+    """Show the metrics of a run: all recorded ones, or those of the given paths.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A PATH is for
-    example mean.sim-duration or count.sim.success; it is empty where no value came.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. PATH is for example
+    mean.sim-duration or count.sim.success. A metric without a value is shown empty.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         engine = kept.recover(compare=False).engine

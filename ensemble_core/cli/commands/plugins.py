@@ -1,4 +1,4 @@
-"""``ensemble plugins``: what is installed, what each plugin registers, and what is broken."""
+"""``ensemble plugins``: lists plugins, what they register, and broken ones."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["describe", "plugins"]
 
 @click.group()
 def plugins() -> None:
-    """List and describe plugins and what they register."""
+    """List plugins and describe what they register."""
 
 
 @plugins.command("list")
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
-    """List every plugin, also the broken ones with the reason."""
+    """List all plugins, including broken ones with the reason."""
     registry = load_plugins(plugins, warn=False)
     listed = [*registry.plugins, *listed_commands()]
     clashes = [clash for kind in KINDS for clash in registry.records(kind).unclear()]
@@ -70,14 +70,14 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
     lines = format_table([tuple(printable(cell) for cell in row) for row in rows])
     shown = zip(lines, broken, strict=True)
     print_table([look.paint(line, "bad") if bad else line for line, bad in shown], look)
-    said = {f"{plugin} is broken and left out: {plugin.error}" for plugin in registry.broken}
+    said = {f"{plugin} is broken and was skipped: {plugin.error}" for plugin in registry.broken}
     for text in warnings:
         if text not in said:
             print_warning(text)
 
 
 def _wrapped(texts: list[str]) -> list[str]:
-    """Each text in lines of a width that a table's last column can have."""
+    """Wrap each text to the width of a table's last column."""
     import shutil
     import textwrap
 
@@ -93,9 +93,9 @@ def _wrapped(texts: list[str]) -> list[str]:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
-    """Describe what a plugin registers (an executor, trigger, action …), with its options.
+    """Describe what a plugin registers (an executor, trigger, action …) and its options.
 
-    Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
+    If NAME exists in several kinds, all are shown; KIND (such as "action") selects one.
     """
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
@@ -106,10 +106,10 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
         kind = words[0].lower()
         kind = kind[:-1] if kind.endswith("s") and kind[:-1] in kinds else kind
         if kind not in kinds:
-            raise click.UsageError(f"no such kind {words[0]!r}; kinds are {', '.join(kinds)}")
+            raise click.UsageError(f"unknown kind {words[0]!r}; kinds: {', '.join(kinds)}")
         kinds = [kind]
     found = [
-        (kind, registry.records(kind)[name])  # raises where two claim the name
+        (kind, registry.records(kind)[name])  # raises if two plugins claim the name
         for kind in KINDS
         if kind in kinds
         and (name in registry.records(kind) or name in registry.records(kind).clashes)
@@ -129,14 +129,14 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
 
 
 def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
-    """The error for a name that nothing has; a plugin's own name leads to what it registers."""
+    """Return the error for an unknown name; for a plugin's name, list what it registers."""
     for plugin in registry.plugins:
         if name in (plugin.name, plugin.distribution):
             if plugin.error is not None:
                 return UsageError(f"{plugin} is broken", cause=plugin.error, code="broken-plugin")
             names = [record.name for records in plugin.records.values() for record in records]
             return UsageError(
-                f"{name!r} is a plugin, not something that one registers",
+                f"{name!r} is a plugin, not a name that it registers",
                 hint=f"it registers {', '.join(names) or 'nothing'}",
                 code="not-a-record",
             )
@@ -150,7 +150,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
 
 
 def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
-    """A record as plain data."""
+    """Return a record as plain data."""
     provider = registry.owner(record)
     document: dict[str, Any] = {
         "kind": kind,
@@ -174,7 +174,7 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
 
 
 def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
-    """Yield the lines that describe a record, of its plain data."""
+    """Yield the lines that describe a record, given as plain data."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     if document.get("objective"):
@@ -184,7 +184,7 @@ def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
         detail = (
             f": {printable(document['available_detail'])}" if document["available_detail"] else ""
         )
-        yield f"  {'works here' if document['available'] else 'cannot work here'}{detail}"
+        yield f"  {'works here' if document['available'] else 'unavailable here'}{detail}"
     words = {
         "capabilities": "can",
         "needs": "needs an executor that can",
@@ -208,7 +208,7 @@ def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
 
 
 def _option_lines(schema: Any, look: TextStyle) -> Iterator[str]:
-    """The options of a schema, as people read them."""
+    """Yield a description of the options in a schema."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:
         yield "  no options"
@@ -240,7 +240,7 @@ def _type(option: Mapping[str, Any]) -> str:
     if option.get("x-ensemble") == "action":
         return "an action, or a list of actions"
     if option.get("x-ensemble") == "expression":
-        return "texts that begin with = are worked out"
+        return "texts that begin with = are evaluated"
     if "enum" in option:
         return "one of " + ", ".join(json.dumps(value) for value in option["enum"])
     if "const" in option:

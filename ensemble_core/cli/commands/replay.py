@@ -1,4 +1,4 @@
-"""``ensemble replay RUN``: decides everything anew from the journal, and compares."""
+"""``ensemble replay RUN``: re-runs the engine on a journal and compares its decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ensemble_core.journal.snapshot import load
 
 __all__ = ["replay"]
 
-#: Events after a snapshot that are decided from there as well.
+#: Number of events after each snapshot that are also replayed from it.
 _AFTER = 5_000
 
 
@@ -42,18 +42,17 @@ _AFTER = 5_000
     help="Stop after this event.  [default: the last]",
 )
 def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
-    """Check a run: decide everything anew from its journal and compare.
+    """Re-run the engine on the journal and check its decisions.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The file is
-    looked at page by page; every event is worked in from the first on, and each decision must be
-    the one that the journal has, to the byte; snapshots must hold what the events lead to. Prints
-    how the run stood then. Exit code 1 where something differs.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Checks every page of the
+    journal file, replays all events, and compares each decision with the journal byte by byte; also
+    compares the snapshots. Prints the final state of the run. Exit code 1 if anything differs.
     """
     return _Check(kept, until).tell(as_json)
 
 
 class _Check:
-    """One run being decided anew."""
+    """The replay of one run."""
 
     def __init__(self, kept: KeptRun, until: int | None) -> None:
         journal = kept.journal
@@ -64,7 +63,7 @@ class _Check:
         self.events = 0
         self.decisions = 0
         self.difference: Difference | None = None
-        #: The snapshots that were compared, and what was wrong with others.
+        #: Compared snapshots, and problems of the others.
         self.snapshots: list[int] = []
         self.foreign: list[int] = []
         self.wrong: list[str] = []
@@ -85,7 +84,7 @@ class _Check:
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
-        """Hold a snapshot against what the events led to, and what it decides from there."""
+        """Compare a snapshot with the replayed state, and the decisions that follow from it."""
         kept, seq = self._kept, snapshot.seq
         if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)
@@ -102,13 +101,13 @@ class _Check:
             ("jobs", _jobs(engine), _jobs(restored)),
             ("timers", engine.next_timer(), restored.next_timer()),
         ):
-            # As text: a value that is not a number equals nothing, not even itself.
+            # Compare as text, because nan does not equal itself.
             if isinstance(here, dict) and isinstance(there, dict):
-                # Of gauges that a changed file brought, the order is when they were asked for.
+                # Ignore the order of gauges: those of a changed file come in order of use.
                 here, there = dict(sorted(here.items())), dict(sorted(there.items()))
             if repr(here) != repr(there):
                 told = _first_difference(here, there)
-                self.wrong.append(f"the snapshot after event {seq} has other {name}: {told}")
+                self.wrong.append(f"the snapshot after event {seq} has different {name}: {told}")
                 return
         onward = Replay(kept.journal, kept.loading, after=seq, engine=restored)
         try:
@@ -116,8 +115,8 @@ class _Check:
                 pass
         except Difference as error:
             self.wrong.append(
-                f"from the snapshot after event {seq} the engine decides otherwise at event "
-                f"{error.row.seq} than the journal says"
+                f"from the snapshot after event {seq}, the engine's decision at event "
+                f"{error.row.seq} differs from the journal"
             )
 
     # -- telling ---------------------------------------------------------------------------------
@@ -154,11 +153,11 @@ class _Check:
         lines = report_lines(self.report, look, terminal_width(sys.stdout))
         tag = printable(self._kept.tag)
         if self.difference is not None:
-            said = f"{tag}: as recorded up to event {self.events}, and not after that"
+            said = f"{tag}: identical up to event {self.events}, different after it"
             return [*lines, look.paint(said, "bad")]
         said = (
-            f"{tag}: {self.events:,} events led to the same {self.decisions:,} decisions, "
-            "to the byte"
+            f"{tag}: {self.events:,} events gave the same {self.decisions:,} decisions, byte for "
+            "byte"
         )
         lines.append(look.paint(said, "bad" if self.wrong else "good"))
         if self.snapshots:
@@ -166,11 +165,11 @@ class _Check:
             lines.append(f" snapshots after event {after} compared")
         if self.foreign:
             after = ", ".join(map(str, self.foreign))
-            lines.append(f" snapshots after event {after} are of other versions: not compared")
+            lines.append(f" snapshots after event {after} are from other versions: not compared")
         return lines
 
     def _complain(self) -> None:
-        hint = "a resume would go on from it; please report this with the journal"
+        hint = "a resume would use it; please report this with the journal"
         for problem in self.wrong:
             print_error(EnsembleError(problem, hint=hint))
         if self.difference is not None:
@@ -185,7 +184,7 @@ def _jobs(engine: Engine) -> list[tuple[object, ...]]:
 
 
 def _first_difference(here: object, there: object) -> str:
-    """Where two values of one shape differ, in a few words."""
+    """Describe where two values of the same shape differ."""
     if isinstance(here, dict) and isinstance(there, dict):
         for key in dict.fromkeys([*here, *there]):
             if repr(here.get(key)) != repr(there.get(key)):
@@ -194,12 +193,12 @@ def _first_difference(here: object, there: object) -> str:
         for place, (one, other) in enumerate(zip(here, there, strict=False)):
             if repr(one) != repr(other):
                 return f"{place}: {_first_difference(one, other)}"
-        return f"{len(here)} by the events, {len(there)} in it"
-    return f"{here!r} by the events, {there!r} in it"
+        return f"{len(here)} by replay, {len(there)} in the snapshot"
+    return f"{here!r} by replay, {there!r} in the snapshot"
 
 
 def _data_of(difference: Difference) -> dict[str, Any]:
-    """A difference as plain data: its event, and both lists of decisions."""
+    """Return a difference as plain data: its event and both lists of decisions."""
     return {
         "seq": difference.row.seq,
         "event": difference.row.event().to_dict(),
@@ -210,7 +209,7 @@ def _data_of(difference: Difference) -> dict[str, Any]:
 
 
 def _readably(difference: Difference) -> EnsembleError:
-    """A difference with its event, and both lists of decisions side by side."""
+    """Return a difference as text: its event and both lists of decisions side by side."""
     row, data = difference.row, _data_of(difference)
     journal, engine = data["journal"], data["engine"]
     lines = []
@@ -220,11 +219,11 @@ def _readably(difference: Difference) -> EnsembleError:
             continue
         lines += [f"  journal  {_short(one)}", f"  engine   {_short(other)}"]
     if journal == engine:
-        lines.append(f"  the same decisions, written otherwise: {row.decisions}")
-        lines.append(f"  and now: {difference.decided}")
+        lines.append(f"  the same decisions, encoded differently: {row.decisions}")
+        lines.append(f"  now: {difference.decided}")
     return EnsembleError(
-        f"at event {row.seq} ({event_words(row.event())}) the engine decides otherwise than the "
-        "journal says",
+        f"at event {row.seq} ({event_words(row.event())}) the engine's decisions differ from the "
+        "journal",
         cause="\n".join(["decisions:", *lines]),
         hint=difference.hint,
         code="different",

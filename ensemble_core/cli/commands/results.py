@@ -1,4 +1,4 @@
-"""``ensemble results RUN [TABLE]``: what a run's jobs have left, as a table."""
+"""``ensemble results RUN [TABLE]``: prints a results table."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def results(
 ) -> None:
     """Show a table of a run's results.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. TABLE is one
-    that the ensemble file has under 'results:', or one of its generators: all points that it
-    suggested, the best first and the lost ones last. Without it there is a row for each job: how it
-    ended, its times, its core-hours, its result, and the last value of each column that it
-    printed.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. TABLE is a name under
+    'results:' in the ensemble file, or a generator: its points, the best first and the lost ones
+    last. Without TABLE, each job has a row: outcome, times, core-hours, result, and the last value
+    of each column that it printed.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         if table is None:
@@ -47,7 +46,7 @@ def results(
             write_table(names, in_batches(names, rows), form, output)
             return
         if table not in tables:
-            if_empty = "its file has no 'results:'; without a name there is a row for each job"
+            if_empty = "the file has no 'results:'; without TABLE, each job has a row"
             raise no_such("the run", "table", table, [*tables, *generators], if_empty)
         found = engine.tables()
         names, rows = found.columns(table), found[table]

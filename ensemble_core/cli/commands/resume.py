@@ -1,4 +1,4 @@
-"""``ensemble resume RUN``: goes on with a run that was stopped, or whose controller was killed."""
+"""``ensemble resume RUN``: resumes a stopped or interrupted run."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ __all__ = ["resume"]
 @click.option(
     "--accept-changes",
     is_flag=True,
-    help="Go on with the ensemble file as it is now, although it has changed.",
+    help="Accept a changed ensemble file and use it from now on.",
 )
 @set_option
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Believe that the controller is gone, where nothing else can tell.",
+    help="Assume that the controller is dead if that cannot be determined.",
 )
 @state_option
 @wall_option
@@ -64,17 +64,17 @@ def resume(
     wall: float | None,
     display: Display,
 ) -> int:
-    """Go on with a run that was stopped, or whose controller was killed.
+    """Resume a stopped or interrupted run.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The queue is
-    asked what became of each job that was not over; only what never arrived, and what the stop
-    cancelled, is submitted. The exit code is the run's, as of 'ensemble run'.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The queue is asked about each
+    unfinished job; only jobs that never reached it, or that the stop cancelled, are submitted
+    again. The exit code is that of 'ensemble run'.
 
-    --set changes the file that the run goes by, for all that comes: 'limits.core_hours=400'. A run
-    that has ended is opened again where a change gives it something to do.
+    --set changes the run's file from now on: 'limits.core_hours=400'. A run that has ended is
+    reopened if the change adds work.
 
-    An executor is used as it was, unless one of its flags says otherwise: of a service that has
-    moved, --host and --port.
+    The executor's options are kept unless its flags are given: --host and --port for a service that
+    has moved.
     """
     return resume_run(
         run,
@@ -98,8 +98,10 @@ def resume_run(
     stop_first: StopRequested | None = None,
     wall: float | None = None,
 ) -> int:
-    """Resume a run and show it; its exit code. With ``stop_first``, only to cancel what is left: of
-    a run that has ended too, where the run does not end by it."""
+    """Resume a run with its display; return its exit code.
+
+    With ``stop_first``, only cancel the remaining jobs, even of a run that has ended.
+    """
     folder = find(state_folder(state), run)
 
     def changed(past: kept_run.KeptRun) -> Text | None:
@@ -136,21 +138,22 @@ def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, An
 
 
 def _go_to(folder: str, tag: str) -> None:
-    """Relative paths of jobs start at the folder in which the run was started."""
+    """Change to the folder in which the run was started; jobs' relative paths refer to it."""
     try:
         os.chdir(folder)
     except OSError as error:
         raise UsageError(
-            f"the folder in which run {tag} was started cannot be entered: {folder}",
+            f"cannot enter the folder in which run {tag} was started: {folder}",
             cause=error.strerror,
-            hint="make it again: its jobs' relative paths start there",
+            hint="restore it: relative paths of jobs refer to it",
             code="no-folder",
         ) from error
 
 
 def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
-    """The ensemble file as it is now, with these overrides after its own, if it differs from what
-    the run goes by. Raises :class:`UsageError` with the differences where they are not accepted.
+    """Return the current ensemble file with the run's and these overrides, if it differs.
+
+    Raises :class:`UsageError` with the differences if they were not accepted.
     """
     text = past.journal.texts()[-1]
     changed = _changed_file(past, text, accept)
@@ -162,22 +165,22 @@ def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> 
 
 def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | None:
     if not text.file or past.journal.about.get("made"):
-        return None  # it was a mapping of a program, or made of another file
+        return None  # the run came from a mapping or a generated file
     try:
         now = read(text.file)
     except EnsembleError as error:
-        print_warning(f"the run goes on with the file as it was: {error}")
+        print_warning(f"the run continues with the original file: {error}")
         return None
     if now == text.text:
-        # Files that it names are read anew only where changes are accepted.
+        # Attached files are read again only if changes are accepted.
         if accept and text.attached:
             return Text(past.journal.last(), text.file, now, text.overrides)
         return None
     lines = difflib.unified_diff(
         text.text.splitlines(),
         now.splitlines(),
-        f"{text.file} (as the run goes by it)",
-        f"{text.file} (as it is now)",
+        f"{text.file} (used by the run)",
+        f"{text.file} (current)",
         lineterm="",
         n=2,
     )
@@ -186,8 +189,8 @@ def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | No
     if not accept:
         raise UsageError(
             f"{text.file} has changed since run {past.tag} read it",
-            hint="--accept-changes goes on with the file as it is now; jobs and counts stay as "
-            "they are, and rules that say the same go on where they stood",
+            hint="--accept-changes resumes with the current file; jobs, counts and unchanged "
+            "rules keep their state",
             code="file-changed",
         )
     return Text(past.journal.last(), text.file, now, text.overrides)

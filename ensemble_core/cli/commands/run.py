@@ -1,4 +1,4 @@
-"""``ensemble run FILE``: puts a run together, shows it, and ends with its exit code."""
+"""``ensemble run FILE``: runs an ensemble with its display and ends with its exit code."""
 
 from __future__ import annotations
 
@@ -42,51 +42,49 @@ __all__ = ["run"]
     "folder",
     metavar="DIR",
     type=click.Path(),
-    help="Keep jobs' output in a folder of this run's own below DIR."
-    "  [default: beside the run's journal]",
+    help="Write jobs' output to a folder for this run below DIR.  [default: the run's folder]",
 )
 @state_option
 @wall_option
 @click.option(
     "--no-journal",
     is_flag=True,
-    help="Keep no record: the run cannot be looked at later, nor resumed.",
+    help="Do not write a journal: the run can be neither inspected later nor resumed.",
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be submitted at the start, and what the queue would be handed for the "
-    "first jobs (--debug: for each); submit nothing.",
+    help="Show what would be submitted first, and the first jobs as the queue would receive them "
+    "(--debug: all); submit nothing.",
 )
 @click.option(
-    "--tag", metavar="TAG", help="The run's name.  [default: the ensemble's, with the time]"
+    "--tag", metavar="TAG", help="Name of the run.  [default: the ensemble's, with the time]"
 )
 @click.option(
     "--or-resume",
     is_flag=True,
-    help="Where there is a run --tag TAG already: resume it, or end with its exit code if it is "
-    "over.",
+    help="If run --tag TAG exists, resume it; if it has ended, return its exit code.",
 )
 @click.option(
     "--exit-file",
     metavar="FILE",
     type=click.Path(),
-    help="With --or-resume: write the exit code to FILE, unless the same words are to go on with "
-    "the run: after a kill, a signal, or an error that may pass.",
+    help="With --or-resume: write the exit code to FILE if it is final, not after a kill, a "
+    "signal or a transient error.",
 )
 @click.option(
     "--reuse",
     metavar="RUN",
     multiple=True,
-    help="Take results of jobs that RUN did already instead of running the same again; may be "
-    "given more than once, and the first run that has the job counts.",
+    help="Reuse results of identical jobs of RUN. May be repeated; the first run that has the "
+    "job is used.",
 )
 @click.option(
     "--report",
     "page",
     metavar="FILE",
     type=click.Path(),
-    help="When the run is over, write it as a page to FILE, as 'ensemble report' does.",
+    help="Write a report to FILE at the end, like 'ensemble report'.",
 )
 def run(
     file: str,
@@ -109,16 +107,15 @@ def run(
 ) -> int:
     """Run an ensemble file.
 
-    The exit code is 0 when all went well, 1 when jobs failed and no rule concerned itself with
-    that, 2 for a wrong file or command line, 5 when the run was stopped by 'ensemble stop' or
-    because its time was over, 128 + N after signal N (130 after Ctrl-C), and otherwise what the
-    file's terminate action says.
+    The exit code is 0 for success, 1 if jobs failed and no rule handled it, 2 for a wrong file or
+    command line, 5 after 'ensemble stop' or the end of the time limit, 128 + N after signal N (130
+    after Ctrl-C), or the code of the file's terminate action.
 
-    Every event and decision goes into a journal: 'ensemble resume' goes on with a run that was
-    stopped, by Ctrl-C too, or whose controller was killed, and 'ensemble runs' lists all that are
-    kept. What a stop does with jobs, the file's 'on_stop' says; another Ctrl-C leaves at once.
-    Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'; with
-    '--exit-file FILE' whoever starts it knows that this was the end.
+    Every event and decision is recorded in a journal. 'ensemble resume' resumes a stopped or
+    interrupted run; 'ensemble runs' lists all runs. A stop, also by Ctrl-C, treats jobs as
+    'on_stop' in the file says; a second Ctrl-C exits without waiting. For a pod or batch job that
+    is restarted with the same command, use '--tag TAG --or-resume'; with '--exit-file FILE' the
+    caller can tell that the run has ended.
     """
     if reuse and dry_run:
         raise click.UsageError(
@@ -167,13 +164,15 @@ def run(
 
 
 def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], None]:
-    """A function that writes the run with a tag as a page, by the command ``report``. Raises
-    :class:`UsageError` if no plugin has that command."""
+    """Return a function that writes a run's report to a file with the command ``report``.
+
+    Raises :class:`UsageError` if no plugin provides that command.
+    """
     from ensemble_core.cli.error_format import print_error
     from ensemble_core.errors import EnsembleError, UsageError
 
     if unkept:
-        raise click.UsageError("--report needs a run that is kept: no --no-journal, no --dry-run")
+        raise click.UsageError("--report cannot be combined with --no-journal or --dry-run")
     root = click.get_current_context().find_root()
     assert isinstance(root.command, CommandGroup)
     command = root.command.get_command(root, "report")
@@ -183,7 +182,7 @@ def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], 
     words = ["-o", page, *(["--state", state] if state else [])]
 
     def write(tag: str) -> None:
-        # The run is over, and its exit code stands, whatever becomes of the page.
+        # The run has ended; a failed report does not change its exit code.
         try:
             command.main([tag, *words], "ensemble report", standalone_mode=False)
         except EnsembleError as error:

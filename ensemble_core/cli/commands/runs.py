@@ -1,4 +1,4 @@
-"""``ensemble runs``: the runs that are kept, oldest first."""
+"""``ensemble runs``: lists runs, oldest first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["format_length", "runs", "style_of_state"]
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
 _RIGHT = (False, False, True, False, True, True, False)
-#: By which order columns go when the terminal is narrow.
+#: Order in which columns are dropped on a narrow terminal.
 _GOES = ("file", "began", "events", "length")
 _STYLES = {
     "running": "good",
@@ -42,17 +42,18 @@ _STYLES = {
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help=f"List more than the newest {_SHOWN}.")
+@click.option(
+    "--all", "everything", is_flag=True, help=(f"List all runs, not only the newest {_SHOWN}.")
+)
 @state_option
 @json_option
 def runs(everything: bool, state: str | None, as_json: bool) -> int:
-    """List the runs that are kept, newest last.
+    """List runs, newest last.
 
-    A run is 'running' while a controller has it, and 'ended' once its end was reached. 'ensemble
-    resume' goes on with one that was 'stopped' before that, by a signal, 'ensemble stop' or the end
-    of its time, with a 'limited' one, of which its limits hold what is left, and with an
-    'interrupted' one, whose controller was killed. A 'new' one was killed before anything happened.
-    With --json, one object a line for every run.
+    A 'running' run has a controller; an 'ended' one has finished. 'ensemble resume' resumes the
+    others: 'stopped' (by a signal, 'ensemble stop' or its time limit), 'limited' (its limits hold
+    the remaining jobs) and 'interrupted' (its controller was killed). A 'new' one was killed before
+    its first event. With --json, one object per line for every run.
     """
     with errors_as_json(as_json):
         home = state_folder(state)
@@ -62,7 +63,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
             return 0
         found = folders(home)
     if not found:
-        click.echo(f"no runs are kept in {home / 'runs'}", err=True)
+        click.echo(f"no runs in {home / 'runs'}", err=True)
         return 0
     shown = found if everything else found[-_SHOWN:]
     style = style_of(sys.stdout)
@@ -75,7 +76,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
 
 def format_length(info: RunInfo) -> str:
-    """Duration of a run, or its age while it goes on; a dash where that is unknown."""
+    """Return the duration of a run so far; a dash if unknown."""
     if info.began is None:
         return "-"
     if info.state == "running":
@@ -84,7 +85,7 @@ def format_length(info: RunInfo) -> str:
 
 
 def style_of_state(info: RunInfo) -> str:
-    """The style in which a run is shown."""
+    """Return the style for a run's state."""
     return _STYLES.get(info.state) or ("bad" if info.exit_code else "good")
 
 
@@ -124,7 +125,7 @@ def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[st
 
 
 def _short(file: str) -> str:
-    """A file as it is best known from here."""
+    """Return a short path of a file, relative if possible."""
     if not file:
         return ""
     near = os.path.relpath(file)
@@ -132,5 +133,5 @@ def _short(file: str) -> str:
 
 
 def _ends(tag: str, width: int, style: TextStyle) -> str:
-    """The end of a tag, which is what tells runs apart."""
+    """Return the end of a tag, which distinguishes runs."""
     return tag if len(tag) <= width else style.ellipsis + tag[len(tag) - width + 1 :]

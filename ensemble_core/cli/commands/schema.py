@@ -1,4 +1,4 @@
-"""``ensemble schema``: the JSON Schema of ensemble files, with the installed plugins' options."""
+"""``ensemble schema``: prints the JSON Schema of ensemble files with the plugins' options."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["schema"]
 def schema(indent: int, plugins: tuple[str, ...]) -> None:
     """Print the JSON Schema of ensemble files, for editors.
 
-    Options of installed plugins are part of it. An editor with a YAML language server uses it by
-    a first line such as "# yaml-language-server: $schema=ensemble.schema.json".
+    It includes the options of installed plugins. An editor with a YAML language server uses it if
+    the first line is "# yaml-language-server: $schema=ensemble.schema.json".
     """
     composed = config.schema(load_plugins(plugins))
     click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

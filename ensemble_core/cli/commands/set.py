@@ -1,4 +1,4 @@
-"""``ensemble set RUN GROUP FIELD=VALUE…``: changes a job group of a run under way."""
+"""``ensemble set RUN GROUP FIELD=VALUE…``: changes a job group in a live run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["set"]
 @click.argument("fields", metavar="FIELD=VALUE...", nargs=-1, required=True)
 @state_option
 @json_option
-def set(  # noqa: A001 - the command is called so
+def set(  # noqa: A001 - name of the command
     run: str, group: str, fields: tuple[str, ...], state: str | None, as_json: bool
 ) -> int:
-    """Change a job group of a run under way, as the action 'set' of a rule does.
+    """Change fields of a job group in a live run, like the action 'set'.
 
-    Jobs that are submitted from then on have these fields: nodes=4 duration=10m. The run's journal
-    keeps who asked for it.
+    Jobs that are submitted later get these fields, such as nodes=4 duration=10m. The run's journal
+    records who asked for it.
     """
     values = given_values(fields, "nodes=4")
     return request(run, state, as_json, {"name": "set", "label": group, "with": values})

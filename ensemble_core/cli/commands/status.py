@@ -1,4 +1,4 @@
-"""``ensemble status RUN``: how a run stands, or how it ended."""
+"""``ensemble status RUN``: shows the state of a run."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ from ensemble_core.journal.run_store import RunInfo, look
 
 __all__ = ["status"]
 
-#: Controllers that are shown one by one; of more, the first and the last.
+#: Largest number of controllers shown; of more, the first and the last.
 _SESSIONS_SHOWN = 6
 
 
 @click.command()
 @kept_run_options()
 def status(kept: KeptRun, as_json: bool) -> int:
-    """Show how a run stands, or how it ended.
+    """Show the state of a run.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. Shows who
-    controls it, where its journal is, the controllers that it has had, and its job groups and
-    rules as 'ensemble run' does at the end.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Shows its controllers, its
+    journal, and its job groups and rules as 'ensemble run' does at the end.
     """
     info = look(kept.folder)
     engine: Engine | None = None
     trouble: EnsembleError | None = None
     try:
         engine = kept.recover(compare=False).engine
-    except EnsembleError as error:  # what is known without the engine is shown all the same
+    except EnsembleError as error:  # still show what is known without the engine
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage
@@ -68,7 +67,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
 
 
 def _last_event(kept: KeptRun) -> float | None:
-    """When the newest event was."""
+    """Return the time of the newest event."""
     last = kept.journal.last()
     return next((row.time for row in kept.journal.rows(last - 1, last)), None) if last else None
 
@@ -133,11 +132,11 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
     if info.state in ("stopped", "limited", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
-        jobs = f" ({count_of(active, 'job')} not over)" if active else ""
+        jobs = f" ({count_of(active, 'job')} unfinished)" if active else ""
         again = f"ensemble resume {in_one_line(kept.tag)}"
         if engine is not None:
             again = resume_command(kept.tag, engine, limited=info.state == "limited")
-        lines.append(f" to go on with this run{jobs}: {again}")
+        lines.append(f" to resume this run{jobs}: {again}")
     return lines
 
 
@@ -145,8 +144,8 @@ def _standing(info: RunInfo) -> str:
     if info.state == "ended":
         return f"ended, exit code {info.exit_code}"
     words = {
-        "new": "interrupted before anything happened",
-        "limited": "its limits hold what is left, exit code 4",
+        "new": "interrupted before its first event",
+        "limited": "its limits hold the remaining jobs, exit code 4",
     }
     return words.get(info.state, info.state)
 
@@ -161,7 +160,7 @@ def _age(kept: KeptRun, info: RunInfo) -> str:
 
 
 def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[str]:
-    """The controllers that a run has had, where there was more than one or it was cut off."""
+    """Yield the run's controllers if it had several or was interrupted."""
     if len(sessions) < 2 and info.state == "ended":
         return []
     shown = sessions

@@ -1,4 +1,4 @@
-"""``ensemble stop RUN``: stops a run politely, so that ``ensemble resume`` goes on with it."""
+"""``ensemble stop RUN``: stops a run so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ __all__ = ["stop"]
 
 @click.command(cls=CommandWithFlags)
 @run_argument
-@click.option("--wait/--no-wait", default=True, help="Wait until the run has stopped, or not.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the run has stopped.")
 @click.option(
     "--cancel-jobs",
     is_flag=True,
-    help="Cancel its jobs whatever 'on_stop' says, and those that an earlier stop, a kill or the "
-    "end left to the queue.",
+    help="Cancel its jobs regardless of 'on_stop', including jobs that an earlier stop or kill "
+    "left in the queue.",
 )
 @state_option
 @json_option
 def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bool) -> int:
-    """Stop a run, so that 'ensemble resume' goes on with it.
+    """Stop a run; 'ensemble resume' continues it.
 
-    Its controller is asked to, on whichever machine it is; it ends with exit code 5. What becomes
-    of jobs the file's 'on_stop' says: they are left to the queue, or cancelled, to be submitted
-    again by the resume. 'ensemble cancel' ends a run for good.
+    Asks the run's controller, on whichever machine it is; the run ends with exit code 5. 'on_stop'
+    in the file says whether jobs stay in the queue, or are cancelled and submitted again by a
+    resume. 'ensemble cancel' ends a run permanently.
 
-    With --cancel-jobs the exit code is 0 once the queue has no job of the run any more, and 75
-    where that cannot be had now: the same words try again. A job that the queue knows nothing of
-    counts once and is lost from then on. Where no controller has the run, this command asks the
-    queue itself.
+    With --cancel-jobs, the exit code is 0 once the queue has no more jobs of the run, and 75 if
+    that is not possible now: repeat the command later. A job unknown to the queue counts as lost.
+    If the run has no controller, this command asks the queue itself.
     """
     if cancel_jobs and not wait:
-        raise click.UsageError("--cancel-jobs and --no-wait exclude each other")
+        raise click.UsageError("--cancel-jobs cannot be combined with --no-wait")
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     held = lock.controller() is not None
@@ -48,7 +47,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
         leave_request(folder, HALT)
     if held and not wait:
         told = {"tag": folder.name, "state": "stopping"}
-        say(as_json, told, f"run {folder.name} was told to stop")
+        say(as_json, told, f"asked run {folder.name} to stop")
         return 0
     wait_for_controller_exit(lock)
     info = look(folder)
@@ -59,13 +58,13 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
     if not cancel_jobs or _none_left(info):
         say(as_json, found, _said(info, held))
         return 0
-    said = f"run {info.tag} is {info.state}, and may have jobs in its queue yet"
+    said = f"run {info.tag} is {info.state} and may still have jobs in its queue"
     say(as_json, {**found, "left": True}, said)
     return AGAIN
 
 
 def _none_left(info: RunInfo) -> bool:
-    """True if the queue has no job of a run that no controller has."""
+    """Return True if the queue has no jobs of a run without a controller."""
     return info.state == "new" or (info.state in LEFT and not info.left)
 
 
@@ -84,12 +83,12 @@ def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
 
 
 def _said(info: RunInfo, held: bool) -> str:
-    goes_on = f"'ensemble resume {info.tag}' goes on with it"
+    goes_on = f"'ensemble resume {info.tag}' resumes it"
     if info.state == "ended":
         already = "" if held else " already"
         return f"run {info.tag} has ended{already}, with exit code {info.exit_code}"
     if info.state == "stopped":
         return f"run {info.tag} is stopped; {goes_on}"
     if held:
-        return f"the controller of run {info.tag} has gone; {goes_on}"
-    return f"no controller has run {info.tag}: it is {info.state} already; {goes_on}"
+        return f"the controller of run {info.tag} has exited; {goes_on}"
+    return f"run {info.tag} has no controller: it is already {info.state}; {goes_on}"

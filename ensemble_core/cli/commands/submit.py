@@ -1,4 +1,4 @@
-"""``ensemble submit RUN GROUP``: submits jobs of a run under way."""
+"""``ensemble submit RUN GROUP``: submits jobs in a live run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["submit"]
     "values",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A value for a parameter, or a list of them: T=2.5, T=[2.5,2.6]. May be repeated.",
+    help="A parameter's value or list of values: T=2.5, T=[2.5,2.6]. May be repeated.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="How many jobs of each combination.")
+@click.option("--count", type=click.IntRange(min=1), help="Number of jobs per combination.")
 @state_option
 @json_option
 def submit(
@@ -33,10 +33,10 @@ def submit(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Submit jobs of a run under way, beside what its rules do.
+    """Submit jobs in a live run, in addition to its rules.
 
-    As many as the file says; a parameter that is given with --set has these values alone. Limits
-    hold as for any job. The run's journal keeps who asked for it.
+    Submits the group's jobs as in the file; --set replaces a parameter's values. Limits apply. The
+    run's journal records who asked for it.
     """
     fields: dict[str, Any] = {}
     if values:

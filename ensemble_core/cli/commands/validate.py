@@ -1,4 +1,4 @@
-"""``ensemble validate FILE…``: everything that can be known of a file without running it."""
+"""``ensemble validate FILE…``: checks ensemble files without running them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = ["validate"]
 @click.option(
     "--expanded",
     is_flag=True,
-    help="Print the one FILE with everything spelt out: it runs the same.",
+    help="Print the fully expanded file.",
 )
 @click.option(
     "--reuse",
     metavar="RUN",
     multiple=True,
-    help="Say how many jobs of each group 'ensemble run --reuse RUN' would take from RUN.",
+    help="Show how many jobs of each group 'ensemble run --reuse RUN' would reuse.",
 )
 @state_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -57,11 +57,10 @@ def validate(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Check ensemble files without running anything.
+    """Check ensemble files without running them.
 
-    Every error of every file is shown as FILE:LINE:COLUMN, with what to do about it. Whether an
-    executor can do what the rules ask of it is checked with --executor only. Exit code 2 if
-    anything is wrong.
+    Each error is shown as FILE:LINE:COLUMN with a hint. Whether an executor supports the rules'
+    actions is checked only with --executor. Exit code 2 if anything is wrong.
     """
     from ensemble_core import config
 
@@ -145,14 +144,13 @@ def _print_expanded(
     allow_idle: bool,
     as_json: bool,
 ) -> int:
-    """Print a file with what sources bring and the rules of its instances. Raises
-    :class:`EnsembleError` for one that is wrong."""
+    """Print a file with its sources and instances expanded. Raises :class:`EnsembleError`."""
     from ensemble_core import config
     from ensemble_core.config.source import read
     from ensemble_core.config.writer import write_yaml
 
     if len(files) > 1:
-        raise click.UsageError("--expanded prints one file, and several are named")
+        raise click.UsageError("--expanded takes a single file")
     (file,) = files
     text = read(file)
     ensemble = config.load_text(

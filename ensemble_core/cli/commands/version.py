@@ -1,4 +1,4 @@
-"""``ensemble version``: the version of what is installed."""
+"""``ensemble version``: prints the installed version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["text", "version"]
 
 
 def text() -> str:
-    """The line that ``ensemble version`` and ``ensemble --version`` print."""
+    """Return the line that ``ensemble version`` and ``ensemble --version`` print."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

@@ -1,4 +1,4 @@
-"""``ensemble watch``: gauges and events of a queue, without a run."""
+"""``ensemble watch``: shows a queue's gauges and events without a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ensemble_core.session.executor_choice import build_executor, choose_executo
 
 __all__ = ["watch"]
 
-#: Seconds between looks whether it is time to end.
+#: Seconds between checks for the end.
 _LOOK = 0.5
 
 
@@ -50,7 +50,7 @@ _LOOK = 0.5
     "--for",
     "length",
     metavar="TIME",
-    help='End after so long: seconds, or "10m"; 0 shows the gauges once.  [default: until Ctrl-C]',
+    help='End after this time: seconds or "10m"; 0 shows the gauges once.  [default: until Ctrl-C]',
 )
 @json_option
 def watch(
@@ -62,9 +62,9 @@ def watch(
 ) -> int:
     """Show a queue's gauges and events, without a run.
 
-    First all gauges, by the names that rules use; then each change of them and, where the executor
-    hears of other users' jobs, their events, until Ctrl-C or for so long as is asked. Nothing is
-    submitted. With --json one object a line, as of 'ensemble run --json'.
+    Prints all gauges under the names that rules use, then each change and, if the executor sees
+    other users' jobs, their events, until Ctrl-C or for the given time. Submits nothing. With
+    --json, one object per line, as in 'ensemble run --json'.
     """
     with errors_as_json(as_json):
         registry = load_plugins(plugins)
@@ -83,7 +83,7 @@ def _seconds(text: str) -> float:
 
 
 class _Watch:
-    """One queue being watched."""
+    """Watches one queue."""
 
     def __init__(self, executor: Executor, name: str, as_json: bool) -> None:
         self._executor = executor
@@ -95,7 +95,7 @@ class _Watch:
         self._lost = False
 
     def show(self, left: float | None) -> int:
-        """Show it for so many seconds; the exit code."""
+        """Show the queue for so many seconds; return the exit code."""
         end = None if left is None else time.monotonic() + left
         with tempfile.TemporaryDirectory(prefix="ensemble-watch-") as folder:
             run = Run(tag=new_tag("watch"), folder=Path(folder), clock=time.time)
@@ -103,7 +103,7 @@ class _Watch:
             try:
                 self._tell(Resources(time.time(), dict(self._executor.resources())))
                 if not self._executor.sees_strangers and not self._as_json and left != 0:
-                    said = f"executor {self._name} does not hear of other users' jobs here"
+                    said = f"executor {self._name} cannot see other users' jobs here"
                     print_line(self._look.paint(said, "dim"))
                 self._until(end)
             except KeyboardInterrupt:
@@ -151,7 +151,7 @@ def _words(event: Event, look: TextStyle) -> str:
     if isinstance(event, Problem):
         return f"{event.level}: {event.message}"
     if isinstance(event, ExecutorLost):
-        return f"the queue was lost: {event.reason}"
+        return f"lost the queue: {event.reason}"
     return event.type
 
 

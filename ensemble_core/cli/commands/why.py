@@ -1,4 +1,4 @@
-"""``ensemble why RUN [RULE]``: each time a rule was considered, and why it did or did not fire."""
+"""``ensemble why RUN [RULE]``: explains each time a rule was considered why it fired or not."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
 
-#: Spans of equal verdicts that are shown of the first and of the last, and that are remembered.
+#: Number of spans shown from the start and from the end, and number kept in memory.
 _SHOWN, _REMEMBERED = 12, 1000
 
 
 @click.command()
 @kept_run_options()
 @click.argument("rule", metavar="[RULE]", required=False)
-@click.option("--all", "everything", is_flag=True, help="Show each time by itself, all of them.")
-@click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
+@click.option("--all", "everything", is_flag=True, help="Show every time separately.")
+@click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
 @click.option(
     "--each",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Only jobs with this value of a parameter, for example T=2.3; may be repeated.",
+    help="Only jobs with this parameter value, such as T=2.3. May be repeated.",
 )
 @click.option(
     "--reuse",
     is_flag=True,
-    help="Say of each job, or of the one named instead of a rule, which earlier job stands in for "
-    "it, or why none does.",
+    help="Explain for each job, or the job given instead of RULE, which earlier job it reuses, "
+    "or why none.",
 )
 def why(
     kept: KeptRun,
@@ -63,13 +63,12 @@ def why(
     reuse: bool,
     as_json: bool,
 ) -> int:
-    """Say why a rule fired, or did not.
+    """Explain why a rule fired or did not fire.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; RULE is the
-    rule's id, or the name of an instance under 'use:'. All events of the run are worked in anew,
-    and of each time that the rule was considered it is said what came of it. Times at which the
-    same came of it are one line. Of an instance: its rules, and when it was on. Without RULE: the
-    run's rules, how often each fired, and why it never did.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'; RULE is a rule's id, or an
+    instance under 'use:'. Replays the run's events and shows the result each time the rule was
+    considered; equal results share a line. For an instance, lists its rules and when it was on.
+    Without RULE, lists the run's rules, how often each fired, and why it never did.
     """
     if reuse:
         return _tell_of_reuse(kept, rule or job, as_json)
@@ -82,8 +81,8 @@ def why(
         return _Answer(kept, rule, everything, about).tell(as_json)
     if about:
         raise UsageError(
-            "--job and --each are about one rule, and none is named",
-            hint=f"name it: ensemble why {kept.tag} RULE; 'ensemble why {kept.tag}' lists them",
+            "--job and --each need a RULE",
+            hint=f"use: ensemble why {kept.tag} RULE; 'ensemble why {kept.tag}' lists them",
             code="bad-option",
         )
     return _list_rules(kept, as_json)
@@ -116,13 +115,13 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
 
 
 def _instance_of(kept: KeptRun, name: str) -> str | None:
-    """The name, if it is that of an instance under ``use:``."""
+    """Return the name if it is an instance under ``use:``."""
     texts = kept.journal.texts()
     return name if texts and name in kept.loading(texts[-1]).instances else None
 
 
 def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
-    """An instance's rules, and when it was on."""
+    """Print an instance's rules, and when it was on."""
     engine = kept.recover(compare=False).engine
     report = engine.report()
     (instance,) = [each for each in report.instances if each.name == name]
@@ -143,7 +142,7 @@ def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
 
 
 def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
-    """The times at which an instance was on, from the beginning of the run."""
+    """Return the times at which an instance was switched on or off."""
     told = ["on from the start"] if instance.first else ["off at the start"]
     told += [
         f"{'on' if on else 'off'} at {max(0.0, time - began):.3f} s"
@@ -155,28 +154,28 @@ def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
 
 
 class _About(NamedTuple):
-    """Confines of an answer: a job, an index with all its attempts, values of parameters."""
+    """Selection of verdicts: by job, index (with all its attempts) or parameter values."""
 
     job: str | None = None
     parameters: Mapping[str, str] = {}
 
     @classmethod
     def read(cls, job: str | None, each: Sequence[str]) -> _About | None:
-        """From the command line; ``None`` where it asks for everything."""
+        """Parse the command line; ``None`` selects everything."""
         parameters = {}
         for text in each:
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
                 raise UsageError(
                     f"--each {text} is not NAME=VALUE",
-                    hint="write a parameter and its value: --each T=2.3",
+                    hint="give a parameter and its value: --each T=2.3",
                     code="bad-option",
                 )
             parameters[name.strip()] = value.strip()
         return cls(job, parameters) if job or parameters else None
 
     def concerns(self, verdict: Verdict) -> bool:
-        """True if a verdict is about that."""
+        """Return True if a verdict is selected."""
         group, dot, number = verdict.job.rpartition(".")
         index = group + dot + number.partition("-")[0]
         return (self.job is None or self.job in (verdict.job, index)) and all(
@@ -199,7 +198,7 @@ def _same(value: object, written: str) -> bool:
 
 
 def _switches(decision: Decision, name: str, rule: BoundRule | None) -> bool:
-    """True if a decision switches the rule on or off, or the instance that it belongs to."""
+    """Return True if a decision switches the rule or its instance on or off."""
     instance = None if rule is None else rule.instance
     if isinstance(decision, (DisableRule, EnableRule)):
         return name in decision.rules or (instance is not None and instance in decision.rules)
@@ -207,7 +206,7 @@ def _switches(decision: Decision, name: str, rule: BoundRule | None) -> bool:
 
 
 class _Answer:
-    """One rule's story."""
+    """Explanation for one rule."""
 
     def __init__(
         self, kept: KeptRun, rule: str, everything: bool, about: _About | None = None
@@ -218,7 +217,7 @@ class _Answer:
         self._spans: list[Span] = []
         self._omitted = 0
         self._began = 0.0
-        #: What made the engine stop before the journal's end.
+        #: Error that stopped the replay before the end of the journal.
         self._difference: Difference | None = None
         self.rule = self._find(rule)
         replay = Replay(kept.journal, kept.loading)
@@ -229,7 +228,7 @@ class _Answer:
         self._bound = bound
 
     def _find(self, name: str) -> str:
-        """The rule's id: as given, or that of the only rule with this label."""
+        """Return the rule's id: as given, or of the only rule with this label."""
         ids: dict[str, None] = {}
         labels: dict[str, set[str]] = {}
         may_join = False
@@ -248,11 +247,11 @@ class _Answer:
             return next(iter(labels[name]))
         if not may_join:
             raise self._no_such(name, list(ids))
-        return name  # it may have joined while the run was under way
+        return name  # it may have been added during the run
 
     def _no_such(self, name: str, ids: list[str]) -> UsageError:
         shown = ", ".join(ids[:12]) + (" …" if len(ids) > 12 else "")
-        listed = f"its rules are {shown or 'none'}"
+        listed = f"its rules: {shown or 'none'}"
         return UsageError(
             f"run {self._kept.tag} has no rule {name!r}",
             hint=did_you_mean(name, ids, listed, form="did you mean {}?"),
@@ -260,7 +259,7 @@ class _Answer:
         )
 
     def _replay(self, replay: Replay) -> BoundRule | None:
-        """Take in what each event says of the rule; the rule as it was last, if it ever was."""
+        """Replay the events; return the rule in its last form, if it ever existed."""
         story, state = self._story, replay.engine.state
         known = state.rules.states.get(self.rule)
         try:
@@ -278,7 +277,7 @@ class _Answer:
                         story.switched = (row.seq, by)
                 known = state.rules.states.get(self.rule, known)
                 if state.ended is None:
-                    story.ended = None  # also where a resume took the end back
+                    story.ended = None  # also if a resume reopened the run
                 elif story.ended is None:
                     story.ended = (row.seq, state.ended.reason)
         except Difference as error:
@@ -348,7 +347,7 @@ class _Answer:
             if width is None or len(before) + len(said) <= width:
                 lines.append(look.paint(before, "dim") + look.paint(said, style))
                 continue
-            # As of a rule that never fired in a summary: the reason has lines of its own.
+            # As in the summary for a rule that never fired.
             parts = textwrap.wrap(said, max(24, width - 8))
             lines.append(look.paint(before.rstrip(), "dim"))
             lines += [" " * 8 + look.paint(part, style) for part in parts]
@@ -364,7 +363,7 @@ class _Answer:
         return number, elapsed, printable(event), said, style
 
     def conclusion(self) -> str:
-        """One sentence: why the rule has fired, or not."""
+        """Return one sentence on why the rule has fired, or not."""
         said = conclude(self._bound, self._story)
         if self._about is not None:
             never = f"It was not considered for {self._about}."
@@ -372,7 +371,7 @@ class _Answer:
         if self._difference is None:
             return said
         until = self._difference.row.seq - 1
-        return f"What came after event {until} is not known here. Up to then: {said}"
+        return f"Events after {until} are unknown. Until then: {said}"
 
 
 def _wrap(text: str, width: int | None) -> list[str]:

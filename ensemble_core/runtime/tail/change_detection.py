@@ -1,7 +1,7 @@
-"""Change detection: which followed files have something to read, and when to poll next.
+"""Change detection: which followed files have new data, and when to poll next.
 
-Each file is watched with inotify, and looked at as well: every few seconds where other nodes write,
-which the kernel does not tell of; more rarely where it tells of everything.
+Each file is watched with inotify and also polled: every few seconds if other nodes write to it,
+which the kernel does not report; otherwise rarely.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChangeDetector:
         self._fresh: deque[File] = deque()
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Start inotify."""
         if not self._inotify:
             return
         try:
@@ -64,12 +64,11 @@ class ChangeDetector:
             cause = error.strerror if isinstance(error, OSError) else error
             self._say(
                 "inotify",
-                f"the kernel cannot be asked to tell of files that grow (inotify: {cause}): "
-                "they are looked at every 0.1 to 1 s",
+                f"inotify is unavailable ({cause}): files are polled every 0.1 to 1 s",
             )
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._watches is not None:
             self._watches.close()
             self._watches = None
@@ -79,15 +78,15 @@ class ChangeDetector:
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:
-        """When to look next though the kernel says nothing, by ``time.monotonic``."""
+        """Time of the next poll, by ``time.monotonic``."""
         return 0.0 if self._fresh else min(pace.due() for pace in self._paces)
 
     def add(self, files: Iterable[File]) -> None:
-        """Look at these files from now on."""
+        """Watch these files."""
         self._fresh += files
 
     def remove(self, file: File) -> None:
-        """Look at this file no more."""
+        """Stop watching this file."""
         file.over = True
         if file.pace is not None:
             file.pace.remove(file)
@@ -96,7 +95,7 @@ class ChangeDetector:
             self._watches.drop(file)
 
     def news(self) -> list[File]:
-        """Files with something to read: those told of, those that are new, those in turn."""
+        """Return files with something to read: reported, new, or due."""
         news: dict[File, None] = {}
         if self._watches is not None:
             told, lost = self._watches.hear()
@@ -152,8 +151,8 @@ class ChangeDetector:
             self._full_until = time.monotonic() + _FULL
             self._say(
                 "full",
-                "the kernel tells this user of no more files (fs.inotify.max_user_watches: "
-                f"{os.strerror(error.errno or 0)}): further ones are looked at every 0.1 to 1 s",
+                "no more inotify watches for this user (fs.inotify.max_user_watches: "
+                f"{os.strerror(error.errno or 0)}): further files are polled every 0.1 to 1 s",
             )
             return False
 
@@ -190,7 +189,7 @@ class ChangeDetector:
                 self._say(
                     f"on {kind}",
                     f"the file system of {os.path.dirname(path)} ({kind or 'of unknown type'}) "
-                    "does not tell what other nodes write: jobs' output there is looked at every "
+                    "does not report writes of other nodes: jobs' output there is polled every "
                     f"{_REMOTE:.0f} s",
                 )
         return kind

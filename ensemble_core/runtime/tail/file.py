@@ -1,6 +1,6 @@
-"""One followed file: its last known state, the read offset, and the observer that reads it.
+"""One followed file: its last known state, the read offset, and its observer.
 
-The follower says when to look and when to read; here is what a look and a piece of reading are.
+The follower decides when to check and read; this module does it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ Place = tuple[tuple[int, int], int, bytes]
 
 
 class _Wrong(Exception):
-    """The fault of a value from an observer that is no row, in words that follow the name of its
-    method."""
+    """Raised for a value from an observer that is not a row; the text follows the method's name."""
 
 
 def _check(row: object) -> None:
-    """Raises :class:`_Wrong` for something that an observer gave for a row and is none."""
+    """Raise :class:`_Wrong` for a value from an observer that is not a row."""
     if not isinstance(row, Row):
-        raise _Wrong(f"gave {_shown(row)}, which is no Row")
+        raise _Wrong(f"returned {_shown(row)}, not a Row")
     values: Mapping[str, object] = row.values
     for name, value in values.items():
         if not isinstance(value, (float, int)):
-            raise _Wrong(f"gave a Row in which {name!r} is {_shown(value)}, no float")
+            raise _Wrong(f"returned a Row in which {name!r} is {_shown(value)}, not a float")
 
 
 def _shown(value: object) -> str:
@@ -135,7 +134,7 @@ class File:
         self._read_of, self._offset, self._before = place
 
     def look(self) -> bool:
-        """True if the file is there and differs from what was seen of it last."""
+        """Return True if the file exists and has changed since the last check."""
         if self.dropped:
             return False
         self.identity = None
@@ -165,7 +164,7 @@ class File:
         return seen != last or self._offset < status.st_size
 
     def read(self, *, ended: bool = False) -> bool:
-        """Read one piece; whether there is more to read at once."""
+        """Read one piece; return whether there is more to read at once."""
         if self.dropped:
             return False
         try:
@@ -197,15 +196,15 @@ class File:
         self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
-        """Why nothing was read of the file: it never came, or nobody wrote to it."""
+        """Explain why nothing was read of the file: it never appeared, or was not written."""
         if self.dropped or self._warned:
             return None
         if self._seen is None:
-            return f"there is no {self.path}: the observer {self.name!r} read nothing"
+            return f"{self.path} does not exist: the observer {self.name!r} read nothing"
         if self._stale is not None:
             return (
-                f"{self.path} is from before the job, which did not write to it: "
-                f"the observer {self.name!r} read nothing"
+                f"{self.path} is older than the job, which did not write to it: the observer "
+                f"{self.name!r} read nothing"
             )
         return None
 
@@ -223,8 +222,8 @@ class File:
         early, late = self._rows
         if not early and late >= _LATE_ROWS and ran >= _LATE:
             return (
-                f"all {late} rows of {self.path} came at its end, after {ran:.0f} s: programs hold "
-                "their output back where it is no terminal; 'python -u' and 'stdbuf -oL' do not"
+                f"all {late} rows of {self.path} came at its end, after {ran:.0f} s: programs "
+                "buffer output that is not a terminal; use 'python -u' or 'stdbuf -oL'"
             )
         return None
 

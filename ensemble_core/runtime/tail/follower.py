@@ -233,9 +233,9 @@ class Follower:
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._let_others_catch_up()
         except Exception as error:  # a rule that waits for rows must not wait without a word
-            _log().exception("the thread that follows files ended")
+            _log().exception("the thread that follows files has ended")
             self._warn(
-                "what jobs write is read no more, and rules that wait for it will not fire: "
+                "jobs' output is no longer read, so rules that wait for it will not fire: "
                 f"{type(error).__name__}: {error}"
             )
         finally:
@@ -296,7 +296,7 @@ class Follower:
         if why is not None:
             self._missed.add(whose)
             with _logged("a warning could not be given"):
-                self._miss_user(f"job {file.job} succeeded, and {why}", file.job)
+                self._miss_user(f"job {file.job} succeeded, but {why}", file.job)
 
     def _release(self, wakeup: Wakeup) -> None:
         """Whatever ends the thread, nobody waits in vain for ``then``."""

@@ -42,4 +42,4 @@ def test_a_run_that_is_not_kept_has_no_report(tmp_path: Path, other: str) -> Non
     words = ["run", str(tmp_path / "study.yaml"), "--report", "page.html", other]
     found = CliRunner().invoke(main, words)
     assert found.exit_code == 2
-    assert "--report needs a run that is kept" in found.output
+    assert "--report cannot be combined with" in found.output

@@ -103,9 +103,9 @@ def test_before_the_time_is_over_the_run_stops_and_says_how_it_goes_on(
     _, output, code = batch(instance, here, *limits, str(SCRIPT), "long.yaml")
     # Flux signals all of the job, and its broker passes SIGHUP on to the script: which comes first
     # is chance.
-    ended = {143: "143: SIGTERM", 129: "129: the terminal went away (SIGHUP)"}
+    ended = {143: "143: SIGTERM", 129: "129: the terminal was closed (SIGHUP)"}
     assert code in ended, output
-    assert "to go on with this run: ensemble resume" in output
+    assert "to resume this run: ensemble resume" in output
     assert f" exit code {ended[code]}" in output
 
 

@@ -521,5 +521,5 @@ def ensemble_executors():
     result = CliRunner().invoke(
         main, ["jobspec", "convert", job, "--to", "broken", "--plugin", plugin]
     )
-    assert "executor 'broken' cannot say what its queue is handed" in result.output
+    assert "executor 'broken' cannot show what it submits" in result.output
     assert result.exit_code == 2

@@ -153,7 +153,7 @@ def test_converged_needs_a_group() -> None:
 
 @pytest.mark.parametrize("when", ["LoopTime > 10", "Temp > 5 and Warnings > 3", "NsPerDay < 1"])
 def test_a_condition_on_what_no_row_of_thermo_output_has_is_refused(when: str) -> None:
-    with pytest.raises(EnsembleError, match="in no event of 'lammps-thermo'") as caught:
+    with pytest.raises(EnsembleError, match="is not a field of 'lammps-thermo' events") as caught:
         melt(when)
     assert "trigger: observed" in str(caught.value)
     Story(MELT.replace("lammps-thermo", "observed").replace("WHEN", when))

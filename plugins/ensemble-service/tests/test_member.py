@@ -262,7 +262,7 @@ def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
     world.finish()
     again = cancel("--leave")
     assert again.returncode == 2
-    assert "nothing to leave" in again.stderr
+    assert "--leave does not apply" in again.stderr
     world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
     ended = cancel()
     assert ended.returncode == 0, ended.stderr + world.logs()

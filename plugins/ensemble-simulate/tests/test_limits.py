@@ -126,7 +126,7 @@ def test_the_time_that_is_given_to_a_run_stops_it(tmp_path: Path, stop: str) -> 
     result = _simulate(tmp_path, "wall: 100m", "--tag", "one", text=text)
     assert result.exit_code == 5, result.output
     assert "after 1h 40m" in result.stdout
-    assert "the time given to it has passed" in result.stdout
+    assert "time limit reached" in result.stdout
     assert "ensemble resume" not in result.output  # nobody goes on with a simulated run
 
 

@@ -384,7 +384,7 @@ def test_a_jobspec_given_as_the_study_is_refused_with_the_line_that_names_it(
 ) -> None:
     result = _simulate(tmp_path, "version: 1\nresources: {}\ntasks: [{command: hostname}]\n")
     assert result.exit_code == 2
-    assert "this is a jobspec, and not an ensemble file" in result.output
+    assert "this is a jobspec, not an ensemble file" in result.output
     assert "jobs: [{jobspec: study.yaml}]" in result.output
     assert "unknown key" not in result.output
 

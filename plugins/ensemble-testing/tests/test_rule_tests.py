@@ -96,7 +96,7 @@ def test_a_failure_shows_the_step_what_was_expected_what_was_decided_and_why(
     assert "decided:  too-hot did not fire" in told
     assert "expected: decisions by too-hot at 10 s: [{cancel: sim.0}]" in told
     assert "its condition was false: Temp=3.9" in told
-    assert "It has not fired so far: 'Temp > 4' was false once (at last Temp=3.9)" in told
+    assert "It has not fired so far: 'Temp > 4' was false once (finally Temp=3.9)" in told
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_recording_a_run_executes_none_of_its_code(
     recorded = CliRunner().invoke(main, words)
     assert recorded.exit_code == 0, recorded.output
     assert "returned: {function: train" in recorded.stdout
-    assert ("another user's: the plugins that it names are not" in recorded.stderr) == foreign
+    assert ("belongs to another user: its plugin files are not" in recorded.stderr) == foreign
     assert (tmp_path / "loaded").exists() != foreign  # those of our own runs are, as ever
     assert not (tmp_path / "ran").exists()
 

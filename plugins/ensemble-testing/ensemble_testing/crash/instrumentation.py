@@ -135,6 +135,6 @@ def instrument(chance: random.Random) -> None:
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock is let go"),
         (run_control.ControlledRun, "begin", "keeping"),
-        (resume, "_taken_up", "the run is taken up"),
+        (resume, "_prepared", "the run is taken up"),
     ):
         _around(owner, name, label)
