@@ -312,4 +312,7 @@ custom: |
     state = str(tmp_path / "state")
     done = CliRunner().invoke(main, ["run", "--state", state, str(tmp_path / "study.yaml")])
     assert done.exit_code == 0, done.output
-    assert "[{'n': 1, 'T': 1, 'twice': 2}, {'n': 1, 'T': 2, 'twice': 4}]" in done.output
+    assert (
+        "[{'n': 1, 'reused': 0, 'T': 1, 'twice': 2}, {'n': 1, 'reused': 0, 'T': 2, 'twice': 4}]"
+        in done.output
+    )
