@@ -282,7 +282,7 @@ def test_metrics_are_all_or_those_that_are_asked_for(kept: Path) -> None:
         ("results", ["eech"], "did you mean 'each'?"),
         ("results", ["-o", "x.txt"], "end it with .csv"),
         ("results", ["--parquet"], "name a file"),
-        ("results", ["-o", "/no/such/x.csv"], "cannot be written"),
+        ("results", ["-o", "/no/such/x.csv"], "cannot write"),
         ("jobs", ["--group", "smi"], "no job group 'smi'"),
         ("jobs", ["--where", "TT > 2"], "did you mean 'T'?"),
         ("jobs", ["--where", "T >"], "'where' does not parse"),

@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_is_told_and_an_older_one_is_kept(
     for place in (tmp_path / "file" / f"out.{ending}", tmp_path / "none" / f"out.{ending}"):
         result = invoke("results", "last", "-o", place, "--state", tmp_path / "state")
         assert result.exit_code == 2
-        assert "cannot be written" in result.stderr
+        assert "cannot write" in result.stderr
         assert "hint" in result.stderr
     assert (tmp_path / "file").read_text() == "mine"
 
