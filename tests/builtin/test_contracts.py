@@ -200,7 +200,7 @@ def test_whole_numbers_stay_integers_as_they_are_written(name: str) -> None:
         ("json-lines", {}, b"a\nb\n\nc", "3 lines, none of them a JSON object"),
         ("json-lines", {"fields": ["los"]}, b'{"loss": 1}', "no field 'los'; there was 'loss'"),
         ("json-lines", {}, b'{"a": "b"}', "1 line, none of them with a number"),
-        ("json-lines", {}, b"", "no line occurred in it"),
+        ("json-lines", {}, b"", "there was no line in it"),
         ("json-lines", {"fields": ["a"], "clock": "t"}, b'{"t": 1, "a": 2}', None),
         ("key-value", {}, b"loss 3", "1 line, none of them with name=NUMBER or name: NUMBER"),
         ("key-value", {"fields": ["a", "b"]}, b"a=1 c=2", "no field 'b'; there was 'c'"),

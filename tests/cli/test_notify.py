@@ -124,7 +124,7 @@ def test_a_webhook_that_refuses_is_one_warning_and_exit_code_0(hook: Hook) -> No
     result = run()
     assert result.exit_code == 0, result.output
     assert result.stderr.count("warning") == 1
-    assert "a cannot deliver message to webhook:HOOK: Connection refused" in result.stderr
+    assert "cannot deliver a message to webhook:HOOK: Connection refused" in result.stderr
     assert SECRET not in result.output
 
 
@@ -137,7 +137,7 @@ def test_a_webhook_that_hangs_ends_the_run_all_the_same(
     result = run()
     assert result.exit_code == 0, result.output
     assert result.stderr.count("warning") == 1
-    assert "could not be delivered: it took more than 0.5 s at the end of the run" in result.stderr
+    assert "cannot deliver a message to webhook:HOOK: it took more than 0.5 s at the end of the run" in result.stderr
     assert ensemble("replay", "study").exit_code == 0
 
 
@@ -196,5 +196,5 @@ def test_a_resume_with_an_unset_webhook_warns_and_goes_on(
     result = ensemble("resume", "study")
     assert result.exit_code == 0, result.output
     assert "HOOK is not set: the webhook needs its URL" in result.stderr
-    assert "could not be delivered: HOOK is not set" in result.stderr
+    assert "cannot deliver a message to webhook:HOOK: HOOK is not set" in result.stderr
     assert ensemble("replay", "study").exit_code == 0

@@ -101,7 +101,7 @@ def test_what_a_stop_cancelled_is_handed_on_again_and_no_rule_hears_of_it() -> N
     for number in range(3):
         story.play(f"after.{number}")
     assert story.exit_code == 0
-    assert rows(story, "t")[0] == {"T": 1, "e": 1.0, "n": 1}
+    assert rows(story, "t")[0] == {"T": 1, "e": 1.0, "n": 1, "reused": 0}
 
 
 def test_a_job_that_ended_by_itself_meanwhile_counts_and_its_rules_fire_at_the_resume() -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_ended_by_itself_meanwhile_counts_and_its_rules_fire_at_the_r
     decided = resume(story)
     assert story.fired(decided) == ["rule-2"]
     assert ("after.0", "after.0") in requeued(decided)
-    assert rows(story, "t") == [{"T": 1, "e": 4.0, "n": 1}]
+    assert rows(story, "t") == [{"T": 1, "e": 4.0, "n": 1, "reused": 0}]
 
 
 def test_jobs_are_left_alone_where_they_are_to_be_kept() -> None:

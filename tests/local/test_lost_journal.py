@@ -102,7 +102,7 @@ def test_jobs_of_a_run_whose_journal_is_lost_are_told_of_kept_and_ended(
     assert "lost" in resumed.output or "damaged" in resumed.output
 
     cleaned = left.ensemble("clean", "--all", "--yes")
-    assert "may be alive" in cleaned.output
+    assert "may still be alive" in cleaned.output
     assert f"ensemble cancel {tag}" in cleaned.output
     assert left.run.exists()
     assert all(map(alive, left.jobs))
@@ -124,7 +124,7 @@ def test_where_the_supervisor_is_gone_as_well_the_ledger_is_asked(left: Left) ->
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(supervisor))
     left.lose(empty)
-    assert "2 jobs may be alive" in left.ensemble("clean", "--all", "--yes").output
+    assert "2 jobs may still be alive" in left.ensemble("clean", "--all", "--yes").output
     assert left.ensemble("cancel", tag).exit_code == 0
     assert not any(map(alive, left.jobs))
     left.ensemble("clean", "--all", "--yes")

@@ -200,7 +200,7 @@ class StopSuite:
         what = "stopping: 3 jobs left to the queue" if kept else "stopping: cancelling 3 jobs"
         assert what in self.errors()
         assert any(line.startswith("e: stopped after ") for line in self.lines("output"))
-        assert f"to go on with this run: ensemble resume {self.tag}" in self.lines("output")[-1]
+        assert f"to resume this run: ensemble resume {self.tag}" in self.lines("output")[-1]
         assert self.state() == "stopped"
         (self.folder / "go").touch()
         if kept:  # without a controller
