@@ -49,7 +49,7 @@ def test_a_run_without_tables_says_so_and_has_rows_of_jobs(tmp_path: Path) -> No
     state = ("--state", tmp_path / "state")
     result = invoke("results", "last", "all", *state)
     assert result.exit_code == 2
-    assert "its file has no 'results:'" in result.stderr
+    assert "the file has no 'results:'" in result.stderr
     assert invoke("results", "last", *state).exit_code == 0
 
 

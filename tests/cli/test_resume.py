@@ -157,7 +157,7 @@ def test_of_a_run_that_was_killed_while_it_was_set_up_every_command_says_so(
     place.killed("before INSERT", number)
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2, result.output
-    assert "nothing happened in it" in result.output
+    assert "was killed before its first event" in result.output
     assert "'ensemble run' starts it anew" in result.output
     for command in ("status", "events", "logs", "replay", "cancel"):
         assert place.ensemble(command, "last").exit_code in (0, 1, 2)
@@ -220,7 +220,7 @@ def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
     result = place.ensemble("resume", "last", "--accept-changes")
     check_right(place, result)
     assert (
-        "rule late has the trigger 'start', but the run has already started: it never fires"
+        "rule late has the trigger 'start', which is over: it will never fire"
         in result.output
     )
     assert "rule begin waits" not in result.output
@@ -254,7 +254,7 @@ def test_a_run_whose_folder_is_gone_says_so(place: Place, tmp_path_factory: Any)
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2
     assert str(place.folder) in result.output
-    assert "jobs' relative paths start there" in result.output
+    assert "relative paths of jobs refer to it" in result.output
 
 
 # -- a journal that is not as it was ---------------------------------------------------------------
@@ -492,7 +492,7 @@ def test_a_damaged_journal_is_told_in_words(
     # Where the newest part lies beside it, that may have all that is needed.
     if seed % 2 and damage in (empty, text):
         assert result.exit_code == 2
-        words = ("damaged", "no journal", "not a database", "nothing happened in it")
+        words = ("damaged", "no journal", "not a database", "was killed before its first event")
         assert any(word in result.output for word in words), result.output
 
 
