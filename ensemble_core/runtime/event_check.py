@@ -67,10 +67,10 @@ class Admission:
         kind = type(event).__name__
         if wrong and (kind, wrong) not in self._told and len(self._told) < _MALFORMED:
             self._told.add((kind, wrong))
-            done = wrong if found is not None else f"{wrong}; it was dropped"
+            done = wrong if found is not None else f"{wrong}; it is dropped"
             message = (
-                f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}, "
-                "as for any later one"
+                f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}; "
+                "further ones like it are not reported"
             )
             self._put((Problem(self._clock(), message, "error"),))
         return found

@@ -198,7 +198,7 @@ def test_a_run_under_way_is_steered(here: bool) -> None:
     run.wait()
     jobs = [(row["group"], row.get("x"), row["outcome"]) for row in run.jobs()]
     assert jobs == [("hold", None, "cancelled")] + [("sim", x, "success") for x in (1, 2, 7, 7, 5)]
-    with pytest.raises(ensemble.UsageError, match=r"not under way|has ended"):
+    with pytest.raises(ensemble.UsageError, match=r"is not live|has ended"):
         steered.submit("sim")
 
 

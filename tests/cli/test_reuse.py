@@ -367,7 +367,7 @@ def test_replay_decides_the_same_to_the_byte() -> None:
     run("r1")
     change("T: [1, 2]", "T: [1, 2, 3]")
     run("r2", "--reuse", "r1")
-    assert "to the byte" in ensemble("replay", "r2").output
+    assert "byte for byte" in ensemble("replay", "r2").output
 
 
 def test_what_stands_in_must_have_its_files_where_rules_speak_of_them() -> None:
@@ -448,7 +448,7 @@ def test_a_run_that_is_under_way_is_refused(study: Path) -> None:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        refused("under way", "--reuse", "r1")
+        refused("is live", "--reuse", "r1")
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

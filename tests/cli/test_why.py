@@ -431,7 +431,7 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     writer.close()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1
-    assert f"the snapshot after event {len(told.events)} has other counts" in result.stderr
+    assert f"the snapshot after event {len(told.events)} has different counts" in result.stderr
     assert " by replay, " in result.stderr
 
 
@@ -604,4 +604,4 @@ def test_an_instance_is_told_by_its_parameters(state: Path) -> None:
 def test_what_was_not_considered_or_is_no_instance_is_told(state: Path) -> None:
     assert "not considered for sim.7" in why_last(state, "hot", "--job", "sim.7")
     assert "--each T=2.3" in why_last(state, "cold", "--each", "T", code=2)
-    assert "name it" in why_last(state, "--job", "sim.0", code=2)
+    assert "--job and --each need a RULE" in why_last(state, "--job", "sim.0", code=2)

@@ -198,7 +198,7 @@ def test_the_disk_is_full_at_any_write_and_has_space_again_later(
     if told:
         assert "no space for the journal" in told[0]
         assert "nothing is submitted or cancelled" in told[0]
-        assert "can be written again" in told[1]
+        assert "writable again" in told[1]
     check_whole(going)
 
 
@@ -387,7 +387,7 @@ def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
         assert command.wait() == 0, command.said.read_text()
         said = command.said.read_text()
         assert said.count("no space for the journal") == 1
-        assert said.count("can be written again") == 1
+        assert said.count("writable again") == 1
         assert Counter(submits(tmp_path)) == {f"work.{n}": 1 for n in range(41)}
         replayed = Command(tmp_path, disk / "state", "replay", "last")
         assert replayed.wait() == 0, command.said.read_text()

@@ -31,9 +31,9 @@ from ensemble_testing.crash.rounds import (
     Outcome,
     Round,
     compare,
-    on_record,
     plan,
     play,
+    replay_journal,
 )
 from ensembles import ENSEMBLES, LOOSE
 
@@ -60,7 +60,7 @@ class Facts(Outcome):
 
 def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
     """Read the queue's file and the journal."""
-    record = on_record(folder, code, round_)
+    record = replay_journal(folder, code, round_)
     lines = disk_queue.lines_of(folder)
     submits = Counter(line["submit"] for line in lines if "submit" in line)
     cancels: dict[str, float] = {}
