@@ -226,7 +226,7 @@ def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_sta
     assert values_of(done, "sim") == [1, 10]
     # Nothing was kept of this group before it asked for the first time.
     assert values_of(done, "fixed") == [1, 0, 10]
-    assert "jobs that were done before (1) are not among its results" in happened(done)
+    assert "earlier finished jobs (1) are missing in its results" in happened(done)
     replay = CliRunner().invoke(main, ["replay", done.tag])
     assert replay.exit_code == 0, replay.output
     assert "snapshots after event" in replay.output

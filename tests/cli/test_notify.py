@@ -137,7 +137,10 @@ def test_a_webhook_that_hangs_ends_the_run_all_the_same(
     result = run()
     assert result.exit_code == 0, result.output
     assert result.stderr.count("warning") == 1
-    assert "cannot deliver a message to webhook:HOOK: it took more than 0.5 s at the end of the run" in result.stderr
+    assert (
+        "cannot deliver a message to webhook:HOOK: it took more than 0.5 s at the end of the run"
+        in result.stderr
+    )
     assert ensemble("replay", "study").exit_code == 0
 
 

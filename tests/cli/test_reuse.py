@@ -530,7 +530,7 @@ def test_jobs_run_with_a_warning_if_the_earlier_run_is_gone_before_the_answer() 
     start("r2", "--reuse", "r1", env={"WHEN": "before"}).wait(60)
     ensemble("clean", "r1", "--yes")
     result = ensemble("resume", "r2")
-    assert "nothing more is reused of r1" in result.output
+    assert "no more jobs of r1 are reused" in result.output
     assert metrics("r2")["count.g.reused"] == 0
     assert len(executed()) == 16
 

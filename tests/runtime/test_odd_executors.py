@@ -321,7 +321,7 @@ def test_a_queue_that_is_away_for_a_moment_costs_no_job_and_is_told_of_once(tmp_
     assert outcome.report.groups[0].success == 1
     (problem,) = told.problems
     assert problem.level == "warning"
-    assert "1 job could not be submitted: it is tried again" in problem.message
+    assert "cannot submit 1 job: retrying for 300 s" in problem.message
     assert "the queue is away" in problem.message
 
 

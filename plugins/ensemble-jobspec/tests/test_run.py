@@ -433,8 +433,8 @@ def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
 @pytest.mark.parametrize(
     ("inside", "why"),
     [
-        ({"type": "core", "count": 3}, "cores.up is 2, it needs 3"),
-        ({"type": "gpu", "count": 1}, "gpus.up is 0, it needs 1"),
+        ({"type": "core", "count": 3}, "cores.up is 2, needs 3"),
+        ({"type": "gpu", "count": 1}, "gpus.up is 0, needs 1"),
     ],
 )
 def test_resources_that_this_machine_can_never_give_are_refused_before_anything_is_submitted(

@@ -218,11 +218,11 @@ def test_a_nested_action_is_checked_with_the_file() -> None:
 
 def test_actions_on_a_job_are_refused_where_there_is_none() -> None:
     for action, what in (
-        ("{name: lammps-check, error: {name: terminate}}", "'lammps-check' means"),
-        ("{name: lammps-continue}", "'lammps-continue' means"),
-        ("{name: lammps-vary, variables: {T: 1}}", "'lammps-vary' without 'label' means"),
+        ("{name: lammps-check, error: {name: terminate}}", "'lammps-check' acts on"),
+        ("{name: lammps-continue}", "'lammps-continue' acts on"),
+        ("{name: lammps-vary, variables: {T: 1}}", "'lammps-vary' without 'label' acts on"),
     ):
-        with pytest.raises(EnsembleError, match=f"{what}.*the trigger 'start' has none"):
+        with pytest.raises(EnsembleError, match=f"{what}.*the trigger 'start' has no job"):
             Story(
                 FILE.replace("action: {name: submit, label: sim}", f"action: {action}")
                 .replace("ACTION", "{name: terminate}")

@@ -124,7 +124,7 @@ def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path:
         (["--timeline", "--group", "simm"], 2, "the run has no jobs of simm"),
         (["curve", "-o", "figure.gif"], 2, "use one of these endings: .png, .svg, .pdf"),
         (["curve", "-o", "figure.png", "--size", "8"], 2, "16x10cm"),
-        (["curve", "-o", "none/figure.png"], 2, "folder none does not exist"),
+        (["curve", "-o", "none/figure.png"], 2, "there is no folder none"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(

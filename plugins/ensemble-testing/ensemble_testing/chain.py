@@ -120,7 +120,7 @@ class ChainSuite:
         said = [self.said(job) for job in jobs]
         codes = [re.findall(r"exit code (\d+)", text)[-1:] for text in said]
         assert codes == [["5"], ["5"], ["0"]], said
-        assert ["run chain goes on after event" in text for text in said] == [False, True, True]
+        assert ["resuming run chain after event" in text for text in said] == [False, True, True]
         self.check_table()
 
     @pytest.mark.timeout(900)
@@ -134,6 +134,6 @@ class ChainSuite:
         self.wait_over(jobs[1])
         said = [self.said(job) for job in jobs]
         assert re.search("exit code .*SIG(TERM|HUP)", said[0]), said
-        assert "run chain goes on after event" in said[1]
+        assert "resuming run chain after event" in said[1]
         assert re.findall(r"exit code (\d+)", said[1])[-1:] == ["0"], said
         self.check_table()

@@ -161,7 +161,11 @@ def play(
         if tag is not None:
             command = ["resume", tag, "--state", "state"]
     said = last_output(folder)
-    if code == 2 and round_.killed and ("was killed before its first event" in said or "there is no run" in said):
+    if (
+        code == 2
+        and round_.killed
+        and ("was killed before its first event" in said or "there is no run" in said)
+    ):
         # killed before its first event: start it again
         shutil.rmtree(folder / "state")
         return controller(folder, args, Kill(), f"{round_.seed} again")
