@@ -158,7 +158,7 @@ def test_of_a_run_that_was_killed_while_it_was_set_up_every_command_says_so(
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2, result.output
     assert "was killed before its first event" in result.output
-    assert "'ensemble run' starts it anew" in result.output
+    assert "'ensemble run' starts it again" in result.output
     for command in ("status", "events", "logs", "replay", "cancel"):
         assert place.ensemble(command, "last").exit_code in (0, 1, 2)
     assert place.ensemble("why", "last", "begin").exit_code in (0, 1, 2)

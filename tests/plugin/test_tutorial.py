@@ -126,7 +126,7 @@ class Reader:
 def plain(printed: str) -> str:
     """Without what differs from one time to the next."""
     text = re.sub(r"\b\d+\.\d+ ?s\b", "N s", printed)
-    text = re.sub(r"\b\d+ events led|after event \d+", "N events", text)  # rows of cancelled jobs
+    text = re.sub(r"\b\d+ events gave|after event \d+", "N events", text)  # rows of cancelled jobs
     text = re.sub(r", at \d\d:\d\d:\d\d$", "", text, flags=re.M)
     text = re.sub(r"\d{8}T\d{6}-[0-9a-f]+", "TAG", text)
     text = re.sub(r"\S+/ensemble/runs/", "~/.local/state/ensemble/runs/", text)

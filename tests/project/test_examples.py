@@ -297,7 +297,7 @@ def grow_shrink(ran: Ran) -> None:
         assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
         assert most_at_once(ran) == 4
     assert most_at_once(ran) <= 4
-    said = [message for message in ran.messages if not message.startswith("mock:")]
+    said = [message for message in ran.messages if not message.startswith("mock ")]
     assert said[0] == "4 at a time now"
     assert said[-1] == "1 at a time now"
 
