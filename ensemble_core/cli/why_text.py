@@ -139,10 +139,10 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
     times = f"{span.count} times: " if span.count > 1 else ""
     value = "" if verdict.value is None else f"value {verdict.value:g}"
     if span.lowest is not None and span.lowest != span.highest:
-        value = f"value {span.lowest:g} to {span.highest:g}, finally {verdict.value:g}"
+        value = f"value {span.lowest:g} to {span.highest:g}, last {verdict.value:g}"
     seen = ", ".join(part for part in (value, verdict.saw) if part)
     if span.count > 1 and verdict.saw:
-        seen = f"finally {seen}"
+        seen = f"last {seen}"
     if verdict.kind == "fired":
         of = (
             f" of {rule.repetitions}"
@@ -226,7 +226,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
             text += f" (value {false.lowest:g}" if one else f" (values {false.lowest:g}"
             text += ")" if one else f" to {false.highest:g})"
         elif story.latest is not None and story.latest.saw:
-            text += f" (finally {story.latest.saw})"
+            text += f" (last {story.latest.saw})"
         parts.append(text)
     if "no value" in times:
         last = story.latest

@@ -96,7 +96,7 @@ def test_a_failure_shows_the_step_what_was_expected_what_was_decided_and_why(
     assert "decided:  too-hot did not fire" in told
     assert "expected: decisions by too-hot at 10 s: [{cancel: sim.0}]" in told
     assert "its condition was false: Temp=3.9" in told
-    assert "It has not fired so far: 'Temp > 4' was false once (finally Temp=3.9)" in told
+    assert "It has not fired so far: 'Temp > 4' was false once (last Temp=3.9)" in told
 
 
 @pytest.mark.parametrize(
