@@ -178,9 +178,12 @@ class StopSuite:
         assert sorted(ended if once else {*ended}) == JOBS
         self.process = None
 
-    # Other signals and 'ensemble stop' are the same for every executor: the core tests them.
     @pytest.mark.parametrize(
-        ("how", "said"), [("wall", None), ("SIGTERM", "keep"), ("SIGTERM", "cancel")]
+        ("how", "said"),
+        [
+            *((how, None) for how in ("SIGTERM", "SIGHUP", "SIGINT", "stop", "wall")),
+            *(("SIGTERM", said) for said in ("keep", "cancel")),
+        ],
     )
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
         """The file says what happens to jobs, or else the executor does."""
