@@ -113,7 +113,7 @@ class GeneratorScheduler:
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
         if generator.short and not generator.over:
-            count = 0  # it has no more points until it is told results
+            count = 0  # it suggests no more points before it gets results
         if not (count or generator.over or generator.readings):
             return
         generator.extra = 0

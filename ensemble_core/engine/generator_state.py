@@ -31,7 +31,7 @@ _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A pending call: how many points are requested, and what the generator is told."""
+    """A pending call: the number of requested points, and the arguments for the generator."""
 
     call: Call
     count: int

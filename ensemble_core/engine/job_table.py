@@ -62,7 +62,7 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
-        #: By group the jobs that are done, where a table is over them or a function is told them.
+        #: Finished jobs by group, for groups that a table or a parameter function reads.
         self.done: dict[str, DoneJobs] = {}
         #: Finished attempts for a reader that clears the list; ``None`` without one.
         self.over: list[JobRecord] | None = None

@@ -50,7 +50,7 @@ class Growing:
         self._numbers: dict[Any, float] | None = {} if keep else None
 
     def put(self, place: Any, value: object) -> None:
-        """Add the value of a place; what is no number is none."""
+        """Add the value of a place, if it is a number."""
         if not _is_number(value):
             return
         self.count += 1
@@ -83,7 +83,7 @@ class Values:
         self._found: dict[str, float | None] = {}
 
     def put(self, place: Any, value: object) -> None:
-        """Set the value at a place; what is no number is none."""
+        """Set the value at a place; a value that is not a number removes it."""
         number, old = value if _is_number(value) else None, self._numbers.get(place)
         if number is old:
             return

@@ -410,7 +410,7 @@ class Journal:
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
 
     def job_row(self, group: str, index: int) -> tuple[int, list[Any]] | None:
-        """Layout and values of one job that is over; ``None`` if there is none."""
+        """Layout and values of a finished job; ``None`` if the job is unknown."""
         with self._reading():
             found = self._connection.execute(
                 "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",

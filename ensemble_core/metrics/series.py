@@ -29,7 +29,7 @@ class Statistic(Protocol):
         """Take one more value."""
 
     def get(self) -> float | None:
-        """The value now; ``None`` while there is none."""
+        """Current value; ``None`` before the first."""
 
 
 class TimedStatistic(Protocol):
@@ -54,7 +54,7 @@ class OrderFree(Protocol):
         """Take back a value that was added."""
 
     def get(self) -> float | None:
-        """The value now; ``None`` while there is none."""
+        """Current value; ``None`` before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

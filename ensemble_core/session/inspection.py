@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import gc
 import json
-import math
-import os
-import stat
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import accumulate, chain, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.session.log_tail import log_tail
+from ensemble_core.session.suspects import suspects
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: A parameter with more distinct values is not searched for suspects; so many suspects are named.
-_VALUES, _NAMED = 2000, 3
-#: A value is a suspect if chance would have one in ten runs show one like it.
-_EVIDENCE = math.log(10)
 #: Failed jobs of one kind that are named, and whose output and node are read.
 _EXAMPLES, _READ = 50, 3
 #: Bytes of a log that are returned at most, and bytes of one line.
@@ -349,7 +343,7 @@ class Inspection:
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
-        return _log_of(self._starts({job}).get(job, {}), stream, min(most, _LOG))
+        return log_tail(self._starts({job}).get(job, {}), stream, min(most, _LOG))
 
     def _events(self, holding: Sequence[str], after: int = 0, **options: Any) -> Iterator[Any]:
         try:
@@ -394,7 +388,7 @@ class Inspection:
                     "exit_code": code,
                     "count": len(places),
                     "of": len(jobs.ranges[group]),
-                    "parameters": _suspects(parameters[group], places),
+                    "parameters": suspects(parameters[group], places),
                     "examples": examples,
                 }
             )
@@ -414,7 +408,7 @@ class Inspection:
         """The node of a job's attempt, and the last line that it wrote."""
         node = start.get("host") or start.get("nodes")
         for stream in ("stderr", "stdout"):
-            lines = _log_of(start, stream, 4096)["text"].strip().splitlines()
+            lines = log_tail(start, stream, 4096)["text"].strip().splitlines()
             if lines:
                 return {"node": node, "line": lines[-1][:_LINE], "stream": stream}
         return {"node": node, "line": "", "stream": ""}
@@ -443,7 +437,7 @@ class Inspection:
         return found
 
     def _life_of(self, job: str) -> list[Any]:
-        """The same of an attempt of any job; nothing if there is none of this name."""
+        """Events of an attempt, by its job id; empty for an unknown id."""
         group, _, number = job.rpartition(".")
         index = number.partition("-")[0]
         row = self._row(group, int(index)) if index.isascii() and index.isdigit() else None
@@ -645,21 +639,6 @@ def _newest(job: str, attempts: int) -> str:
     return job if attempts == 1 else f"{job}-{attempts - 1}"
 
 
-def _log_of(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
-    if not start.get(stream):
-        found["problem"] = (
-            "its output is not in a file" if start.get("started") else "it has not started"
-        )
-        return found
-    path = Path(str(start.get("workdir") or "."), str(start[stream]))
-    try:
-        found["text"], found["size"] = _end_of(path, most)
-    except OSError as error:
-        found["problem"] = f"its file cannot be read: {error.strerror or error}"
-    return found
-
-
 def _is_of(job: str | None, name: str) -> bool:
     return job is not None and (job == name or job.startswith(f"{name}-"))
 
@@ -688,46 +667,6 @@ def _in_words(decision: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _suspects(
-    parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Values of parameters whose jobs failed more often than chance explains."""
-    share = len(failed) / max(map(len, parameters.values()), default=1)
-    found = []
-    for name, values in parameters.items():
-        total = _counted(values)
-        if not 1 < len(total) <= _VALUES:
-            continue
-        for text, (value, count) in _counted([values[at] for at in failed]).items():
-            of = total[text][1]
-            evidence = _evidence(count, of, share) - math.log(len(total))
-            if count > 1 and evidence > _EVIDENCE:
-                found.append(
-                    (evidence, {"name": name, "value": value, "failed": count, "total": of})
-                )
-    return [one for _, one in sorted(found, key=lambda each: -each[0])[:_NAMED]]
-
-
-def _evidence(failed: int, total: int, share: float) -> float:
-    """How unlikely it is that so many of ``total`` jobs fail if each fails with the probability
-    ``share``: the logarithm of one over Chernoff's bound of that."""
-    part = failed / total
-    if part <= share:
-        return 0.0
-    rest = (1 - part) * math.log((1 - part) / (1 - share)) if part < 1 else 0.0
-    return total * (part * math.log(part / share) + rest)
-
-
-def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
-    """By the text of each value, the value and how often it is there; ``None`` is no value."""
-    try:
-        counts = Counter(values)
-    except TypeError:  # lists and mappings
-        counts = Counter(json.dumps(value) for value in values if value is not None)
-        return {text: (json.loads(text), count) for text, count in counts.items()}
-    return {str(v): (v, count) for v, count in counts.items() if v is not None}
-
-
 def _spread(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
@@ -740,14 +679,3 @@ def _thinned(values: list[Any], most: int) -> list[Any]:
         return values
     step = (len(values) - 1) / (most - 1)
     return [values[round(at * step)] for at in range(most)]
-
-
-def _end_of(path: Path, most: int) -> tuple[str, int]:
-    """The last ``most`` bytes of a regular file as text, and its size. Links are not followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
-        file.seek(max(0, status.st_size - most))
-        return file.read(most).decode("utf-8", "replace"), status.st_size

@@ -1,4 +1,4 @@
-"""What is kept of tables as jobs end is what would be worked out of all jobs at once."""
+"""Incremental tables: the same to the byte as tables computed from all jobs at once."""
 
 from __future__ import annotations
 

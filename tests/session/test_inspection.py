@@ -14,6 +14,7 @@ import ensemble_core as ensemble
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.session import inspection as inspection_module
 from ensemble_core.session.inspection import Inspection
+from ensemble_core.session.suspects import suspects
 
 STUDY: dict[str, Any] = {
     "jobs": [
@@ -157,7 +158,7 @@ def test_a_value_is_named_where_more_jobs_failed_than_chance_explains(
 ) -> None:
     jobs = range(606 * 33)
     parameters = {"T": [at // 33 for at in jobs], "s": [at % 33 for at in jobs]}
-    found = inspection_module._suspects(parameters, [at for at in jobs if fails(at)])
+    found = suspects(parameters, [at for at in jobs if fails(at)])
     assert [tuple(each.values()) for each in found] == named
 
 
@@ -167,9 +168,7 @@ def test_a_few_failures_that_chance_spreads_name_no_value() -> None:
     names = [
         each["name"]
         for seed in range(20)
-        for each in inspection_module._suspects(
-            parameters, sorted(random.Random(seed).sample(jobs, 37))
-        )
+        for each in suspects(parameters, sorted(random.Random(seed).sample(jobs, 37)))
     ]
     assert len(names) <= 4
 

@@ -64,7 +64,7 @@ class ReportRun(QueueRun):
         address = address or self._facing()
         hosts = [address]
         if address in _EVERYWHERE:
-            # That is here for whoever says it: nodes are told names that lead to this machine.
+            # On a node, such an address means the node itself: wrappers get names of this machine.
             hosts = [self._facing(), socket.gethostname()]
         try:
             return Listener(address, port, self._hear), hosts

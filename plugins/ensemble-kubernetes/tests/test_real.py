@@ -1,5 +1,4 @@
-"""What tests have of a real control plane (``--kubeconfig``), tried on the stand-in in its place: so
-that it works when somebody has one."""
+"""Checks of the ``--kubeconfig`` mode of the tests, with the stand-in as the real control plane."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class RealNode(Kubelet):
 
 
 class _LogServer(ThreadingHTTPServer):
-    """What the API server asks a node for: the logs of its pods."""
+    """Kubelet endpoint of a played node: serves the logs of its pods to the API server."""
 
     daemon_threads = True
     block_on_close = False

@@ -1,0 +1,40 @@
+"""The end of a job's log file. Used by ``inspection``."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["log_tail"]
+
+
+def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
+    """Return the last ``most`` bytes of a stream of the job with this start, as ``text``; the
+    file's ``size``, or ``None``; and why it cannot be read as ``problem``, or an empty text.
+    """
+    found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
+    if not start.get(stream):
+        found["problem"] = (
+            "its output is not in a file" if start.get("started") else "it has not started"
+        )
+        return found
+    path = Path(str(start.get("workdir") or "."), str(start[stream]))
+    try:
+        found["text"], found["size"] = _end_of(path, most)
+    except OSError as error:
+        found["problem"] = f"its file cannot be read: {error.strerror or error}"
+    return found
+
+
+def _end_of(path: Path, most: int) -> tuple[str, int]:
+    """The last ``most`` bytes of a regular file as text, and its size. Links are not followed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is not a regular file")
+        file.seek(max(0, status.st_size - most))
+        return file.read(most).decode("utf-8", "replace"), status.st_size

@@ -1,0 +1,59 @@
+"""Suspects: parameter values whose jobs failed more often than chance explains.
+
+Used by ``inspection``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["suspects"]
+
+#: A parameter with more distinct values is not searched; so many suspects are named.
+_VALUES, _NAMED = 2000, 3
+#: A value is a suspect if chance would have one in ten runs show one like it.
+_EVIDENCE = math.log(10)
+
+
+def suspects(
+    parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Values of parameters whose jobs failed more often than chance explains."""
+    share = len(failed) / max(map(len, parameters.values()), default=1)
+    found = []
+    for name, values in parameters.items():
+        total = _counted(values)
+        if not 1 < len(total) <= _VALUES:
+            continue
+        for text, (value, count) in _counted([values[at] for at in failed]).items():
+            of = total[text][1]
+            evidence = _evidence(count, of, share) - math.log(len(total))
+            if count > 1 and evidence > _EVIDENCE:
+                found.append(
+                    (evidence, {"name": name, "value": value, "failed": count, "total": of})
+                )
+    return [one for _, one in sorted(found, key=lambda each: -each[0])[:_NAMED]]
+
+
+def _evidence(failed: int, total: int, share: float) -> float:
+    """How unlikely it is that so many of ``total`` jobs fail if each fails with the probability
+    ``share``: the logarithm of one over Chernoff's bound of that."""
+    part = failed / total
+    if part <= share:
+        return 0.0
+    rest = (1 - part) * math.log((1 - part) / (1 - share)) if part < 1 else 0.0
+    return total * (part * math.log(part / share) + rest)
+
+
+def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
+    """By the text of each value, the value and how often it is there; ``None`` is no value."""
+    try:
+        counts = Counter(values)
+    except TypeError:  # lists and mappings
+        counts = Counter(json.dumps(value) for value in values if value is not None)
+        return {text: (json.loads(text), count) for text, count in counts.items()}
+    return {str(v): (v, count) for v, count in counts.items() if v is not None}
