@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from ensemble_core.local.local_job import JobRecord
+from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.queue import BYPASS_LEAST, Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
@@ -19,7 +19,7 @@ def waiting(
     urgency: int = 16,
     gpus: int = 0,
     ends: float | None = None,
-) -> JobRecord:
+) -> LocalJob:
     number = next(_numbers)
     job = Job(
         id=f"g.{number}",
@@ -31,17 +31,17 @@ def waiting(
         duration=duration,
         urgency=urgency,
     )
-    record = JobRecord(job, number)
+    record = LocalJob(job, number)
     record.ends = ends
     return record
 
 
 def start_all(
-    queue: Queue, slots: Slots, running: list[JobRecord], now: float = 0.0
-) -> list[JobRecord]:
+    queue: Queue, slots: Slots, running: list[LocalJob], now: float = 0.0
+) -> list[LocalJob]:
     started = []
     while (entry := queue.choose(slots, running, now, 1.0)) is not None:
-        assert isinstance(entry, JobRecord)
+        assert isinstance(entry, LocalJob)
         entry.gpus = slots.take(entry.job.cores, entry.job.gpus)
         if entry.job.duration:
             entry.ends = now + entry.job.duration + 1.0
@@ -50,12 +50,12 @@ def start_all(
     return started
 
 
-def end(slots: Slots, running: list[JobRecord], record: JobRecord) -> None:
+def end(slots: Slots, running: list[LocalJob], record: LocalJob) -> None:
     running.remove(record)
     slots.give_back(record.job.cores, record.gpus)
 
 
-def filled(*entries: JobRecord) -> Queue:
+def filled(*entries: LocalJob) -> Queue:
     queue = Queue()
     for entry in entries:
         queue.add(entry)
@@ -118,7 +118,7 @@ def test_a_short_job_may_pass_long_ones_of_its_own_shape() -> None:
 
 
 def test_a_job_that_waits_for_growth_holds_nobody_up() -> None:
-    slots, running = Slots(2, 1, 4), list[JobRecord]()
+    slots, running = Slots(2, 1, 4), list[LocalJob]()
     big, small = waiting(cores=4), [waiting() for _ in range(40)]
     queue = filled(big, *small)
     for _ in range(20):
@@ -141,7 +141,7 @@ def test_a_job_waiting_for_a_gpu_lets_others_use_the_cores() -> None:
 
 def test_no_more_is_started_than_there_is_and_everything_starts_in_the_end() -> None:
     chance = random.Random(7)
-    slots, running = Slots(6, 1, 6, ("0", "1")), list[JobRecord]()
+    slots, running = Slots(6, 1, 6, ("0", "1")), list[LocalJob]()
     jobs = [
         waiting(
             cores=chance.randint(1, 6),
@@ -152,7 +152,7 @@ def test_no_more_is_started_than_there_is_and_everything_starts_in_the_end() -> 
         for _ in range(300)
     ]
     queue = filled(*jobs)
-    started: list[JobRecord] = []
+    started: list[LocalJob] = []
     for step in range(10_000):
         started += start_all(queue, slots, running, float(step))
         assert slots.used <= slots.size
