@@ -316,4 +316,7 @@ def test_jobs_that_the_end_of_a_run_let_be_are_cancelled_on_demand(folder: Path)
 
 
 def test_to_cancel_jobs_without_waiting_is_refused(folder: Path) -> None:
-    assert "cannot be combined with" in ensemble("stop", "study", "--cancel-jobs", "--no-wait", code=2).output
+    assert (
+        "cannot be combined with"
+        in ensemble("stop", "study", "--cancel-jobs", "--no-wait", code=2).output
+    )
