@@ -186,8 +186,13 @@ def _check_job(
         given = spec.get("parameters") or {}
         varied = set(given) - {name for each in given.values() for name in _names_in(each)}
         swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]
-        hint = f"add each: [{', '.join(dict.fromkeys(swept)) or 'PARAMETER'}] beside the trigger: "
-        hint += "the rule then fires separately for each value"
+        if swept:
+            hint = f"add each: [{', '.join(dict.fromkeys(swept))}] beside the trigger: "
+            hint += "the rule then fires separately for each value"
+        else:
+            label = next((one for one in occasion.over if one), "GROUP")
+            hint = f"write {{name: submit, label: {label}, with: {{parameters: …}}}}, "
+            hint += "which needs no job"
     context.report(
         (*path, "name"),
         f"'{name}'{without} acts on the event's job, but the trigger {occasion.trigger!r} has no "

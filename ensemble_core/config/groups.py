@@ -98,24 +98,44 @@ def _check_program(context: Context, group: JobGroup) -> None:
     here = context.executor is not None and context.executor.name == "local"
     for number, name in enumerate(group.command):
         script = name.endswith(_SCRIPTS)
-        if "{" in name or (number and (os.path.isabs(name) or not (script or "/" in name))):
+        problem = ""
+        if name.startswith("{here}/") and (script or not number):
+            problem = _problem_of_own(context, group, name, runs=number == 0)
+        elif "{" in name or (number and (os.path.isabs(name) or not (script or "/" in name))):
             continue
-        if number or ("/" in name and not os.path.isabs(name)):
-            missing = _is_absent(group, name)  # it starts at the job's folder
-        elif "/" in name:
-            missing = here and not os.path.exists(name)
-        else:
-            missing = "PATH" not in group.environment and shutil.which(name) is None
-        if not missing:
-            continue
-        found = _beside(group, name, runs=number == 0 or script)
-        if found is not None:
-            hint = f"did you mean {found}?"
-        elif number or not here or ("/" in name and not os.path.isabs(name)):
-            continue
-        else:
-            hint = "is it installed and on the PATH?"
-        context.warnings.append(f"job group {group.name!r}: program {name!r} not found; {hint}")
+        elif _is_missing(group, name, number, here):
+            found = _beside(group, name, runs=number == 0 or script)
+            if found is not None:
+                problem = f"not found; did you mean {found}?"
+            elif not number and here and ("/" not in name or os.path.isabs(name)):
+                problem = "not found; is it installed and on the PATH?"
+        if problem:
+            context.warnings.append(f"job group {group.name!r}: program {name!r} {problem}")
+
+
+def _problem_of_own(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
+    """Return what is wrong with a program in ``{here}``, if anything.
+
+    It may be missing on this machine if jobs run on another one.
+    """
+    path = name.replace("{here}", group.here)
+    if "{" in path:
+        return ""
+    if not os.path.isfile(path):
+        elsewhere = group.executor or (context.executor and context.executor.name != "local")
+        return "" if elsewhere else f"not found: no file {path}"
+    if runs and not os.access(path, os.X_OK):
+        return f"is not executable; run chmod +x {shlex.quote(path)}"
+    return ""
+
+
+def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
+    """Return True if this word of the command, a program or a script, is not found."""
+    if number or ("/" in name and not os.path.isabs(name)):
+        return _is_absent(group, name)  # it starts at the job's folder
+    if "/" in name:
+        return here and not os.path.exists(name)
+    return "PATH" not in group.environment and shutil.which(name) is None
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load, load_text
 from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
 REGISTRY = discover()
 
@@ -81,6 +83,12 @@ MISTAKES = {
         RULE,
         "'vary' acts on the event's job, but the trigger 'idle' has no job",
         "add each: [T, L] beside the trigger: the rule then fires separately for each value",
+    ),
+    "vary when every parameter has new values": Mistake(
+        "trigger: idle, name: sim, action: {name: «vary, parameters: {T: 4.0, L: 32}}",
+        RULE,
+        "'vary' acts on the event's job, but the trigger 'idle' has no job",
+        "write {name: submit, label: sim, with: {parameters: …}}, which needs no job",
     ),
     "steps of a range": Mistake(
         "{from: 1, to: 3, «steps: 4}",
@@ -377,6 +385,53 @@ def test_a_program_next_to_the_file_is_suggested_with_its_folder(
     assert load(study, REGISTRY).warnings == (said,)
     monkeypatch.chdir(tmp_path / "study")
     assert load(study, REGISTRY).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "mode", "problem"),
+    [
+        ("{here}/prog {T}", None, "program '{here}/prog' not found: no file PATH"),
+        ("python3 {here}/prog.py", None, "program '{here}/prog.py' not found: no file PATH"),
+        ("{here}/prog", 0o644, "program '{here}/prog' is not executable; run chmod +x PATH"),
+        ("{here}/prog", 0o755, ""),
+        ("python3 {here}/prog.py", 0o644, ""),
+        ("cp x {here}/prog", None, ""),  # perhaps the job's output
+        ("{here}/prog{T}", None, ""),
+        ("{here}/{group}.py", None, ""),
+    ],
+)
+def test_a_program_in_the_folder_of_the_file_must_be_there_and_executable(
+    command: str, mode: int | None, problem: str, tmp_path: Path
+) -> None:
+    program = tmp_path / ("prog.py" if "prog.py" in command else "prog")
+    if mode is not None:
+        program.touch(mode)
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        f"jobs: [{{name: sim, command: '{command}', parameters: {{T: [1]}}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+        "results: {t: {of: sim, by: [T]}}\n"
+    )
+    said = f"job group 'sim': {problem}".replace("PATH", str(program))
+    assert load(study, REGISTRY).warnings == ((said,) if problem else ())
+
+
+def test_a_program_that_only_another_machine_needs_may_be_missing_here(tmp_path: Path) -> None:
+    members = replace(REGISTRY.executors["local"], name="members", members=True)
+    plugin = LoadedPlugin(
+        name="mine", distribution="mine", version="1", module="m", records={"executor": (members,)}
+    )
+    registry = Registry([*REGISTRY.plugins, plugin])
+    study = tmp_path / "study.yaml"
+    text = (
+        "jobs: [{name: sim, command: '{here}/prog'}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
+    )
+    study.write_text(text)
+    assert len(load(study, registry).warnings) == 1
+    assert load(study, registry, executor=members).warnings == ()
+    study.write_text(text.replace("prog'", "prog', executor: left"))
+    assert load(study, registry).warnings == ()
 
 
 def test_a_program_in_the_jobs_own_folder_is_found(
