@@ -128,7 +128,7 @@ def check_scipy(*_: object) -> None:
     if importlib.util.find_spec("scipy") is None:
         raise EnsembleError(
             "this generator needs scipy, which is not installed",
-            hint="pip install 'ensemble-core[scipy]>=1.0'; 'random' and 'grid' need nothing",
+            hint="pip install scipy; 'random' and 'grid' need nothing",
             code="no-library",
         )
 

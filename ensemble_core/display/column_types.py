@@ -17,8 +17,7 @@ __all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_colu
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 
-#: What is to be installed for each library, and what does without it.
-_INSTALL = {"pyarrow": "pip install 'ensemble-core[parquet]>=1.0'"}
+#: What does without a library.
 _WITHOUT = {"pyarrow": "CSV and JSON need nothing"}
 
 
@@ -80,7 +79,7 @@ def imported(module: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
-        install = _INSTALL.get(library, f"pip install {library}")
+        install = f"pip install {library}"
         without = _WITHOUT.get(library)
         raise UsageError(
             f"{what} needs {library}, which "

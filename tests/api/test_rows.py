@@ -62,7 +62,7 @@ def test_a_table_without_rows_has_its_columns() -> None:
     [
         ("pandas", "pip install pandas"),
         ("polars", "pip install polars"),
-        ("pyarrow", "pip install 'ensemble-core[parquet]>=1.0'; CSV and JSON need nothing"),
+        ("pyarrow", "pip install pyarrow; CSV and JSON need nothing"),
     ],
 )
 def test_a_library_that_is_not_there_is_told_with_what_to_install(

@@ -246,7 +246,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     result = _said(kept, "results", "-o", str(file))
     assert result.exit_code == 2
     assert result.exception is not None
-    assert "pip install 'ensemble-core[parquet]>=1.0'" in str(result.stderr)
+    assert "pip install pyarrow" in str(result.stderr)
     assert not file.exists()
 
 
