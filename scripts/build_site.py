@@ -40,6 +40,8 @@ PAGES = (
     "examples/*/README.md",
     "examples/studies/*/README.md",
 )
+#: Files of the code to which pages link, and the pages of the site that are made from them.
+GENERATED = {"ensemble_core/plugin/hookspecs.py": "hooks"}
 MOST_BYTES = 10_000_000
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 
@@ -95,6 +97,7 @@ def place(path: Path) -> Path:
 def copy(path: Path) -> None:
     """Copy a file into the sources; redirect a page's links, and copy the files it links to."""
     target = place(path)
+    generated = {ROOT / file: ROOT / "docs" / f"{page}.md" for file, page in GENERATED.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".md":
         shutil.copy(path, target)
@@ -104,6 +107,8 @@ def copy(path: Path) -> None:
         linked = (path.parent / link[2]).resolve()
         if linked == ROOT / "README.md":
             linked = ROOT / "docs" / "index.md"
+        if linked in generated:
+            linked = generated[linked]
         if linked.is_dir():
             linked = next((page for page in (linked / "README.md",) if page.is_file()), linked)
         if linked.is_file() and linked.suffix != ".md":
@@ -114,10 +119,8 @@ def copy(path: Path) -> None:
     text = _LINK.sub(redirected, path.read_text("utf-8"))
     if path.name == "error-codes.md":  # each code is an anchor
         text = re.sub(r"(?m)^\| (`[^|]*`) \|", lambda row: f"| {anchored(row[1])} |", text)
-    # Places that are kept for pages to come: a pattern that matches nothing is a warning.
-    text = re.sub(
-        r"(?m)^([\w-]+\*)\n", lambda g: g[0] if any(path.parent.glob(f"{g[1]}.md")) else "", text
-    )
+    # The navigation: a reader of the Markdown does not see it.
+    text = re.sub(r"(?ms)^<!-- only in the site\n(.*?)^-->\n", r"\1", text)
     # Sphinx draws no diagrams of this language: their text is readable, too.
     target.write_text(text.replace("```mermaid", "```text"), encoding="utf-8")
 

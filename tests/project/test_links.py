@@ -14,8 +14,6 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "plugins/*/**/*.md")
     for page in ROOT.glob(pattern)
 )
-#: Pages that ``scripts/build_site.py`` makes.
-GENERATED = {ROOT / "docs" / f"{name}.md" for name in ("api", "commands", "file-keys", "hooks")}
 _CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]+`", re.M | re.S)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -29,7 +27,9 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What a link to a place in the page may name."""
+    """What a link to a place in the page may name; in a module, its functions."""
+    if page.suffix == ".py":
+        return set(re.findall(r"^def (\w+)", page.read_text("utf-8"), re.M))
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     made = {
@@ -47,8 +47,6 @@ def broken(page: Path) -> list[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        if target in GENERATED:
-            continue
         if not target.exists() or (anchor and anchor not in anchors(target)):
             found.append(link)
     return found
@@ -61,6 +59,10 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text("# A heading\n")
+    (tmp_path / "b.py").write_text("def hook(): ...\n")
     page = tmp_path / "a.md"
-    page.write_text("[a](b.md) [b](b.md#a-heading) [c](c.md) [d](b.md#no) `[e](e.md)` [f](#g)\n")
-    assert broken(page) == ["c.md", "b.md#no", "#g"]
+    page.write_text(
+        "[a](b.md) [b](b.md#a-heading) [c](c.md) [d](b.md#no) `[e](e.md)` [f](#g)"
+        " [h](b.py#hook) [i](b.py#no)\n"
+    )
+    assert broken(page) == ["c.md", "b.md#no", "#g", "b.py#no"]
