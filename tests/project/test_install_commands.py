@@ -1,8 +1,9 @@
 """No command in the documentation or in a message installs a stranger's ``ensemble-core``: until our first release
-PyPI has another project's 0.1.2 under that name."""
+PyPI has another project's 0.1.2 under that name. Pages name the plugins that their commands need."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +27,33 @@ PAGES = sorted(
 
 pytestmark = pytest.mark.checkout
 _INSTALL = re.compile(r"pip install[^`#\n]*")
+
+
+#: Pages that show commands and options of plugins.
+GUIDES = sorted(
+    page
+    for pattern in ("docs/**/*.md", "examples/**/README.md")
+    for page in ROOT.glob(pattern)
+    # These two list what there is; a reader runs nothing there.
+    if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
+)
+KNOWN = json.loads((ROOT / "ensemble_core/plugin/known_distributions.json").read_text("utf-8"))
+_NEEDS = re.compile(r"^Needs (.*) \(\[install\]\([./]*(docs/)?install\.md\)\)\.", re.M)
+_CODE = re.compile(r"^ *```(?:console|sh)\n(.*?)^ *```|`([^`\n]+)`", re.M | re.S)
+
+
+def unnamed(text: str) -> set[str]:
+    """Plugins of the commands that a page shows, without those that a line at its top names."""
+    code = "\n".join(block + inline for block, inline in _CODE.findall(text))
+    used = {
+        distribution
+        for distribution, known in KNOWN.items()
+        for kind, prefix in (("command", "ensemble[ -]"), ("executor", "--executor "))
+        for name in known.get(kind, ())
+        if re.search(rf"(?<![\w/-]){prefix}{name}(?![\w.-])", code)
+    }
+    needs = _NEEDS.search("\n".join(text.splitlines()[:6]))
+    return used - set(re.findall(r"ensemble-\w+", needs[1] if needs else ""))
 
 
 def unbounded(text: str) -> list[str]:
@@ -54,3 +82,15 @@ def test_each_install_command_asks_for_our_versions() -> None:
 def test_the_warning_comes_before_the_first_install_command() -> None:
     section = (ROOT / "README.md").read_text("utf-8").partition("## Install")[2]
     assert section.index("belongs to another project") < section.index("```")
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_says_at_its_top_which_plugins_its_commands_need(page: Path) -> None:
+    assert unnamed(page.read_text("utf-8")) == set()
+
+
+def test_a_plugin_that_a_page_does_not_name_is_found() -> None:
+    text = "# A page\n\n{}\n\nWith `ensemble plot last`:\n\n```sh\nensemble-server start\n```\n"
+    assert unnamed(text) == {"ensemble-plot", "ensemble-service"}
+    line = "Needs ensemble-plot for `ensemble plot`, ensemble-service ([install](install.md))."
+    assert unnamed(text.format(line)) == set()
