@@ -22,6 +22,7 @@ import click
 import ensemble_core
 from ensemble_core.cli.main import main as cli
 from ensemble_core.plugin import hookspecs
+from ensemble_core.plugin.discovery import discover
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "build" / "site"
@@ -191,12 +192,17 @@ def file_keys() -> Iterator[str]:
         yield from keys(f"`{key}`", schema["properties"][key])
     for title, name in PARTS.items():
         yield from keys(title, definitions[name])
+        for key in ("retry", "plot", "prune"):
+            if inner := definitions[name]["properties"].get(key):
+                yield from keys(f"`{key}` of {title[0].lower()}{title[1:]}", inner)
+    triggers = discover().triggers
     for prefix, kind in KINDS.items():
         for name, part in sorted(definitions.items()):
             if name.startswith(f"{prefix}-") and ":" not in name and not name.endswith("-options"):
                 own = definitions.get(f"{name}-options", part)
-                described = {**own, "description": part.get("description", "")}
-                yield from keys(f"{kind} `{name.removeprefix(f'{prefix}-')}`", described)
+                short = name.removeprefix(f"{prefix}-")
+                summary = triggers[short].summary if prefix == "rule" else part["description"]
+                yield from keys(f"{kind} `{short}`", {**own, "description": summary})
 
 
 def keys(title: str, part: Mapping[str, Any]) -> Iterator[str]:
