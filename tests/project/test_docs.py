@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ensemble_core.config import load_text
 from ensemble_core.model.jobs import JobGroup
@@ -125,3 +126,19 @@ def test_the_map_for_contributors_names_files_and_rooms_that_there_are() -> None
     assert [path for path in sorted(paths) if not list(ROOT.glob(path.rstrip("/")))] == []
     rooms = {path.parent.name for path in ROOT.glob("ensemble_core/*/__init__.py")}
     assert {room for room in rooms if f"`{room}/`" not in page} == set()
+
+
+@pytest.mark.checkout
+def test_workflows_call_make_on_each_python_that_is_supported() -> None:
+    """So whatever CI does can be repeated in a checkout."""
+    files = {
+        file.stem: yaml.safe_load(file.read_text("utf-8"))
+        for file in (ROOT / ".github" / "workflows").glob("*.yml")
+    }
+    jobs = [job for file in files.values() for job in file["jobs"].values()]
+    commands = {step["run"] for job in jobs for step in job["steps"] if "run" in step}
+    assert {command.split()[0] for command in commands} == {"make"}
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    assert {command.split()[-1] for command in commands} == {"test", "docs", "dist"} <= {*targets}
+    supported = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert files["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
