@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 from ensemble_core.journal.job_history import Batch, Jobs
@@ -21,8 +22,8 @@ _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run. ``active`` are the rows of those that are not over. With ``check``,
-    raises :class:`JournalError` if rows are missing."""
+    """The jobs of one run. ``active`` are the rows of those that are not over, or newer than the
+    journal's. With ``check``, raises :class:`JournalError` if rows are missing."""
 
     def __init__(
         self,
@@ -71,6 +72,11 @@ class StoredJobs(Jobs):
         for group in self.groups:
             for jobs in self._merged(group):
                 yield self._columns(group, jobs)
+
+    def active(self) -> Iterator[Batch]:
+        """The jobs that were given as ``active``, by group and index."""
+        for group, jobs in self._active.items():
+            yield self._columns(group, sorted(jobs.values(), key=itemgetter(0)))
 
     def find(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
         """The row of one job, and the number of the event that ended it if that is known; ``None``

@@ -23,6 +23,7 @@ from ensemble_core.session.suspects import suspects
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
+    from ensemble_core.engine.records import JobRecord
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.replay import Replay
     from ensemble_core.journal.stored_jobs import StoredJobs
@@ -60,10 +61,6 @@ class Inspection:
         self._replay: Replay | None = None
         self._columns: JobColumns | None = None
         self._stale = False
-        self._reread_at = 0.0
-        #: After the jobs were read, which takes seconds for a million, they are not read again for
-        #: so many times as long. 0: after each event.
-        self.rest = 0.0
         self._firings: list[dict[str, Any]] = []
         #: Of each rule: its how manyth firings are kept.
         self._every: dict[str, int] = {}
@@ -190,34 +187,38 @@ class Inspection:
     # -- jobs --------------------------------------------------------------------------------------
 
     def _jobs(self) -> JobColumns:
-        """The table of jobs; read once until the next event, or for as long as ``rest`` says."""
-        now = time.monotonic()
-        if self._columns is None or (self._stale and now >= self._reread_at):
+        """The table of jobs: read once, then only what events have changed."""
+        if self._columns is None or self._stale:
             from ensemble_core.journal.job_history import Jobs
             from ensemble_core.session.job_columns import JobColumns
 
+            engine = self._engine
+            over = [] if engine is None else engine.state.table.over or []
             try:
-                with closing(self._stored() or self._kept.jobs()) as jobs, _uncollected():
-                    self._columns = JobColumns(jobs)
+                stored = self._stored(over, check=self._columns is None)
+                with closing(stored or self._kept.jobs()) as jobs, _uncollected():
+                    if not (stored and self._columns and self._columns.update(stored)):
+                        self._columns = JobColumns(jobs)
             except EnsembleError as error:
                 self._note(error)
                 self._columns = JobColumns(Jobs((), ((), (), ())))
+            if engine is not None:
+                engine.state.table.over = []
             self._stale = False
-            done = time.monotonic()
-            self._reread_at = done + self.rest * (done - now)
         return self._columns
 
-    def _stored(self, *, check: bool = True) -> StoredJobs | None:
-        """The jobs as the journal has a row of each; ``None`` if it has none, or is damaged."""
+    def _stored(self, over: Iterable[JobRecord] = (), *, check: bool = True) -> StoredJobs | None:
+        """The jobs as the journal has a row of each; ``None`` if it has none, or is damaged. Rows
+        of jobs that are active, or in ``over``, are the engine's."""
         from ensemble_core.journal.job_rows import row_of
         from ensemble_core.journal.stored_jobs import StoredJobs
 
         engine = self._engine
         if engine is None or self.problem or not self._kept.journal.has_job_rows():
             return None
-        active = [row_of(record) for record in engine.state.table.records.values()]
+        known = map(row_of, chain(over, engine.state.table.records.values()))
         groups = engine.state.ensemble.groups
-        return StoredJobs(self._kept.journal, groups, active, check=check)
+        return StoredJobs(self._kept.journal, groups, [*known], check=check)
 
     def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
         """The row of a job, and the number of the event that ended it if that is known."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest, nsmallest
@@ -16,6 +17,7 @@ from ensemble_core.journal.job_rows import TIMES
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
+    from ensemble_core.journal.stored_jobs import StoredJobs
 
 __all__ = ["JobColumns"]
 
@@ -38,24 +40,56 @@ class JobColumns:
             name: array("d") if jobs.kinds.get(name, {""}) <= {"f", "n"} else []
             for name in jobs.names
         }
-        #: Equal texts are kept once.
-        texts: dict[Any, Any] = {}
-        only_text = {name for name in jobs.names if jobs.kinds.get(name, {""}) <= {"s", "n"}}
+        #: Equal texts are kept once, in these columns.
+        self._equal: dict[Any, Any] = {}
+        self._only_text = {n for n in jobs.names if jobs.kinds.get(n, {""}) <= {"s", "n"}}
         at = 0
         for batch in jobs.batches():
             for name, values in zip(self.names, batch, strict=True):
-                column = self._columns[name]
-                if isinstance(column, array):
-                    column.extend(_NAN if value is None else value for value in values)
-                elif name in only_text:
-                    column.extend(_once(texts, values))
-                else:
-                    column.extend(values)
+                self._columns[name].extend(self._kept(name, values))
             group, count = batch[0][0], len(batch[0])
             first = self.ranges[group].start if group in self.ranges else at
             at += count
             self.ranges[group] = range(first, at)
         self._texts: dict[str, str | Collection[Any]] = {}
+
+    def _kept(self, name: str, values: Iterable[Any]) -> Iterable[Any]:
+        """Values as their column keeps them."""
+        if isinstance(self._columns[name], array):
+            return array("d", (_NAN if value is None else value for value in values))
+        return _once(self._equal, values) if name in self._only_text else values
+
+    def update(self, jobs: StoredJobs) -> bool:
+        """Take the rows of the active jobs of a later state of the run. False if the table must be
+        read again: after new columns or groups, or for jobs before others that are known."""
+        of_numbers = {n for n, column in self._columns.items() if isinstance(column, array)}
+        if jobs.names != self.names or any(not jobs.kinds[n] <= {"f", "n"} for n in of_numbers):
+            return False
+        self._only_text = {n for n in self._only_text if jobs.kinds[n] <= {"s", "n"}}
+        numbers = self._columns["index"]
+        for batch in jobs.active():
+            own = self.ranges.get(batch[0][0])
+            if own is None:
+                return False
+            places = [bisect_left(numbers, index, own.start, own.stop) for index in batch[1]]
+            old = bisect_left(places, own.stop)
+            if any(numbers[at] != n for at, n in zip(places[:old], batch[1], strict=False)):
+                return False
+            added = len(places) - old
+            for name, values in zip(self.names, batch, strict=True):
+                column: Any = self._columns[name]
+                kept = [*self._kept(name, values)]
+                for at, value in zip(places, kept[:old], strict=False):
+                    column[at] = value
+                column[own.stop : own.stop] = (
+                    array("d", kept[old:]) if name in of_numbers else kept[old:]
+                )
+            for group, other in self.ranges.items():
+                if other.start >= own.stop:
+                    self.ranges[group] = range(other.start + added, other.stop + added)
+            self.ranges[batch[0][0]] = range(own.start, own.stop + added)
+        self._texts = {}
+        return True
 
     def __len__(self) -> int:
         return sum(map(len, self.ranges.values()))

@@ -12,8 +12,10 @@ import pytest
 
 import ensemble_core as ensemble
 from ensemble_core.cli.options import KeptRun
+from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.session import inspection as inspection_module
 from ensemble_core.session.inspection import Inspection
+from ensemble_core.session.job_columns import JobColumns
 from ensemble_core.session.suspects import suspects
 
 STUDY: dict[str, Any] = {
@@ -179,3 +181,40 @@ def test_jobs_of_one_long_list_of_events_are_each_found_in_it(
     before = [inspected.job("later", index) for index in range(80)]
     monkeypatch.setattr("ensemble_core.journal.reader._LONG", 0)
     assert [inspected.job("later", index) for index in range(80)] == before
+
+
+def test_the_table_of_jobs_of_a_live_run_follows_its_events_without_being_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, later = STUDY["jobs"]
+    slower = {**first, "command": ["sh", "-c", "sleep 0.1; echo E={T}; test {T} != 2"]}
+    study = {**STUDY, "jobs": [slower, {**later, "count": 12, "command": "sleep 0.05"}]}
+    updated: list[bool] = []
+    update = JobColumns.update
+
+    def noted(columns: JobColumns, jobs: StoredJobs) -> bool:
+        updated.append(update(columns, jobs))
+        return updated[-1]
+
+    monkeypatch.setattr(JobColumns, "update", noted)
+    run = ensemble.run(study, executor="local", options={"slots": 2}, state=tmp_path, wait=False)
+    compared = set()
+    with run.inspect() as watched:
+        while run.state == "running":
+            with run.inspect() as fresh:
+                fresh.refresh()
+                watched.refresh()
+                jobs, again = watched.jobs(), fresh.jobs()
+                # Both have read the journal at the same event.
+                if fresh.seq == watched.seq and not fresh.refresh():
+                    assert jobs == again
+                    compared.add(fresh.seq)
+        watched.refresh()
+        jobs = watched.jobs()
+        with run.inspect() as fresh:
+            assert jobs == fresh.jobs()
+    assert len(compared) > 1
+    assert updated.count(True) > 1
+    outcome = jobs["names"].index("outcome")
+    assert [row[outcome] for row in jobs["rows"]].count("failed") == 1
+    assert jobs["total"] == 27

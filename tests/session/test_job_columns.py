@@ -28,6 +28,18 @@ class Kept(Jobs):
             yield [[row.get(name) for row in rows] for name in self.names]
 
 
+class Later(Kept):
+    """A later state of the run, in which the rows ``changed`` are new or other ones."""
+
+    def __init__(self, *changed: dict[str, Any]) -> None:
+        super().__init__()
+        self._changed = changed
+
+    def active(self) -> Iterator[Batch]:
+        for row in self._changed:
+            yield [[row.get(name)] for name in self.names]
+
+
 def names(where: dict[str, object], text: str = "", sort: str | None = None, **how: Any) -> Any:
     jobs = JobColumns(Kept())
     found, total = jobs.select(where, text, sort, how.get("descending", False), how.get("until"))
@@ -113,3 +125,32 @@ def test_numbers_come_before_texts() -> None:
 
 def test_an_order_holds_among_selected_jobs() -> None:
     assert names({"outcome": "success"}, sort="T", descending=True) == ["sim.0", "sim.2"]
+
+
+def test_rows_that_changed_or_are_new_take_their_places_in_their_groups() -> None:
+    jobs = JobColumns(Kept())
+    jobs.select({}, "two", None, False)
+    changed = {**ROWS[1], "outcome": "success", "duration": 2.0}
+    new = {"group": "sim", "index": 5, "outcome": "active", "T": 2.0, "s": "four"}
+    assert jobs.update(Later(changed, new, {**ROWS[3], "outcome": "failed"}))  # type: ignore[arg-type]
+    assert jobs.ranges == {"sim": range(4), "post": range(4, 5)}
+    assert list(jobs.column("outcome", "sim")) == ["success", "success", "success", "active"]
+    assert list(jobs.column("duration", "sim")) == [3.0, 2.0, 1.0, None]
+    assert list(jobs.column("outcome", "post")) == ["failed"]
+    assert jobs.select({}, "four", None, False) == ([3], 1)
+
+
+@pytest.mark.parametrize(
+    "row", [{"group": "new", "index": 0}, {"group": "sim", "index": -1}], ids=["group", "before"]
+)
+def test_a_table_with_a_new_group_or_an_earlier_job_is_read_again(row: dict[str, Any]) -> None:
+    assert not JobColumns(Kept()).update(Later({**row, "outcome": "active"}))  # type: ignore[arg-type]
+
+
+def test_a_table_with_new_columns_or_texts_among_numbers_is_read_again() -> None:
+    jobs, later = JobColumns(Kept()), Later()
+    later.kinds["T"] = {"f", "s"}
+    assert not jobs.update(later)  # type: ignore[arg-type]
+    later = Later()
+    later.names = (*later.names, "energy")
+    assert not jobs.update(later)  # type: ignore[arg-type]

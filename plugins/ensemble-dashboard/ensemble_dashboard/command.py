@@ -91,7 +91,7 @@ def dashboard(
             listener = held.enter_context(_listening(port or 0))
             own = listener.getsockname()[1]
             address = f"http://127.0.0.1:{own}/#token={token}"
-            if remote:
+            if not _has_browser():
                 print_line(_ssh_line(f"127.0.0.1:{own}"))
         print_line(f"Dashboard: {address}")
         print_line("Whoever has this address can read these runs. Ctrl-C ends the dashboard.")
@@ -109,8 +109,12 @@ def _has_browser() -> bool:
 
 
 def _ssh_line(place: str) -> str:
-    user = f"{getpass.getuser()}@{socket.gethostname()}"
-    return printable(f"On your own machine: ssh -N -L 8123:{place} {user}")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container with a number for a user
+        user = "USER"
+    where = f"{user}@{socket.gethostname()}"
+    return printable(f"On your own machine: ssh -N -L 8123:{place} {where}")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,9 +48,12 @@ _HEADERS = {
 }
 #: Seconds in which a run is looked at once, and runs that are open at a time.
 _PAUSE, _OPEN = 0.5, 8
-#: Answers that are remembered for each run, until it has new events; one that took long to make is
-#: kept for so many times as long, so that a large live run does not take a core for its viewers.
+#: Answers that are remembered for each run; one that took long to make is kept for so many times as
+#: long, so that a large live run does not take a core for its viewers.
 _REMEMBERED, _REST = 64, 10
+#: Seconds that a request waits for a new answer. Then it gets the last one, or none, and the page
+#: asks again.
+_PATIENCE = 0.1
 #: Documents that are found without reading all jobs. They have a thread of their own, so that none
 #: of them waits for one of the others.
 _QUICK = ("overview", "job", "log")
@@ -68,6 +71,8 @@ class _Answer:
     seq: int
     #: When it may be made again.
     until: float
+    #: False if the run has newer events.
+    current: bool = True
 
 
 class _Runs:
@@ -79,33 +84,49 @@ class _Runs:
         self._thread = ThreadPoolExecutor(1, "documents")
         self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
         self._looked: dict[str, float] = {}
+        #: What is being made.
+        self._made: dict[Any, asyncio.Future[_Answer]] = {}
 
-    async def answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
+    async def answer(
+        self, tag: str, name: str, query: Mapping[str, str], patience: float | None = None
+    ) -> _Answer | None:
+        """An answer: the last one if no new one is made in ``patience`` seconds; ``None`` if there
+        is no last one."""
+        key = (name, *sorted(query.items()))
+        made = self._made.get((tag, key))
+        if made is None:
+            made = self._made[tag, key] = asyncio.ensure_future(self._make(tag, key, query))
+            made.add_done_callback(partial(self._is_made, tag, key))
+        if (await asyncio.wait([made], timeout=patience))[0]:
+            return made.result()
+        kept = self._open[tag][1].get(key) if tag in self._open else None
+        return None if kept is None else replace(kept, current=False)
+
+    def _is_made(self, tag: str, key: Any, made: asyncio.Future[_Answer]) -> None:
+        self._made.pop((tag, key), None)
+        if not made.cancelled():
+            made.exception()  # nobody may have waited for it
+
+    async def _make(self, tag: str, key: Any, query: Mapping[str, str]) -> _Answer:
         run = asyncio.get_running_loop().run_in_executor
-        return await run(self._thread, partial(self._answer, tag, name, query))
+        return await run(self._thread, self._answer, tag, key, query)
 
-    def _answer(self, tag: str, name: str, query: Mapping[str, str]) -> str:
+    def _answer(self, tag: str, key: Any, query: Mapping[str, str]) -> _Answer:
         inspection, answers = self._opened(tag)
         if time.monotonic() - self._looked.get(tag, 0.0) > _PAUSE:
             inspection.refresh()
             self._looked[tag] = time.monotonic()
-        if name in ("overview", "log"):
-            return dumps(document(inspection, name, query))
-        key, now = (name, *sorted(query.items())), time.monotonic()
-        kept = answers.get(key)
-        # The timeline of a run that goes on changes without an event.
-        same = (
-            kept is not None
-            and kept.seq == inspection.seq
-            and (name != "timeline" or inspection.state != "running")
+        name, kept, now = key[0], answers.get(key), time.monotonic()
+        # These change without an event, the last while a run goes on.
+        changes = name in ("overview", "log") or (
+            name == "timeline" and inspection.state == "running"
         )
-        if kept is None or (not same and now >= kept.until):
+        if kept is None or ((changes or kept.seq != inspection.seq) and now >= kept.until):
             if len(answers) >= _REMEMBERED:
                 answers.clear()
             text, done = dumps(document(inspection, name, query)), time.monotonic()
-            kept = _Answer(text, inspection.seq, done + _REST * (done - now))
-            answers[key] = kept
-        return kept.text
+            kept = answers[key] = _Answer(text, inspection.seq, done + _REST * (done - now))
+        return replace(kept, current=kept.seq == inspection.seq)
 
     def _opened(self, tag: str) -> tuple[Inspection, dict[Any, _Answer]]:
         if tag not in self._open:
@@ -115,7 +136,6 @@ class _Runs:
                 oldest = min(self._open, key=lambda each: self._looked.get(each, 0.0))
                 self._open.pop(oldest)[0].__exit__()
             inspection = Inspection(KeptRun(self._state, tag, salvage=True))
-            inspection.rest = _REST
             self._open[tag] = (inspection, {})
         return self._open[tag]
 
@@ -152,31 +172,32 @@ def application(
 
     async def page(request: Request) -> Response:
         if (refused := refusal(request)) is not None:
-            return _answer(*refused)
+            return _error(*refused)
         name = request.path_params.get("name") or "index.html"
         if name not in _TYPES:
-            return _answer(404, "there is no such page")
+            return _error(404, "there is no such page")
         return Response(client_file(name), headers={**_HEADERS, "Content-Type": _TYPES[name]})
 
     async def api(request: Request) -> Response:
         if (refused := refusal(request)) is not None:
-            return _answer(*refused)
+            return _error(*refused)
         if not authorized(request):
-            return _answer(401, "the token is missing or wrong")
+            return _error(401, "the token is missing or wrong")
         seen()
         tag, name = request.path_params.get("tag"), request.path_params.get("name")
         try:
             if tag is None or name is None:
-                text = dumps(await asyncio.to_thread(runs))
-            else:
-                chosen = quick if name in _QUICK else thorough
-                text = await chosen.answer(tag, name, dict(request.query_params))
-                if tag not in ahead:
-                    ahead[tag] = asyncio.ensure_future(read_ahead(tag))
+                return _response(200, dumps(await asyncio.to_thread(runs)))
+            chosen = quick if name in _QUICK else thorough
+            answer = await chosen.answer(tag, name, dict(request.query_params), _PATIENCE)
+            if tag not in ahead:
+                ahead[tag] = asyncio.ensure_future(read_ahead(tag))
         except EnsembleError as error:
             status = 404 if getattr(error, "code", "").startswith("no-such") else 400
-            return _answer(status, error.what)
-        return Response(text, headers=_HEADERS, media_type="application/json")
+            return _error(status, error.what)
+        if answer is None:
+            return _response(202, "null", again=True)
+        return _response(200, answer.text, again=not answer.current)
 
     return Starlette(
         routes=[
@@ -188,6 +209,11 @@ def application(
     )
 
 
-def _answer(status: int, error: str) -> Response:
-    text = dumps({"error": error})
-    return Response(text, status, headers=_HEADERS, media_type="application/json")
+def _error(status: int, error: str) -> Response:
+    return _response(status, dumps({"error": error}))
+
+
+def _response(status: int, text: str, *, again: bool = False) -> Response:
+    """A JSON document; ``again`` says that a newer one will be there in a moment."""
+    headers = {**_HEADERS, "Retry-After": "1"} if again else _HEADERS
+    return Response(text, status, headers=headers, media_type="application/json")

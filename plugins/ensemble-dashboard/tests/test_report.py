@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,34 +158,77 @@ rules:
 """
 
 
-def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "slow.yaml").write_text(SLOW)
-    program = [sys.executable, "-m", "ensemble_core.cli"]
-    place = ["--state", str(tmp_path)]
-    words = ["run", str(tmp_path / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
+PROGRAM = [sys.executable, "-m", "ensemble_core.cli"]
 
-    def reported() -> dict[str, Any]:
-        path, _, _ = write_report(str(tmp_path), "one", str(tmp_path / "one.html"))
-        data = data_of(path)
-        assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
-        return data
 
-    with subprocess.Popen([*program, *words, "--tag", "one", "--quiet", *place]) as process:
+def reported(state: Path, run: str) -> dict[str, Any]:
+    """The data of a run's report, which are as the schema says."""
+    data = data_of(write_report(str(state), run, str(state / f"{run}.html"))[0])
+    assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
+    return data
+
+
+@contextlib.contextmanager
+def live_run(state: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The controller of the run ``one``, in which a job has failed and another goes on."""
+    (state / "slow.yaml").write_text(SLOW)
+    words = ["run", str(state / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
+    words += ["--tag", "one", "--quiet", "--state", str(state)]
+    with subprocess.Popen([*PROGRAM, *words]) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(EnsembleError):
-                if reported()["failures"]:
+                if reported(state, "one")["failures"]:
                     break
             time.sleep(0.2)
-        live = reported()
+        try:
+            yield process
+        finally:
+            process.kill()
+    subprocess.run(
+        [*PROGRAM, "cancel", "one", "--state", str(state)], check=False, capture_output=True
+    )
+
+
+def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
+    tmp_path: Path,
+) -> None:
+    with live_run(tmp_path) as process:
+        live = reported(tmp_path, "one")
         process.kill()
+        process.wait()
+        killed = reported(tmp_path, "one")
     assert live["overview"]["state"] == "running"
     assert live["overview"]["until"] > live["overview"]["newest"]
     assert live["timeline"]["groups"]["slow"]["running"][-1] == pytest.approx(1)
-    assert reported()["overview"]["state"] == "interrupted"
-    subprocess.run([*program, "cancel", "one", *place], check=False, capture_output=True)
+    assert killed["overview"]["state"] == "interrupted"
+
+
+def test_a_stopped_run_is_reported_with_the_jobs_that_a_resume_submits_again(
+    tmp_path: Path,
+) -> None:
+    with live_run(tmp_path) as process:
+        subprocess.run([*PROGRAM, "stop", "one", "--state", str(tmp_path)], check=True)
+        process.wait(60)
+        stopped = reported(tmp_path, "one")
+    assert stopped["overview"]["state"] == "stopped"
+    names = stopped["jobs"]["names"]
+    rows = [dict(zip(names, row, strict=True)) for row in stopped["jobs"]["rows"]]
+    assert {row["group"]: row["outcome"] for row in rows} == {"slow": "active", "quick": "failed"}
+    groups = {group["name"]: group for group in stopped["overview"]["groups"]}
+    assert (groups["slow"]["waiting"], groups["slow"]["running"]) == (1, 0)
+    assert stopped["overview"]["until"] == stopped["overview"]["newest"]
+
+
+def test_a_large_run_is_reported_with_its_failed_jobs_alone(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_dashboard.report.MOST_JOBS", 11)
+    data = data_of(write_report(None, "study", str(tmp_path / "study.html"))[0])
+    at = data["jobs"]["names"].index("outcome")
+    assert [row[at] for row in data["jobs"]["rows"]] == ["failed"] * 3
+    assert "This run has 12 jobs. This report lists 3 that failed" in data["left_out"]
+    assert data["overview"]["groups"][0]["submitted"] == 12
 
 
 def test_a_run_without_jobs_is_reported(tmp_path: Path) -> None:

@@ -7,23 +7,28 @@ import os
 import socket
 import stat
 import tempfile
+import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from ensemble_dashboard import server
 from ensemble_dashboard.command import _bound_to, _listening, _private_socket
 from ensemble_dashboard.server import application
 from starlette.applications import Starlette
 
 from ensemble_core import EnsembleError
+from ensemble_core.cli.toolkit import Inspection
 
 BASE = "http://127.0.0.1:4000"
 TOKEN = {"Authorization": "Bearer right"}
 
 
 class Client:
-    """Requests to the server, without a network."""
+    """Requests to the server, without a network; repeated while a run is being read."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
@@ -34,7 +39,11 @@ class Client:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
             async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
-                return await client.request(method, path, headers=headers)
+                while True:
+                    answer = await client.request(method, path, headers=headers)
+                    if answer.status_code != 202:
+                        return answer
+                    await asyncio.sleep(0.05)
 
         # On a thread of its own: a browser of another test may hold this one's event loop.
         with ThreadPoolExecutor(1) as pool:
@@ -207,3 +216,50 @@ def test_a_port_in_use_is_named() -> None:
 def test_only_this_machine_is_served() -> None:
     with _listening(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_nobody_waits_while_a_large_run_is_read_and_the_last_answer_is_given_meanwhile(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, asked = threading.Event(), []
+    costs = server.document
+
+    def slow(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
+        if name == "costs":
+            asked.append(name)
+            may_go_on.wait(30)
+            inspection.seq += len(asked)  # as if events came meanwhile
+        return costs(inspection, name, query)
+
+    monkeypatch.setattr(server, "document", slow)
+    monkeypatch.setattr(server, "_REST", 0)
+    app = application(None, lambda: ["study"], "right", lambda: None)
+
+    async def ask(client: httpx.AsyncClient, name: str) -> httpx.Response:
+        return await client.get(f"/api/runs/study/{name}", headers=TOKEN)
+
+    async def until(client: httpx.AsyncClient, name: str, status: int) -> httpx.Response:
+        while (answer := await ask(client, name)).status_code != status:
+            await asyncio.sleep(0.02)
+        return answer
+
+    async def look() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+            assert (await ask(client, "costs")).status_code == 202
+            # What needs no table of jobs is there all the same.
+            assert (await until(client, "overview", 200)).json()["tag"] == "study"
+            assert (await ask(client, "costs")).json() is None
+            assert len(asked) == 1
+            may_go_on.set()
+            first = await until(client, "costs", 200)
+            assert first.json()[0]["group"] == "sim"
+            may_go_on.clear()
+            while len(asked) < 2:
+                again = await ask(client, "costs")
+                assert again.json() == first.json()
+            assert again.headers["retry-after"] == "1"
+            may_go_on.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, look()).result()

@@ -10,7 +10,7 @@ const STATES = {
   success: ['#009E73', '●', 'done'], running: ['#0072B2', '▶', 'running'],
   waiting: ['#56B4E9', '○', 'waiting'], held: ['#CC79A7', '◫', 'held'],
   failed: ['#D55E00', '✕', 'failed'], cancelled: ['#8a8a8a', '⊘', 'cancelled'],
-  lost: ['#E69F00', '?', 'lost'], active: ['#0072B2', '▶', 'in the queue'],
+  lost: ['#E69F00', '?', 'lost'], active: ['#0072B2', '▶', 'unfinished'],
 };
 const SERIES = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'];
 const TIMES = new Set(['submitted', 'started', 'finished']);
@@ -47,10 +47,12 @@ const shown = (value) => typeof value === 'string' ? value : JSON.stringify(valu
 
 const embedded = document.getElementById('data');
 
+// `get` returns `data` of one kind; `again`, that newer data will be there in a moment.
 class Report {
   constructor(data) { this.data = data; this.live = false; this.made = data.made; this.left = data.left_out; }
   async runs() { return [this.data.overview.tag]; }
-  async get(run, name, query = {}) {
+  async get(run, name, query) { return { data: this.document(name, query) }; }
+  document(name, query = {}) {
     if (name === 'jobs') return pageOf(this.data.jobs, query);
     if (name === 'job') return this.job(`${query.group}.${query.index}`);
     if (name === 'log') return (this.data.logs[query.job] || {})[query.stream]
@@ -85,11 +87,14 @@ class Server {
       throw new Error('The dashboard does not answer: was it stopped? "ensemble dashboard" starts it again.');
     }
     if (answer.status === 401) throw new Error('The token is missing or wrong. Open the address that "ensemble dashboard" printed.');
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.error || `the dashboard answered ${answer.status}`);
-    return found;
+    const data = await answer.json();
+    if (!answer.ok) throw new Error(data.error || `the dashboard answered ${answer.status}`);
+    if (answer.status !== 202) return { data, again: answer.headers.has('Retry-After') };
+    // A large run is still being read.
+    await new Promise((done) => setTimeout(done, 300));
+    return this.fetch(path);
   }
-  runs() { return this.fetch('api/runs'); }
+  async runs() { return (await this.fetch('api/runs')).data; }
   get(run, name, query = {}) {
     const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== '' && value !== undefined));
     return this.fetch(`api/runs/${encodeURIComponent(run)}/${name}?${given}`);
@@ -145,17 +150,22 @@ function useAddress() {
 const go = (here, query) => history.replaceState(null, '', address(here.run, here.view, { ...here.query, ...query }))
   || dispatchEvent(new HashChangeEvent('hashchange'));
 
+// A page in the background asks for nothing.
+const whenShown = (ask) => document.hidden ? document.addEventListener('visibilitychange', () => whenShown(ask), { once: true }) : ask();
+
 // Data of one kind; of a run that is watched again when events were added, `seq` says when.
 function useData(run, name, query, seq) {
   const [state, setState] = useState({});
   const key = JSON.stringify([run, name, query]);
   useEffect(() => {
-    let wanted = true;
-    if (!run) return () => {};
-    source.get(run, name, query).then(
-      (data) => wanted && setState({ key, data }),
-      (error) => wanted && setState({ key, error: error.message }));
-    return () => { wanted = false; };
+    let wanted = true, timer;
+    const ask = () => wanted && source.get(run, name, query).then(({ data, again }) => {
+      if (!wanted) return;
+      setState({ key, data });
+      if (again) timer = setTimeout(() => whenShown(ask), 1000);
+    }, (error) => wanted && setState({ key, error: error.message }));
+    if (run) ask();
+    return () => { wanted = false; clearTimeout(timer); };
   }, [key, seq]);
   return state.key === key ? state : { waiting: true, data: undefined };
 }
@@ -536,7 +546,7 @@ function Jobs({ run, here, seq }) {
       const own = [data.names.indexOf('group'), data.names.indexOf('index')];
       const link = (row) => address(run, 'job', { id: `${row[own[0]]}.${row[own[1]]}` });
       return html`<${Grid} caption="Jobs" names=${data.names} rows=${data.rows} total=${data.total} offset=${data.offset} sort=${sort} descending=${desc} text=${text}
-        links=${{ group: link, index: link }} every=${async () => (await source.get(run, 'jobs', { ...asked, limit: 1000000 })).rows} set=${(query) => go(here, query)} />`;
+        links=${{ group: link, index: link }} every=${async () => (await source.get(run, 'jobs', { ...asked, limit: 1000000 })).data.rows} set=${(query) => go(here, query)} />`;
     }}</${Loaded}></section>`;
 }
 
@@ -580,13 +590,12 @@ function App() {
   useEffect(() => { source.runs().then(setRuns, (error) => setProblem(error.message)); }, []);
   useEffect(() => {
     let wanted = true, timer;
-    const look = () => source.get(run, 'overview').then((data) => {
+    const look = () => source.get(run, 'overview').then(({ data }) => {
       if (!wanted) return;
       setProblem(''); setOverview(data); setNow(source.live ? Date.now() / 1000 : source.made);
-      // A page in the background asks for nothing.
       if (source.live) timer = setTimeout(again, data.state === 'running' ? 1000 : 5000);
     }, (error) => { if (wanted) { setProblem(error.message); timer = setTimeout(again, 5000); } });
-    const again = () => { if (document.hidden) timer = setTimeout(again, 1000); else look(); };
+    const again = () => whenShown(() => wanted && look());
     if (run) look();
     return () => { wanted = false; clearTimeout(timer); };
   }, [run]);

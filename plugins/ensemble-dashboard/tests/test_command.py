@@ -1,0 +1,70 @@
+"""``ensemble dashboard``: where it listens, and what it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@contextmanager
+def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]]:
+    """The address of a dashboard and the lines that it printed before."""
+    known = {name: os.environ[name] for name in os.environ if name not in ("DISPLAY", "BROWSER")}
+    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**known, **environment}
+    ) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("Dashboard: "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
+        try:
+            yield lines[-1].split()[1], lines
+        finally:
+            process.terminate()
+
+
+def tags(client: httpx.Client, address: str) -> object:
+    """The runs that a dashboard offers, asked with the token of its address."""
+    base, _, token = address.partition("#token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = client.get(f"{base}api/runs", headers=headers)
+    return answer.json()
+
+
+def test_in_an_ssh_session_the_command_for_the_own_machine_is_printed_and_a_socket_serves(
+    state: Path, tmp_path: Path
+) -> None:
+    remote = {"SSH_CONNECTION": "10.0.0.1 2 10.0.0.2 22", "XDG_RUNTIME_DIR": str(tmp_path)}
+    with dashboard("study", **remote) as (address, lines):
+        found = re.search(r"ssh -N -L 8123:(\S+\.sock) \S+@\S+", lines[0])
+        assert found, lines
+        assert Path(found[1]).parent == tmp_path / "ensemble-dashboard"
+        assert address.startswith("http://localhost:8123/#token=")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=found[1])) as client:
+            assert tags(client, address) == ["study"]
+
+
+def test_without_a_browser_the_command_for_the_own_machine_is_printed(state: Path) -> None:
+    with dashboard("study") as (address, lines):
+        port = httpx.URL(address).port
+        assert f"ssh -N -L 8123:127.0.0.1:{port} " in lines[0]
+        with httpx.Client() as client:
+            assert tags(client, address) == ["study"]
+
+
+@pytest.mark.parametrize("words", [["--port", "80000"], ["--socket", "--port", "8123"], ["none"]])
+def test_wrong_words_are_refused(state: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "Error" in found.stderr or "error" in found.stderr
