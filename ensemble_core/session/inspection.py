@@ -152,7 +152,7 @@ class Inspection:
         from ensemble_core.journal.run_store import look
 
         info = look(self._kept.folder)
-        report = self.report()
+        engine = self._engine
         controller = info.controller or {}
         found: dict[str, Any] = {
             "tag": self._kept.tag,
@@ -173,9 +173,13 @@ class Inspection:
             "progress": None,
             "warnings": [],
         }
-        if report is None:
+        if engine is None:
             return found
-        plain = report.to_dict()
+        plain = engine.report().to_dict()
+        counts = engine.state.metrics.counts
+        for group in plain["groups"]:
+            own = counts[group["name"]]
+            group |= {"repeated": own["repeated"], "lost": own["lost"]}
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
@@ -378,9 +382,12 @@ class Inspection:
                 dict(zip(jobs.names, jobs.row(first + at), strict=True))
                 for at in places[:_EXAMPLES]
             ]
-            examples = [{"id": f"{group}.{row['index']}"} for row in rows]
-            for example, row in zip(examples[:_READ], rows, strict=False):
-                read[_newest(example["id"], row["attempts"])] = example
+            names = [f"{group}.{row['index']}" for row in rows]
+            examples = [
+                {"id": name, "attempt": _newest(name, row["attempts"])}
+                for name, row in zip(names, rows, strict=True)
+            ]
+            read |= {example["attempt"]: example for example in examples[:_READ]}
             found.append(
                 {
                     "group": group,

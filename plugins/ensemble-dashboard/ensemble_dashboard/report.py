@@ -118,7 +118,7 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
         for kind in found["failures"]:
             for example in kind["examples"]:
                 if len(logs) < _LOGS:
-                    name = example["id"]
+                    name = example["attempt"]
                     streams = ("stdout", "stderr")
                     logs[name] = {each: inspection.log(name, each, _LOG) for each in streams}
     details: dict[str, Any] = {}

@@ -88,6 +88,23 @@ def test_logs_are_added_only_if_asked(page: Path, state: Path, tmp_path: Path) -
     assert all("lost atoms" in each["stderr"]["text"] for each in logs.values())
 
 
+def test_the_log_of_a_job_that_was_repeated_is_that_of_its_last_attempt(tmp_path: Path) -> None:
+    study = {
+        "jobs": [{"name": "a", "command": ["sh", "-c", "date +%N; exit 3"], "retry": {"times": 1}}],
+        "rules": [{"trigger": "start", "action": {"name": "submit", "label": "a"}}],
+    }
+    run = ensemble_core.run(study, executor="local", tag="again", state=str(tmp_path))
+    assert run.folder is not None
+    last = (run.folder / "output" / "a.0-1.out").read_text()
+    data = data_of(
+        write_report(str(tmp_path), "again", str(tmp_path / "a.html"), with_logs=True)[0]
+    )
+    assert data["failures"][0]["examples"][0]["line"] == last.strip()
+    assert data["logs"]["a.0-1"]["stdout"]["text"] == last
+    (group,) = data["overview"]["groups"]
+    assert (group["submitted"], group["repeated"], group["failed"], group["lost"]) == (2, 1, 2, 1)
+
+
 def test_a_damaged_run_is_reported_as_far_as_it_can_be_read(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "damaged")
     with sqlite3.connect(tmp_path / "runs" / "damaged" / "journal.db") as journal:

@@ -38,6 +38,8 @@ const time = (seconds) => seconds === null || seconds === undefined ? ''
   : new Date(seconds * 1000).toISOString().replace('T', ' ').slice(0, 19);
 const cell = (name, value) => value === null || value === undefined ? ''
   : TIMES.has(name) ? time(value) : name === 'duration' ? duration(value) : number(value);
+const percent = (share) => `${Math.round(100 * share)} %`;
+const short = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
 // Jobs write codes for colours and other orders to a terminal; none of these is text.
 const clean = (text) => text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]/g, '');
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? '' : 's'}`;
@@ -222,16 +224,18 @@ const markdown = (names, rows) => [names, names.map(() => '---'), ...rows]
   .map((row) => `| ${row.map((value) => (value ?? '').toString().replaceAll('|', '\\|')).join(' | ')} |`).join('\n');
 
 // A table whose rows are all here. `id` keeps its order and filter in the address.
-function Table({ id, here, names, rows, links = {}, caption }) {
+// `formats` has functions that write the numbers of a column.
+function Table({ id, here, names, rows, links = {}, formats = {}, caption }) {
   const sort = here.query[`${id}-sort`] || '', descending = here.query[`${id}-desc`] || '';
   const text = here.query[`${id}-text`] || '', page = +(here.query[`${id}-page`] || 0);
   const set = (query) => go(here, Object.fromEntries(Object.entries(query).map(([name, value]) => [`${id}-${name}`, value])));
   const found = useMemo(() => pageOf({ names, rows }, { text, sort, descending, limit: rows.length }).rows, [names, rows, text, sort, descending]);
   return html`<${Grid} caption=${caption} names=${names} rows=${found.slice(page * 100, page * 100 + 100)} total=${found.length} offset=${page * 100}
-    sort=${sort} descending=${descending} text=${text} links=${links} every=${() => found} set=${set} />`;
+    sort=${sort} descending=${descending} text=${text} links=${links} formats=${formats} every=${() => found} set=${set} />`;
 }
 
-function Grid({ caption, names, rows, total, offset, sort, descending, text, links, every, set }) {
+function Grid({ caption, names, rows, total, offset, sort, descending, text, links, formats = {}, every, set }) {
+  const numeric = new Set(names.filter((name, at) => !TIMES.has(name) && rows.some((row) => typeof row[at] === 'number')));
   const order = (name) => set({ sort: name, desc: sort === name && !descending ? '1' : '', page: '' });
   return html`<div class="tools">
       <label>Filter <input type="search" value=${text} onChange=${(event) => set({ text: event.target.value, page: '' })} /></label>
@@ -239,12 +243,13 @@ function Grid({ caption, names, rows, total, offset, sort, descending, text, lin
       <${Copy} label="Copy Markdown" text=${async () => markdown(names, await every())} />
       <span class="quiet" role="status">${plural(total, 'row')}</span></div>
     <div class="scroll" tabindex="0" role="region" aria-label=${caption}><table><caption class="hidden">${caption}</caption>
-      <thead><tr>${names.map((name) => html`<th key=${name} scope="col" aria-sort=${sort === name ? (descending ? 'descending' : 'ascending') : 'none'}>
+      <thead><tr>${names.map((name) => html`<th key=${name} scope="col" class=${numeric.has(name) ? 'number' : ''} aria-sort=${sort === name ? (descending ? 'descending' : 'ascending') : 'none'}>
         <button type="button" onClick=${() => order(name)}>${name}${sort === name ? (descending ? ' ↓' : ' ↑') : ''}</button></th>`)}</tr></thead>
       <tbody>${rows.map((row, n) => html`<tr key=${offset + n}>${row.map((value, at) => {
         const name = names[at];
-        const content = name === 'outcome' ? html`<${State} name=${value} />` : value !== null && typeof value === 'object' ? JSON.stringify(value) : cell(name, value);
-        return html`<td key=${name} class=${typeof value === 'number' && !TIMES.has(name) ? 'number' : ''}>${links[name]
+        const content = name === 'outcome' ? html`<${State} name=${value} />` : value !== null && typeof value === 'object' ? JSON.stringify(value)
+          : formats[name] && typeof value === 'number' ? formats[name](value) : cell(name, value);
+        return html`<td key=${name} class=${numeric.has(name) ? 'number' : ''} title=${typeof content === 'string' && content.length > 18 ? content : undefined}>${links[name]
           ? html`<a href=${links[name](row)}>${content}</a>` : content}</td>`;
       })}</tr>`)}</tbody></table></div>
     ${total > 100 && html`<nav class="tools" aria-label="Pages">
@@ -269,10 +274,12 @@ const marks = [
   (x, y) => `M${x - 3},${y - 3}l6,6m0,-6l-6,6`, (x, y) => `M${x - 4},${y}h8m-4,-4v8`, (x, y) => `M${x},${y + 4}l4,-7h-8z`,
 ];
 
+// Pictures are drawn for the width of the screen, so that their text is not made smaller.
+const NARROW = matchMedia('(max-width: 480px)').matches, WIDTH = NARROW ? 340 : 720;
 // The first and the last label of an axis stay inside the picture.
-const anchor = (n, all) => n === 0 ? 'start' : n === all.length - 1 ? 'end' : 'middle';
+const anchor = (x) => x < 30 ? 'start' : x > WIDTH - 30 ? 'end' : 'middle';
 
-function Figure({ title, height, children, width = 720, role = 'img' }) {
+function Figure({ title, height, children, role = 'img' }) {
   const at = useRef(null);
   const save = () => {
     const copy = at.current.cloneNode(true);
@@ -281,13 +288,13 @@ function Figure({ title, height, children, width = 720, role = 'img' }) {
     for (const text of copy.querySelectorAll('text')) text.setAttribute('fill', '#222');
     download(`${title.replace(/\W+/g, '-')}.svg`, 'image/svg+xml', new XMLSerializer().serializeToString(copy));
   };
-  return html`<figure><svg ref=${at} viewBox=${`0 0 ${width} ${height}`} role=${role} aria-label=${title}>${children}</svg>
+  return html`<figure><svg ref=${at} viewBox=${`0 0 ${WIDTH} ${height}`} role=${role} aria-label=${title}>${children}</svg>
     <figcaption><span>${title}</span> <button type="button" onClick=${save}>Save SVG</button></figcaption></figure>`;
 }
 
 // series: [{name, points: [[x, y, error?]…], line: true or false}]
 function Chart({ title, xName, yName, series, stacked }) {
-  const width = 720, height = 300, left = 64, right = 12, top = 10, bottom = 44;
+  const width = WIDTH, height = 300, left = 64, columns = NARROW ? 2 : 4, right = 12, top = 10, bottom = 44;
   const points = series.flatMap((each) => each.points).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   if (!points.length) return html`<p class="quiet">${title}: no values.</p>`;
   const xs = points.map(([x]) => x), ys = points.flatMap(([, y, error]) => error ? [y - error, y + error] : [y]);
@@ -302,10 +309,10 @@ function Chart({ title, xName, yName, series, stacked }) {
   const px = (x) => left + (x - x0) / (x1 - x0) * (width - left - right);
   const py = (y) => height - bottom - (y - y0) / (y1 - y0) * (height - top - bottom);
   const some = series.length <= 7;
-  return html`<${Figure} title=${title} height=${height + (some ? 20 * Math.ceil(series.length / 4) : 0)}>
+  return html`<${Figure} title=${title} height=${height + (some ? 20 * Math.ceil(series.length / columns) : 0)}>
     ${ticks(y0, y1, 5).map((y) => html`<g key=${`y${y}`}><line x1=${left} x2=${width - right} y1=${py(y)} y2=${py(y)} stroke="currentColor" stroke-opacity="0.15" />
       <text x=${left - 6} y=${py(y) + 4} text-anchor="end">${number(y)}</text></g>`)}
-    ${ticks(x0, x1, 7).map((x, n, all) => html`<text key=${`x${x}`} x=${px(x)} y=${height - bottom + 16} text-anchor=${anchor(n, all)}>${number(x)}</text>`)}
+    ${ticks(x0, x1, NARROW ? 4 : 7).map((x) => html`<text key=${`x${x}`} x=${px(x)} y=${height - bottom + 16} text-anchor=${anchor(px(x))}>${number(x)}</text>`)}
     <text x=${(left + width - right) / 2} y=${height - 8} text-anchor="middle">${xName}</text>
     <text x=${14} y=${(height - bottom) / 2} text-anchor="middle" transform=${`rotate(-90 14 ${(height - bottom) / 2})`}>${yName}</text>
     ${series.map((one, n) => {
@@ -316,7 +323,7 @@ function Chart({ title, xName, yName, series, stacked }) {
         ${(!one.line || own.length < 40) && own.map(([x, y, error], at) => html`<g key=${at}>
           ${error ? html`<line x1=${px(x)} x2=${px(x)} y1=${py(y - error)} y2=${py(y + error)} />` : ''}
           <path d=${marks[n % 7](px(x), py(y))} fill=${n % 7 < 4 || n % 7 === 6 ? colour : 'none'}><title>${`${one.name}: ${number(x)}, ${number(y)}${error ? ` ± ${number(error)}` : ''}`}</title></path></g>`)}
-        ${some && html`<g transform=${`translate(${left + (n % 4) * 160},${height + 12 + 20 * Math.floor(n / 4)})`}><path d=${marks[n % 7](0, 0)} fill=${colour} /><text x="10" y="4" stroke="none">${one.name.slice(0, 24)}</text></g>`}</g>`;
+        ${some && html`<g transform=${`translate(${(NARROW ? 8 : left) + (n % columns) * 160},${height + 12 + 20 * Math.floor(n / columns)})`}><path d=${marks[n % 7](0, 0)} fill=${colour} /><text x="10" y="4" stroke="none">${short(one.name, 20)}</text></g>`}</g>`;
     })}</${Figure}>`;
 }
 
@@ -341,17 +348,17 @@ const Command = ({ text }) => html`<p><code>${text}</code> <${Copy} label="Copy"
 
 function Overview({ run, overview, here }) {
   const { progress, groups, rules } = overview;
-  const failed = groups.reduce((all, group) => all + group.failed, 0);
+  const [failed, lost] = ['failed', 'lost'].map((name) => groups.reduce((all, group) => all + group[name], 0));
   const never = rules.filter((rule) => !rule.fired);
   return html`<section><h2>Progress</h2>
     ${progress && html`<p>${number(progress.done)} of ${number(progress.planned)} jobs are over${progress.open ? ', and rules may add more' : ''}.${' '}
       ${progress.to_go !== null && progress.to_go !== undefined && overview.state === 'running' && html`About ${duration(progress.to_go)} left.`}
       ${progress.held > 0 && html`${plural(progress.held, 'job')} held${progress.holding.length ? ` by the limit ${progress.holding.join(', ')}` : ''}.`}</p>`}
-    ${groups.map((group) => html`<div class="group" key=${group.name}><h3><a href=${address(run, 'jobs', { where: JSON.stringify({ group: group.name }) })}>${group.name}</a> <span class="quiet">${plural(group.submitted, 'job')}${group.mean_duration !== null ? `, mean ${duration(group.mean_duration)}` : ''}</span></h3>
+    ${groups.map((group) => html`<div class="group" key=${group.name}><h3><a href=${address(run, 'jobs', { where: JSON.stringify({ group: group.name }) })}>${group.name}</a> <span class="quiet">${plural(group.submitted - group.repeated, 'job')}${group.repeated ? ` in ${number(group.submitted)} attempts` : ''}${group.mean_duration !== null ? `, mean ${duration(group.mean_duration)}` : ''}</span></h3>
       <${Bar} total=${group.submitted} parts=${['success', 'running', 'waiting', 'failed', 'cancelled'].map((name) => [name, group[name]])} /></div>`)}
     ${!groups.length && html`<p class="quiet">Nothing is known of this run's groups.</p>`}
     <h2>Attention</h2><ul>
-      ${failed > 0 && html`<li><a href=${address(run, 'failures')}>${plural(failed, 'job')} failed</a></li>`}
+      ${failed > 0 && html`<li><a href=${address(run, 'failures')}>${plural(lost, 'job')} failed</a>${failed > lost ? `, of ${plural(failed, 'failed attempt')}` : ''}</li>`}
       ${never.length > 0 && html`<li><a href=${address(run, 'rules')}>${plural(never.length, 'rule')} never fired</a></li>`}
       ${!failed && !never.length && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
     ${overview.state === 'running' && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
@@ -374,11 +381,12 @@ function Failures({ run, here, seq }) {
   </${Loaded}></section>`;
 }
 
+const COST_FORMATS = { 'median time': duration, 'longest time': duration, 'time limit': duration, 'median wait': duration, 'of limit': percent };
 function Costs({ run, here, overview, seq }) {
   const found = useData(run, 'costs', {}, seq);
   const { progress } = overview;
   return html`<section><h2>Costs</h2>
-    ${progress && html`<div class="scroll" tabindex="0" role="region" aria-label="Totals"><table><thead><tr><th scope="col">of the run</th><th scope="col">used</th><th scope="col">committed</th><th scope="col">limit</th></tr></thead>
+    ${progress && html`<div class="scroll" tabindex="0" role="region" aria-label="Totals"><table><thead><tr><th scope="col">of the run</th>${['used', 'committed', 'limit'].map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
       <tbody>${Object.keys({ ...progress.used, ...progress.limits }).map((name) => html`<tr key=${name}><th scope="row">${name.replace('_', '-')}</th>
         ${[progress.used, progress.committed, progress.limits].map((each, n) => html`<td class="number" key=${n}>${each[name] === undefined ? '–' : number(each[name])}</td>`)}</tr>`)}</tbody></table></div>`}
     <${Loaded} of=${found}>${(groups) => {
@@ -388,9 +396,9 @@ function Costs({ run, here, overview, seq }) {
         const took = group.duration, asked = group.time_limit;
         return [group.group, hours, wasted, took && took.median, took && took.longest, asked,
           asked && took ? took.longest / asked : null, group.waiting && group.waiting.median];
-      }).map((row) => row.map((value, at) => value !== null && [3, 4, 5, 7].includes(at) ? duration(value) : at === 6 && value !== null ? `${Math.round(100 * value)} %` : value));
-      return html`<${Table} id="costs" here=${here} caption="Costs of each group" rows=${rows}
-        names=${['group', 'core-hours', 'of failed jobs', 'median time', 'longest time', 'time limit', 'longest of limit', 'median wait']} />`;
+      });
+      return html`<${Table} id="costs" here=${here} caption="Costs of each group" rows=${rows} formats=${COST_FORMATS}
+        names=${['group', 'core-hours', 'failed', 'median time', 'longest time', 'time limit', 'of limit', 'median wait']} />`;
     }}</${Loaded}></section>`;
 }
 
@@ -437,12 +445,12 @@ function Pair({ table, here }) {
   const most = (given.length ? given : numeric).reduce((a, b) => distinct(b) > distinct(a) ? b : a);
   const x = known(here.query[`${table.name}-x`]) || known(plot.x) || (table.kind === 'jobs' ? most : numeric[0]);
   const y = known(here.query[`${table.name}-y`]) || known(plot.y) || numeric.find((name) => name !== x && !name.includes('error')) || numeric[1];
-  const few = table.kind === 'jobs' ? table.names.find((name) => name !== x && name !== y && distinct(name) > 1 && distinct(name) <= 7) : undefined;
+  const few = table.kind === 'jobs' ? table.names.slice(0, table.parameters).find((name) => name !== x && name !== y && distinct(name) > 1 && distinct(name) <= 7) : undefined;
   const by = [here.query[`${table.name}-by`] ?? plot.by ?? plot.series ?? few].find((name) => table.names.includes(name)) || '';
   const [ax, ay, ab, ae] = [table.names.indexOf(x), table.names.indexOf(y), table.names.indexOf(by), errorOf(table.names, y)];
   const series = new Map();
   for (const row of table.rows) {
-    const name = by ? `${by} = ${shown(row[ab])}` : y;
+    const name = by ? `${by} = ${typeof row[ab] === 'number' ? number(row[ab]) : shown(row[ab])}` : y;
     if (!series.has(name)) series.set(name, []);
     series.get(name).push([row[ax], row[ay], ae >= 0 ? row[ae] : undefined]);
   }
@@ -462,20 +470,21 @@ function Rules({ run, here, overview, seq }) {
     const lanes = new Map(overview.rules.map((rule) => [rule.id, []]));
     for (const each of firings) { if (!lanes.has(each.rule)) lanes.set(each.rule, []); lanes.get(each.rule).push(each); }
     const names = [...lanes.keys()].filter((name) => lanes.get(name).length);
-    const height = 30 * names.length + 34, left = 130, width = 720;
+    const height = 30 * names.length + 34, left = NARROW ? 100 : 130, width = WIDTH, most = NARROW ? 13 : 18;
+    const px = (seconds) => left + 4 + seconds / span * (width - left - 20);
     const never = overview.rules.filter((rule) => !rule.fired);
     const all = overview.rules.reduce((sum, rule) => sum + rule.fired, 0);
     return html`${names.length > 0 && html`<${Figure} title="Firings of each rule over time" height=${height}>
-        ${names.map((name, n) => html`<g key=${name}><text x=${left - 8} y=${30 * n + 24} text-anchor="end">${name.length > 18 ? `${name.slice(0, 17)}…` : name}</text>
+        ${names.map((name, n) => html`<g key=${name}><text x=${left - 8} y=${30 * n + 24} text-anchor="end">${short(name, most)}</text>
           <line x1=${left} x2=${width - 10} y1=${30 * n + 20} y2=${30 * n + 20} stroke="currentColor" stroke-opacity="0.2" />
-          ${drawn(lanes.get(name)).map((each) => html`<path key=${each.firing} d=${marks[n % 7](left + 4 + (each.time - began) / span * (width - left - 20), 30 * n + 20)}
+          ${drawn(lanes.get(name)).map((each) => html`<path key=${each.firing} d=${marks[n % 7](px(each.time - began), 30 * n + 20)}
             stroke=${SERIES[n % 6]} fill=${SERIES[n % 6]}><title>${`${duration(each.time - began)}: ${each.event}${each.value === null ? '' : `, value ${number(each.value)}`}: ${each.decisions.join(', ')}`}</title></path>`)}</g>`)}
-        ${ticks(0, span, 6).map((at, n, all) => html`<text key=${at} x=${left + 4 + at / span * (width - left - 20)} y=${height - 8} text-anchor=${anchor(n, all)}>${duration(at)}</text>`)}</${Figure}>`}
+        ${ticks(0, span, NARROW ? 3 : 6).map((at) => html`<text key=${at} x=${px(at)} y=${height - 8} text-anchor=${anchor(px(at))}>${duration(at)}</text>`)}</${Figure}>`}
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`<div key=${rule.id}><dt>${rule.id} <span class="quiet">${rule.label}</span></dt><dd>${rule.reason}
         <${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd></div>`)}</dl>`}
       <h3>Firings</h3>${all > firings.length && html`<p class="quiet">${number(firings.length)} of ${plural(all, 'firing')}: of rules that fired very often, some are left out. "ensemble events" has each.</p>`}
-      <${Table} id="firings" here=${here} caption="Firings" names=${['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions']}
-        rows=${firings.map((each) => [each.seq, duration(each.time - began), each.rule, each.event, each.value, Object.entries(each.each).map(([name, value]) => `${name}=${shown(value)}`).join(' '), each.decisions.join(', ')])} />`;
+      <${Table} id="firings" here=${here} caption="Firings" formats=${{ time: duration }} names=${['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions']}
+        rows=${firings.map((each) => [each.seq, each.time - began, each.rule, each.event, each.value, Object.entries(each.each).map(([name, value]) => `${name}=${shown(value)}`).join(' '), each.decisions.join(', ')])} />`;
   }}</${Loaded}></section>`;
 }
 // Marks that would hide each other are left out of a lane.
@@ -514,7 +523,7 @@ function Bars({ run, here, page, overview, by }) {
   const first = new Map();
   let count = 0;
   for (const value of values) { first.set(value, count); count += lanes.get(value).length; }
-  const size = Math.max(3, Math.min(16, 600 / Math.max(count, 1))), left = by === 'slots' ? 10 : 110, width = 720;
+  const size = Math.max(3, Math.min(16, 600 / Math.max(count, 1))), left = by === 'slots' ? 10 : 110, width = WIDTH;
   const px = (seconds) => left + (seconds - from) / (until - from) * (width - left - 10);
   const zoom = (factor) => { const middle = (from + until) / 2, half = (until - from) * factor / 2; go(here, { from: Math.max(0, middle - half).toPrecision(6), until: Math.min(end - began, middle + half).toPrecision(6) }); };
   const move = (share) => { const by = (until - from) * share, low = Math.max(0, Math.min(from + by, end - began - (until - from))); go(here, { from: low.toPrecision(6), until: (low + until - from).toPrecision(6) }); };
@@ -522,14 +531,14 @@ function Bars({ run, here, page, overview, by }) {
       <button type="button" onClick=${() => zoom(0.5)}>Zoom in</button> <button type="button" onClick=${() => zoom(2)}>Zoom out</button>
       <button type="button" onClick=${() => move(-0.5)} aria-label="Earlier">←</button> <button type="button" onClick=${() => move(0.5)} aria-label="Later">→</button></div>
     <${Figure} role="group" title=${`When ${plural(bars.length, 'job')} ran`} height=${count * size + 30}>
-      ${by !== 'slots' && values.map((value) => html`<text key=${value} x=${left - 6} y=${first.get(value) * size + 11} text-anchor="end">${value.slice(0, 16)}</text>`)}
+      ${by !== 'slots' && values.map((value) => html`<text key=${value} x=${left - 6} y=${first.get(value) * size + 11} text-anchor="end">${short(value, 15)}</text>`)}
       ${bars.filter((bar) => bar.stop >= from && bar.start <= until).map(({ row, value, line, start, stop }) => {
         const outcome = row[at('outcome')], id = `${row[at('group')]}.${row[at('index')]}`;
         const x = Math.max(left, px(start)), wide = Math.max(1, Math.min(width - 10, px(stop)) - x);
         return html`<a key=${id} href=${address(run, 'job', { id })} aria-label=${`${id}, ${(STATES[outcome] || [0, 0, outcome])[2]}`}><rect x=${x} y=${(first.get(value) + line) * size} width=${wide} height=${size - 1} rx="1"
           fill=${(STATES[outcome] || ['#888'])[0]} stroke=${outcome === 'failed' ? 'currentColor' : 'none'}><title>${`${id}: ${(STATES[outcome] || [0, 0, outcome])[2]}, ${duration(stop - start)}`}</title></rect></a>`;
       })}
-      ${ticks(from, until, 7).map((x, n, all) => html`<text key=${x} x=${px(x)} y=${count * size + 20} text-anchor=${anchor(n, all)}>${duration(x)}</text>`)}</${Figure}>
+      ${ticks(from, until, NARROW ? 4 : 7).map((x) => html`<text key=${x} x=${px(x)} y=${count * size + 20} text-anchor=${anchor(px(x))}>${duration(x)}</text>`)}</${Figure}>
     <p class="legend">${['success', 'active', 'failed', 'cancelled'].map((name) => html`<${State} key=${name} name=${name} />`)}</p>`;
 }
 
@@ -555,7 +564,7 @@ function Job({ run, here, seq }) {
   const found = useData(run, 'job', { group: id.slice(0, at), index: id.slice(at + 1) }, seq);
   return html`<section><p><a href=${address(run, 'jobs')}>All jobs</a></p><h2>${id}</h2><${Loaded} of=${found}>${(job) => {
     const variables = [...new Set(job.values.flatMap(([, values]) => Object.keys(values)))];
-    const newest = job.attempts.length ? job.attempts[job.attempts.length - 1].id : id;
+    const newest = job.row.attempts > 1 ? `${id}-${job.row.attempts - 1}` : id;
     const start = job.values.length ? job.values[0][0] : 0;
     return html`<p><${State} name=${job.row.outcome} />${job.row.cause && ` (${job.row.cause})`}</p>
       <div class="scroll" tabindex="0" role="region" aria-label="The job's row"><table><tbody>${Object.entries(job.row).filter(([, value]) => value !== null).map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${typeof value === 'object' ? JSON.stringify(value) : cell(name, value)}</td></tr>`)}</tbody></table></div>
