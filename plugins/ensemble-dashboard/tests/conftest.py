@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 import ensemble_core
+from ensemble_core import EnsembleError
 
 SCRIPT = """
 echo '<script>document.title="taken"</script>'
@@ -64,6 +69,38 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             del os.environ["ENSEMBLE_STATE"]
         else:
             os.environ["ENSEMBLE_STATE"] = before
+
+
+SLOW = """
+jobs: [{name: slow, command: sleep 60}, {name: quick, command: "false"}]
+rules:
+  - {trigger: start, action: {name: submit, label: slow}}
+  - {trigger: start, action: {name: submit, label: quick}}
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The controller of the run ``one``, in which a job has failed and another goes on."""
+    program = [sys.executable, "-m", "ensemble_core.cli"]
+    place = ["--state", str(tmp_path)]
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    words = ["run", str(tmp_path / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
+    with subprocess.Popen([*program, *words, "--tag", "one", "--quiet", *place]) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with (
+                contextlib.suppress(EnsembleError),
+                ensemble_core.open_run("one", state=tmp_path).inspect() as look,
+            ):
+                if look.failures():
+                    break
+            time.sleep(0.2)
+        try:
+            yield process
+        finally:
+            process.kill()
+    subprocess.run([*program, "cancel", "one", *place], check=False, capture_output=True)
 
 
 def browser_path() -> str | None:

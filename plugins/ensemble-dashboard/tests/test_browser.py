@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_dashboard.report import write_report
+
+import ensemble_core
 
 VIEWS = {
     "overview": "3 jobs failed",
@@ -31,14 +34,24 @@ def report_url(state: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
-@pytest.fixture(scope="module")
-def dashboard_url(state: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", "study", "--no-open"]
-    with subprocess.Popen([*command, "--no-socket"], stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def served(run: str, state: Path) -> Iterator[str]:
+    """The address of a dashboard that shows a run."""
+    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", run, "--state", str(state)]
+    command += ["--no-open", "--no-socket"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = next(each for each in process.stdout if each.startswith("Dashboard: "))
-        yield line.split()[1]
-        process.terminate()
+        try:
+            yield line.split()[1]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def dashboard_url(state: Path) -> Iterator[str]:
+    with served("study", state) as url:
+        yield url
 
 
 @pytest.fixture(params=["report", "dashboard"])
@@ -217,3 +230,24 @@ def test_a_job_in_a_report_has_its_command_and_events(browser: Any, report_url: 
     assert "Rules that touched it" in text
     assert "do-not-show" not in text
     page.context.close()
+
+
+def test_a_page_follows_a_live_run_until_it_is_stopped(
+    browser: Any, live: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    with served("one", tmp_path) as url:
+        page = Page(browser)
+        page.page.goto(url)
+        page.page.get_by_text("1 running").first.wait_for()
+        page.page.get_by_role("link", name="Jobs", exact=True).click()
+        page.page.get_by_text("2 rows").wait_for()
+        run = ensemble_core.open_run("one", state=tmp_path)
+        run.submit("quick")
+        page.page.get_by_text("3 rows").wait_for()
+        run.stop()
+        live.wait(60)
+        page.page.get_by_text("stopped", exact=True).wait_for()
+        page.page.get_by_role("link", name="Overview").click()
+        page.page.get_by_text("ensemble resume one").wait_for()
+        assert page.problems == []
+        page.context.close()

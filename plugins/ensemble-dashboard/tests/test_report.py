@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import sqlite3
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,17 +163,6 @@ def test_a_line_of_1_gb_is_read_from_its_end(state: Path, tmp_path: Path) -> Non
         (tmp_path / "kept").rename(log)
 
 
-SLOW = """
-jobs: [{name: slow, command: sleep 60}, {name: quick, command: "false"}]
-rules:
-  - {trigger: start, action: {name: submit, label: slow}}
-  - {trigger: start, action: {name: submit, label: quick}}
-"""
-
-
-PROGRAM = [sys.executable, "-m", "ensemble_core.cli"]
-
-
 def reported(state: Path, run: str) -> dict[str, Any]:
     """The data of a run's report, which are as the schema says."""
     data = data_of(write_report(str(state), run, str(state / f"{run}.html"))[0])
@@ -185,56 +170,31 @@ def reported(state: Path, run: str) -> dict[str, Any]:
     return data
 
 
-@contextlib.contextmanager
-def live_run(state: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The controller of the run ``one``, in which a job has failed and another goes on."""
-    (state / "slow.yaml").write_text(SLOW)
-    words = ["run", str(state / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
-    words += ["--tag", "one", "--quiet", "--state", str(state)]
-    with subprocess.Popen([*PROGRAM, *words]) as process:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with contextlib.suppress(EnsembleError):
-                if reported(state, "one")["failures"]:
-                    break
-            time.sleep(0.2)
-        try:
-            yield process
-        finally:
-            process.kill()
-    subprocess.run(
-        [*PROGRAM, "cancel", "one", "--state", str(state)], check=False, capture_output=True
-    )
-
-
 def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
-    tmp_path: Path,
+    live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    with live_run(tmp_path) as process:
-        live = reported(tmp_path, "one")
-        process.kill()
-        process.wait()
-        killed = reported(tmp_path, "one")
-    assert live["overview"]["state"] == "running"
-    assert live["overview"]["until"] > live["overview"]["newest"]
-    assert live["timeline"]["groups"]["slow"]["running"][-1] == pytest.approx(1)
-    assert killed["overview"]["state"] == "interrupted"
+    data = reported(tmp_path, "one")
+    assert data["overview"]["state"] == "running"
+    assert data["overview"]["until"] > data["overview"]["newest"]
+    assert data["timeline"]["groups"]["slow"]["running"][-1] == pytest.approx(1)
+    live.kill()
+    live.wait()
+    assert reported(tmp_path, "one")["overview"]["state"] == "interrupted"
 
 
 def test_a_stopped_run_is_reported_with_the_jobs_that_a_resume_submits_again(
-    tmp_path: Path,
+    live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    with live_run(tmp_path) as process:
-        subprocess.run([*PROGRAM, "stop", "one", "--state", str(tmp_path)], check=True)
-        process.wait(60)
-        stopped = reported(tmp_path, "one")
-    assert stopped["overview"]["state"] == "stopped"
-    names = stopped["jobs"]["names"]
-    rows = [dict(zip(names, row, strict=True)) for row in stopped["jobs"]["rows"]]
+    ensemble_core.open_run("one", state=tmp_path).stop()
+    live.wait(60)
+    data = reported(tmp_path, "one")
+    assert data["overview"]["state"] == "stopped"
+    names = data["jobs"]["names"]
+    rows = [dict(zip(names, row, strict=True)) for row in data["jobs"]["rows"]]
     assert {row["group"]: row["outcome"] for row in rows} == {"slow": "active", "quick": "failed"}
-    groups = {group["name"]: group for group in stopped["overview"]["groups"]}
+    groups = {group["name"]: group for group in data["overview"]["groups"]}
     assert (groups["slow"]["waiting"], groups["slow"]["running"]) == (1, 0)
-    assert stopped["overview"]["until"] == stopped["overview"]["newest"]
+    assert data["overview"]["until"] == data["overview"]["newest"]
 
 
 def test_a_large_run_is_reported_with_its_failed_jobs_alone(
