@@ -204,8 +204,8 @@ def _serve(
 
     async def watched() -> None:
         async def until_nobody_looks() -> None:
-            while time.monotonic() - seen[0] < _HOURS * 3600:
-                await asyncio.sleep(60)
+            while (left := seen[0] + _HOURS * 3600 - time.monotonic()) > 0:
+                await asyncio.sleep(left)
             server.should_exit = True
 
         watcher = asyncio.ensure_future(until_nobody_looks())

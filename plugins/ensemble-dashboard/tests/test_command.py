@@ -6,21 +6,23 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from ensemble_dashboard import command
 
 
 @contextmanager
 def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]]:
     """The address of a dashboard and the lines that it printed before."""
     known = {name: os.environ[name] for name in os.environ if name not in ("DISPLAY", "BROWSER")}
-    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
+    called = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**known, **environment}
+        called, stdout=subprocess.PIPE, text=True, env={**known, **environment}
     ) as process:
         assert process.stdout is not None
         lines: list[str] = []
@@ -64,7 +66,20 @@ def test_without_a_browser_the_command_for_the_own_machine_is_printed(state: Pat
 
 @pytest.mark.parametrize("words", [["--port", "80000"], ["--socket", "--port", "8123"], ["none"]])
 def test_wrong_words_are_refused(state: Path, words: list[str]) -> None:
-    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    called = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
+    found = subprocess.run(called, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert "Error" in found.stderr or "error" in found.stderr
+
+
+def test_a_dashboard_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_HOURS", 0.5 / 3600)
+    interval = sys.getswitchinterval()
+    with command._listening(0) as listener:
+        served = threading.Thread(
+            target=command._serve, args=(listener, None, list, "right"), daemon=True
+        )
+        served.start()
+        served.join(30)
+        assert not served.is_alive()
+    sys.setswitchinterval(interval)

@@ -366,15 +366,21 @@ function Overview({ run, overview, here }) {
     ${RESUMED.includes(overview.state) && html`<h2>Commands</h2><p>This run can go on:</p><${Command} text=${`ensemble resume ${run}`} />`}</section>`;
 }
 
+// The filter for jobs that failed in one way.
+function ofKind({ group, outcome, cause, exit_code }, more) {
+  const known = Object.entries({ group, outcome, cause, exit_code }).filter(([, value]) => value !== null && value !== undefined);
+  return JSON.stringify({ ...Object.fromEntries(known), ...more });
+}
+
 function Failures({ run, here, seq }) {
   const found = useData(run, 'failures', {}, seq);
   return html`<section><h2>Failures</h2><${Loaded} of=${found}>${(kinds) => !kinds.length ? html`<p>No job failed.</p>`
     : kinds.map((kind, n) => html`<article class="card" key=${n}>
       <h3><${State} name=${kind.outcome} />: ${kind.count} of ${plural(kind.of, 'job')} of ${kind.group}</h3>
       <p>Cause <strong>${kind.cause || 'unknown'}</strong>${kind.exit_code === null ? '' : html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
-        <a href=${address(run, 'jobs', { where: JSON.stringify({ group: kind.group, outcome: kind.outcome, ...(kind.cause ? { cause: kind.cause } : {}) }) })}>Show these jobs</a></p>
+        <a href=${address(run, 'jobs', { where: ofKind(kind) })}>Show these jobs</a></p>
       ${kind.parameters.length > 0 && html`<p>More often than others at:</p><ul>${kind.parameters.map((each) => html`<li key=${each.name + shown(each.value)}>
-        <a href=${address(run, 'jobs', { where: JSON.stringify({ group: kind.group, [each.name]: each.value }) })}>${each.name} = ${shown(each.value)}</a>: ${each.failed} of ${each.total} failed</li>`)}</ul>`}
+        <a href=${address(run, 'jobs', { where: ofKind(kind, { [each.name]: each.value }) })}>${each.name} = ${shown(each.value)}</a>: ${each.failed} of ${each.total} failed</li>`)}</ul>`}
       <dl>${kind.examples.filter((each) => each.line !== undefined).map((each) => html`<div key=${each.id}><dt><a href=${address(run, 'job', { id: each.id })}>${each.id}</a>${each.node ? ` on ${shown(each.node)}` : ''}</dt>
         <dd>${each.line ? html`<code>${clean(each.line)}</code>` : html`<span class="quiet">wrote nothing</span>`}</dd></div>`)}</dl>
       ${kind.examples.length > 3 && html`<details><summary>More of them</summary><p>${kind.examples.slice(3).map((each) => html`<a key=${each.id} href=${address(run, 'job', { id: each.id })}>${each.id}</a> `)}</p></details>`}</article>`)}
@@ -499,7 +505,7 @@ function Timeline({ run, here, overview, seq }) {
   return html`<section><h2>Timeline</h2>
     <${Loaded} of=${found}>${({ width, groups }) => html`<${Chart} title="Jobs that ran at a time" xName="seconds since the run began" yName="running jobs" stacked=${true}
       series=${Object.entries(groups).map(([name, one]) => ({ name, line: true, points: one.running.map((count, n) => [(n + 0.5) * width, count]) }))} />`}</${Loaded}>
-    <${Loaded} of=${jobs}>${(page) => page.total > 2000 ? html`<p class="quiet">${number(page.total)} jobs: too many for a bar each, so the chart above counts them.
+    <${Loaded} of=${jobs}>${(page) => page.total > 2000 ? html`<p class="quiet">${number(page.total)} jobs: too many for a bar each, so the chart above counts them.${' '}
         <a href=${address(run, 'jobs')}>The table</a> has each.</p>` : html`<${Bars} run=${run} here=${here} page=${page} overview=${overview} by=${by} />`}</${Loaded}></section>`;
 }
 
