@@ -99,7 +99,8 @@ class _Runs:
             made.add_done_callback(partial(self._is_made, tag, key))
         if (await asyncio.wait([made], timeout=patience))[0]:
             return made.result()
-        kept = self._open[tag][1].get(key) if tag in self._open else None
+        opened = self._open.get(tag)
+        kept = None if opened is None else opened[1].get(key)
         return None if kept is None else replace(kept, current=False)
 
     def _is_made(self, tag: str, key: Any, made: asyncio.Future[_Answer]) -> None:
