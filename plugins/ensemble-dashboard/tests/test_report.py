@@ -89,7 +89,7 @@ def test_the_log_of_a_job_that_was_repeated_is_that_of_its_last_attempt(tmp_path
         "jobs": [{"name": "a", "command": ["sh", "-c", "date +%N; exit 3"], "retry": {"times": 1}}],
         "rules": [{"trigger": "start", "action": {"name": "submit", "label": "a"}}],
     }
-    run = ensemble_core.run(study, executor="local", tag="again", state=str(tmp_path))
+    run = ensemble_core.run(study, executor="local", tag="again", state=str(tmp_path), wait=True)
     assert run.folder is not None
     last = (run.folder / "output" / "a.0-1.out").read_text()
     data = data_of(
