@@ -253,9 +253,9 @@ def command(given: click.Command, context: click.Context, level: int) -> Iterato
     yield f"{'#' * min(level, 4)} {context.command_path}\n"
     yield f"```text\n{' '.join(given.get_usage(context).removeprefix('Usage:').split())}\n```\n"
     yield inspect.cleandoc(given.help or "").replace("\b", "").replace("<", "&lt;") + "\n"
-    options = [
-        found for item in given.get_params(context) if (found := item.get_help_record(context))
-    ]
+    records = [item.get_help_record(context) for item in given.get_params(context)]
+    # Arguments, which the line above shows, have no text, and every command has --help.
+    options = [found for found in records if found and found[1] and "--help" not in found[0]]
     if options:
         yield "| option | |"
         yield "|---|---|"
