@@ -61,6 +61,16 @@ def test_a_snippet_runs_in_a_test_or_says_why_not(page: Path) -> None:
     assert unexplained(page.read_text("utf-8"), yaml_part=validated) == []
 
 
+def test_a_test_that_a_page_names_for_its_snippet_exists() -> None:
+    named = {
+        test
+        for page in PAGES
+        for test in re.findall(r"^(?:#|<!--) run by (\S+?),?\s", page.read_text("utf-8"), re.M)
+    }
+    assert len(named) > 3
+    assert [test for test in sorted(named) if not (ROOT / test).is_file()] == []
+
+
 @pytest.mark.parametrize(("page", "test"), FOLLOWED.items(), ids=list(FOLLOWED))
 def test_the_test_of_a_followed_page_reads_it(page: str, test: str) -> None:
     source = (ROOT / test).read_text("utf-8")

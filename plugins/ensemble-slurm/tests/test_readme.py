@@ -1,10 +1,15 @@
-"""The plugin's README: its ensemble files are valid, and it names every option there is."""
+"""The plugin's README: its ensemble files are valid, and it names every option there is. The page
+``docs/start-slurm.md``, followed on a real cluster."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
@@ -59,3 +64,29 @@ def test_wrong_options_of_a_group_are_refused_before_anything_is_submitted(
     )
     with pytest.raises(Exception, match=word):
         load_text(text, discover(), file="e.yaml")
+
+
+@pytest.mark.checkout
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_page_get_started_run_the_study_on_a_cluster(
+    cluster: Any, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "start-slurm.md").read_text("utf-8")
+    (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", page, re.M | re.S)
+    program = tmp_path / "ensemble"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ensemble_core.cli "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-ec", block.replace("partition=NAME", "partition=all")],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "ENSEMBLE_STATE": str(tmp_path / "state"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "executor slurm" in done.stdout
+    assert " exit code 0" in done.stdout
