@@ -29,7 +29,7 @@ U = (1, 3, 5, 5, 4, 8, 2, 2)
 JOBS = """
 jobs:
   - name: g
-    command: "{here}/x {L} {T} {replica}"
+    command: "./x {L} {T} {replica}"
     parameters: {L: [16, 32], T: [1, 2]}
     replicas: 2
     observe: {json-lines: {fields: [u, step]}}
