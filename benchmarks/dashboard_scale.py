@@ -167,7 +167,8 @@ def size(chosen: argparse.Namespace) -> None:
         with dashboard(state, "huge") as (base, token, pid):
             while asked(base, token, "overview")[1] is None:
                 time.sleep(0.1)
-            print(f"dashboard: first overview after {time.monotonic() - began:.2f} s")
+            used = processor(pid)
+            print(f"dashboard: first overview after {time.monotonic() - began:.2f} s (CPU {used})")
             times: list[float] = []
             for view in (*VIEWS, *PAGES):
                 first, text = asked(base, token, view)
@@ -183,6 +184,7 @@ def size(chosen: argparse.Namespace) -> None:
                 )
             times.sort()
             print(f"requests: 95th percentile {times[int(0.95 * len(times))] * 1000:.0f} ms")
+            print(f"all views were there after {processor(pid):.1f} s of the processor")
             before = processor(pid)
             time.sleep(20)
             print(f"nobody looks: {(processor(pid) - before) / 0.2:.2f} % of a core")

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 #: Rows of jobs that are read at a time.
-_PORTION = 20_000
+_PORTION = 5_000
 #: The most events that a damaged end of the journal is searched for.
 _LONGEST_END = 10_000
 #: Characters of a list that is long.

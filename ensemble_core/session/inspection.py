@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import time
-from bisect import bisect_left
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -595,20 +595,16 @@ class Inspection:
         for group in jobs.ranges:
             columns = ("submitted", "started", "finished", "outcome")
             values = zip(*(jobs.column(name, group) for name in columns), strict=True)
-            # A job that was cancelled before it began waited for a time that nobody kept.
-            known = [
-                (submitted - began, (end if start is None else start) - began, start, stop)
-                for submitted, start, stop, outcome in values
-                if start is not None or outcome == "active"
-            ]
-            begins = [min(submitted, start) for submitted, start, _, _ in known]
-            starts = [start for _, start, _, _ in known]
-            stops = [
-                end - began if stop is None or start is None else max(start, stop) - began
-                for _, _, start, stop in known
-            ]
-            edges = [width * at for at in range(bins + 1)]
-            sums = [_passed(times, edges) for times in (begins, starts, stops)]
+            begins, starts, stops = array("d"), array("d"), array("d")
+            for submitted, start, stop, outcome in values:
+                # A job that was cancelled before it began waited for a time that nobody kept.
+                if start is not None or outcome == "active":
+                    first = end if start is None else start
+                    begins.append(min(submitted, first) - began)
+                    starts.append(first - began)
+                    last = end if stop is None or start is None else max(start, stop)
+                    stops.append(last - began)
+            sums = [_passed(moments, width, bins) for moments in (begins, starts, stops)]
             groups[group] = {
                 "running": _means(sums[1], sums[2], width),
                 "waiting": _means(sums[0], sums[1], width),
@@ -628,12 +624,21 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _passed(times: list[float], edges: Sequence[float]) -> list[float]:
-    """For each of these moments: how much time has passed since ``times`` before it, in sum."""
-    times.sort()
-    sums = [0.0, *accumulate(times)]
-    counts = [bisect_left(times, edge) for edge in edges]
-    return [edge * n - sums[n] for edge, n in zip(edges, counts, strict=True)]
+def _passed(moments: Iterable[float], width: float, bins: int) -> list[float]:
+    """At each edge of ``bins`` parts of a time: how much has passed since these moments, in sum.
+    A moment before the first edge counts as there."""
+    counts, sums = [0] * (bins + 1), [0.0] * (bins + 1)
+    for moment in moments:
+        if moment < 0:
+            moment = 0.0
+        at = int(moment / width)
+        if at > bins:
+            at = bins
+        counts[at] += 1
+        sums[at] += moment
+    before = zip(accumulate(counts), accumulate(sums), strict=True)
+    later = enumerate(before, start=1)
+    return [0.0, *(width * at * count - total for at, (count, total) in later)][: bins + 1]
 
 
 def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:

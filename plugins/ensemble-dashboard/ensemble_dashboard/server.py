@@ -53,7 +53,7 @@ _PAUSE, _OPEN = 0.5, 8
 _REMEMBERED, _REST = 64, 10
 #: Seconds that a request waits for a new answer. Then it gets the last one, or none, and the page
 #: asks again.
-_PATIENCE = 0.1
+_PATIENCE = 0.05
 #: Documents that are found without reading all jobs. They have a thread of their own, so that none
 #: of them waits for one of the others.
 _QUICK = ("overview", "job", "log")
