@@ -260,10 +260,12 @@ function Grid({ caption, names, rows, total, offset, sort, descending, text, lin
 
 // -- charts: SVG, drawn here ---------------------------------------------------------------------
 
-function ticks(low, high, count) {
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+function ticks(low, high, count, steps = []) {
   if (!(high > low)) return [low];
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw);
+  const round = [1, 2, 5, 10].map((each) => each * power);
+  const step = (raw > 1 && steps.find((each) => each >= raw)) || round.find((each) => each >= raw);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(+at.toPrecision(12));
   return found;
@@ -376,11 +378,11 @@ function Failures({ run, here, seq }) {
   const found = useData(run, 'failures', {}, seq);
   return html`<section><h2>Failures</h2><${Loaded} of=${found}>${(kinds) => !kinds.length ? html`<p>No job failed.</p>`
     : kinds.map((kind, n) => html`<article class="card" key=${n}>
-      <h3><${State} name=${kind.outcome} />: ${kind.count} of ${plural(kind.of, 'job')} of ${kind.group}</h3>
+      <h3><${State} name=${kind.outcome} />: ${number(kind.count)} of ${plural(kind.of, 'job')} of ${kind.group}</h3>
       <p>Cause <strong>${kind.cause || 'unknown'}</strong>${kind.exit_code === null ? '' : html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
         <a href=${address(run, 'jobs', { where: ofKind(kind) })}>Show these jobs</a></p>
       ${kind.parameters.length > 0 && html`<p>More often than others at:</p><ul>${kind.parameters.map((each) => html`<li key=${each.name + shown(each.value)}>
-        <a href=${address(run, 'jobs', { where: ofKind(kind, { [each.name]: each.value }) })}>${each.name} = ${shown(each.value)}</a>: ${each.failed} of ${each.total} failed</li>`)}</ul>`}
+        <a href=${address(run, 'jobs', { where: ofKind(kind, { [each.name]: each.value }) })}>${each.name} = ${shown(each.value)}</a>: ${number(each.failed)} of ${number(each.total)} failed</li>`)}</ul>`}
       <dl>${kind.examples.filter((each) => each.line !== undefined).map((each) => html`<div key=${each.id}><dt><a href=${address(run, 'job', { id: each.id })}>${each.id}</a>${each.node ? ` on ${shown(each.node)}` : ''}</dt>
         <dd>${each.line ? html`<code>${clean(each.line)}</code>` : html`<span class="quiet">wrote nothing</span>`}</dd></div>`)}</dl>
       ${kind.examples.length > 3 && html`<details><summary>More of them</summary><p>${kind.examples.slice(3).map((each) => html`<a key=${each.id} href=${address(run, 'job', { id: each.id })}>${each.id}</a> `)}</p></details>`}</article>`)}
@@ -411,16 +413,20 @@ function Costs({ run, here, overview, seq }) {
 // Columns that hold an error of another: error.NAME, NAME_error, NAME-error.
 const errorOf = (names, name) => names.findIndex((each) => [`error.${name}`, `${name}_error`, `${name}-error`].includes(each));
 
-function Results({ run, here, seq }) {
+// Jobs of which each has a mark or a bar in a chart, at most.
+const MOST_MARKS = 2000;
+const jobsOf = ({ groups }) => groups.reduce((all, group) => all + group.submitted - group.repeated, 0);
+
+function Results({ run, here, overview, seq }) {
   const tables = useData(run, 'tables', {}, seq), curves = useData(run, 'curves', {}, seq);
-  const jobs = useData(run, 'jobs', { limit: 2001 }, seq);
+  const jobs = useData(run, 'jobs', { limit: MOST_MARKS + 1 }, seq);
   return html`<section><h2>Results</h2>
     <${Loaded} of=${tables}>${(found) => html`${!found.length && html`<p class="quiet">The ensemble file has no tables under "results:".</p>`}
       ${found.map((table) => html`<article key=${table.name}><h3>${table.name} <span class="quiet">${table.kind === 'table' ? `of ${table.of}` : 'points of a generator'}</span></h3>
         <${Pair} table=${table} here=${here} />
         <${Table} id=${table.name} here=${here} names=${table.names} rows=${table.rows} caption=${table.name} /></article>`)}`}</${Loaded}>
     <h2>Jobs: a column against another</h2>
-    <${Loaded} of=${jobs}>${(page) => page.total > 2000 ? html`<p class="quiet">${number(page.total)} jobs are too many for a mark each: a table under "results:" puts them together.</p>`
+    <${Loaded} of=${jobs}>${(page) => jobsOf(overview) > MOST_MARKS ? html`<p class="quiet">${number(jobsOf(overview))} jobs are too many for a mark each: a table under "results:" puts them together.</p>`
       : groupsOf(page).map((group) => html`<${Pair} key=${group.name} table=${group} here=${here} />`)}</${Loaded}>
     <h2>What jobs reported while they ran</h2>
     <${Loaded} of=${curves}>${(all) => html`${!all.length && html`<p class="quiet">No job reported values: "observe:" has jobs' output read.</p>`}
@@ -485,7 +491,7 @@ function Rules({ run, here, overview, seq }) {
           <line x1=${left} x2=${width - 10} y1=${30 * n + 20} y2=${30 * n + 20} stroke="currentColor" stroke-opacity="0.2" />
           ${drawn(lanes.get(name)).map((each) => html`<path key=${each.firing} d=${marks[n % 7](px(each.time - began), 30 * n + 20)}
             stroke=${SERIES[n % 6]} fill=${SERIES[n % 6]}><title>${`${duration(each.time - began)}: ${each.event}${each.value === null ? '' : `, value ${number(each.value)}`}: ${each.decisions.join(', ')}`}</title></path>`)}</g>`)}
-        ${ticks(0, span, NARROW ? 3 : 6).map((at) => html`<text key=${at} x=${px(at)} y=${height - 8} text-anchor=${anchor(px(at))}>${duration(at)}</text>`)}</${Figure}>`}
+        ${ticks(0, span, NARROW ? 3 : 6, TIME_STEPS).map((at) => html`<text key=${at} x=${px(at)} y=${height - 8} text-anchor=${anchor(px(at))}>${duration(at)}</text>`)}</${Figure}>`}
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`<div key=${rule.id}><dt>${rule.id} <span class="quiet">${rule.label}</span></dt><dd>${rule.reason}
         <${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd></div>`)}</dl>`}
       <h3>Firings</h3>${all > firings.length && html`<p class="quiet">${number(firings.length)} of ${plural(all, 'firing')}: of rules that fired very often, some are left out. "ensemble events" has each.</p>`}
@@ -500,13 +506,13 @@ function Timeline({ run, here, overview, seq }) {
   // Of a run that goes on, bars grow without an event.
   const moment = overview.state === 'running' ? Math.floor(overview.until / 10) : '';
   const found = useData(run, 'timeline', {}, `${seq} ${moment}`);
-  const jobs = useData(run, 'jobs', { limit: 2001 }, seq);
+  const jobs = useData(run, 'jobs', { limit: MOST_MARKS + 1 }, seq);
   const by = here.query.by || 'slots';
   return html`<section><h2>Timeline</h2>
     <${Loaded} of=${found}>${({ width, groups }) => html`<${Chart} title="Jobs that ran at a time" xName="seconds since the run began" yName="running jobs" stacked=${true}
       series=${Object.entries(groups).map(([name, one]) => ({ name, line: true, points: one.running.map((count, n) => [(n + 0.5) * width, count]) }))} />`}</${Loaded}>
-    <${Loaded} of=${jobs}>${(page) => page.total > 2000 ? html`<p class="quiet">${number(page.total)} jobs: too many for a bar each, so the chart above counts them.${' '}
-        <a href=${address(run, 'jobs')}>The table</a> has each.</p>` : html`<${Bars} run=${run} here=${here} page=${page} overview=${overview} by=${by} />`}</${Loaded}></section>`;
+    <${Loaded} of=${jobs}>${(page) => jobsOf(overview) > MOST_MARKS ? html`<p class="quiet">${number(jobsOf(overview))} jobs are too many for a bar each, so the chart above counts them.${' '}
+        ${source.left || html`<a href=${address(run, 'jobs')}>The table</a> has each.`}</p>` : html`<${Bars} run=${run} here=${here} page=${page} overview=${overview} by=${by} />`}</${Loaded}></section>`;
 }
 
 function Bars({ run, here, page, overview, by }) {
@@ -544,7 +550,7 @@ function Bars({ run, here, page, overview, by }) {
         return html`<a key=${id} href=${address(run, 'job', { id })} aria-label=${`${id}, ${(STATES[outcome] || [0, 0, outcome])[2]}`}><rect x=${x} y=${(first.get(value) + line) * size} width=${wide} height=${size - 1} rx="1"
           fill=${(STATES[outcome] || ['#888'])[0]} stroke=${outcome === 'failed' ? 'currentColor' : 'none'}><title>${`${id}: ${(STATES[outcome] || [0, 0, outcome])[2]}, ${duration(stop - start)}`}</title></rect></a>`;
       })}
-      ${ticks(from, until, NARROW ? 4 : 7).map((x) => html`<text key=${x} x=${px(x)} y=${count * size + 20} text-anchor=${anchor(px(x))}>${duration(x)}</text>`)}</${Figure}>
+      ${ticks(from, until, NARROW ? 4 : 7, TIME_STEPS).map((x) => html`<text key=${x} x=${px(x)} y=${count * size + 20} text-anchor=${anchor(px(x))}>${duration(x)}</text>`)}</${Figure}>
     <p class="legend">${['success', 'active', 'failed', 'cancelled'].map((name) => html`<${State} key=${name} name=${name} />`)}</p>`;
 }
 
