@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ensemble_core.plugin.known_plugins import FILE
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
@@ -37,7 +39,7 @@ GUIDES = sorted(
     # These two list what there is; a reader runs nothing there.
     if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
 )
-KNOWN = json.loads((ROOT / "ensemble_core/plugin/known_distributions.json").read_text("utf-8"))
+KNOWN = json.loads(FILE.read_text("utf-8"))
 _NEEDS = re.compile(r"^Needs (.*) \(\[install\]\([./]*(docs/)?install\.md\)\)\.", re.M)
 _CODE = re.compile(r"^ *```(?:console|sh)\n(.*?)^ *```|`([^`\n]+)`", re.M | re.S)
 
