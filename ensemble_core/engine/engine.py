@@ -406,10 +406,10 @@ class Engine:
         self._rules.react(names, record.job.group, event, record, fields)
 
     def _on_identified(self, event: Identified) -> None:
-        for job, (identity, _, *inputs) in event.jobs.items():
+        for job, (_, _, *inputs) in event.jobs.items():
             record = self.state.table.records.get(job)
             if record is not None:
-                record.identity = identity if inputs else None
+                record.inputs = inputs[0] if inputs else None
 
     def _on_looked_up(self, event: LookedUp) -> None:
         if self.state.ended is None:  # a resume asks again

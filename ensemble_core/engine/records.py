@@ -253,8 +253,8 @@ class JobRecord:
     earlier: float = 0.0
     #: Reused job of an earlier run: ``RUN/JOB``.
     reused: str | None = None
-    #: Its identity if that includes files, which are checked at its end.
-    identity: str | None = None
+    #: The key of its input files, which are checked at its end.
+    inputs: str | None = None
 
     @property
     def index(self) -> Index:

@@ -37,7 +37,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 22
+FORMAT = 23
 
 #: What a state is made of: the classes of these modules, by name.
 _MODULES = (

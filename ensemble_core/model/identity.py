@@ -88,7 +88,7 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
 
 def written(text: str, job: Job) -> str:
     """A text of the file, filled in as identities have it."""
-    return fill(text, _values(job))
+    return fill(text, _values(job)) if "{" in text else text
 
 
 def identity_of(parts: Mapping[str, Any]) -> str:

@@ -14,8 +14,10 @@ import queue
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,17 @@ __all__ = [
 
 #: Jobs of one answer, and of one check at their ends.
 _AT_ONCE = 100
+#: Seconds between two checks: a thread that woke at each job's end would cost more than its work.
+_CHECK_PAUSE = 0.2
 #: Events that may wait for the engine before a further look-up is answered.
 _MOST_WAITING = 20_000
 #: Groups of which the source is remembered: rules may change the fields of each submit.
 _MOST_SOURCES = 1000
 _MISSING = "missing"
+
+
+#: Queued if jobs have ended.
+_CHECK = object()
 
 
 class Unit(list[Event]):
@@ -70,7 +78,7 @@ class Inputs:
         """The inputs of a job, as written, each with what is known of it. ``seen`` are files that
         were looked at just now."""
         found: dict[str, str] = {}
-        folder = os.path.join(group.cwd, job.workdir or "")
+        folder = os.path.join(group.cwd, job.workdir) if job.workdir else group.cwd
         listed = {template for template, _ in group.inputs}
         for word, template in zip(job.command, group.command, strict=True):
             if "/" in word and "{run}" not in template and template not in listed:
@@ -123,6 +131,12 @@ def _digest(path: str) -> str:
     return digest.hexdigest()[:32]
 
 
+@lru_cache(maxsize=10_000)
+def _key(files: tuple[tuple[str, str], ...]) -> str:
+    """Return the key of input files under which the journal keeps them."""
+    return short(dict(files))[:12]
+
+
 def identify(
     job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
 ) -> tuple[str, dict[str, str]]:
@@ -169,9 +183,13 @@ class Identities:
         self._told: set[str] = set()
         #: The groups of jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
-        self._queue: queue.SimpleQueue[Look | tuple[Job, JobGroup, str] | None] = (
-            queue.SimpleQueue()
-        )
+        #: Look-ups; ``_CHECK`` if jobs have ended since the last check; ``None`` at the end.
+        self._queue: queue.SimpleQueue[Look | object | None] = queue.SimpleQueue()
+        #: Jobs that have ended, with the key of their inputs.
+        self._ended: deque[tuple[Job, JobGroup, str]] = deque()
+        self._check_queued = False
+        #: Set if somebody waits for more than a check.
+        self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -196,19 +214,25 @@ class Identities:
     def look(self, order: Look) -> None:
         """Look jobs up in earlier runs. Returns at once."""
         self._queue.put(order)
+        self._hurry.set()
         self._begin()
 
     def ended(self, record: JobRecord) -> None:
         """A job has ended: if it has succeeded, its inputs are checked. Returns at once."""
         if record.reused is not None or record.outcome != "success" or record.source is None:
             return
-        if record.identity is not None:
-            self._queue.put((record.job, record.source, record.identity))
+        if record.inputs is None:
+            return
+        self._ended.append((record.job, record.source, record.inputs))
+        if not self._check_queued:
+            self._check_queued = True
+            self._queue.put(_CHECK)
             self._begin()
 
     def close(self, patience: float) -> None:
         """End, after the checks of jobs that have ended, unless these take longer."""
         self._closing = True
+        self._hurry.set()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(patience)
@@ -221,30 +245,27 @@ class Identities:
     # -- the thread ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        order = self._queue.get()
-        while order is not None:
-            ended: list[tuple[Job, JobGroup, str]] = []
-            while isinstance(order, tuple):
-                ended.append(order)
-                if len(ended) == _AT_ONCE or self._queue.empty():
-                    break
-                order = self._queue.get()
-            if ended:
-                self._check(ended)
+        while (order := self._queue.get()) is not None:
             if isinstance(order, Look):
                 self._look_up(order)
-            order = None if order is None else self._queue.get()
+            else:
+                self._hurry.wait(_CHECK_PAUSE)
+                self._check()
+                if not self._closing:
+                    self._hurry.clear()
 
-    def _check(self, ended: Sequence[tuple[Job, JobGroup, str]]) -> None:
-        """Tell of which jobs the inputs are what they were."""
+    def _check(self) -> None:
+        """Report the jobs that have ended and whose inputs are what they were."""
+        self._check_queued = False  # before the first job is taken: a later one queues a check
         seen: dict[str, str | None] = {}
-        same = tuple(
-            job.label
-            for job, group, identity in ended
-            if identify(job, group, self._source(group), self._inputs, seen)[0] == identity
-        )
-        if same:
-            self._put((Identified(self._clock(), unchanged=same),))
+        while self._ended:
+            same: list[str] = []
+            for _ in range(min(_AT_ONCE, len(self._ended))):
+                job, group, key = self._ended.popleft()
+                if _key(tuple(self._inputs.of(job, group, seen).items())) == key:
+                    same.append(job.label)
+            if same:
+                self._put((Identified(self._clock(), unchanged=tuple(same)),))
 
     def _look_up(self, order: Look) -> None:
         for at in range(0, len(order.jobs), _AT_ONCE):
@@ -315,7 +336,7 @@ class Identities:
             self._told.add(source.key)
             found.sources[source.key] = source.parts
         if files:
-            key = short(files)[:12]
+            key = _key(tuple(files.items()))
             entry.append(key)
             if key not in self._told:
                 self._told.add(key)
