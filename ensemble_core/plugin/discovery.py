@@ -1,14 +1,13 @@
-"""Discovery of plugins: registers each with pluggy and calls its hooks, once. The result is a
-:class:`Registry`.
+"""Discovery of plugins: :func:`discover` registers each with pluggy, calls its hooks once and
+returns a :class:`Registry`.
 
-Called by the command line and by sessions, through :func:`discover`. Plugins come from the
-entry-point group ``ensemble`` of installed distributions, the built-ins among them, and from single
-files that the user names. An installed plugin that is broken is left out, listed with the reason
-and warned about: it must not keep anybody from working who does not use it. A file that the user
-named and that is broken is an error, because somebody asked for it.
+Called by the command line and by sessions. Plugins come from the entry-point group ``ensemble`` of
+installed distributions, which includes the built-ins, and from files that the user names. A broken
+installed plugin only causes a warning, because the user may not need it. A broken file is an error,
+because the user asked for it.
 
-pluggy finds the hooks and checks them against ``hookspecs``. Each is called by itself and not by
-``manager.hook``, so that what one raises is the fault of its plugin, and the others are loaded.
+pluggy finds the hooks and checks them against ``hookspecs``. Each hook is called directly, not by
+``manager.hook``, so that an exception is reported with its plugin and the others are loaded.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ GROUP = "ensemble"
 def discover(files: Sequence[str | Path] = ()) -> Registry:
     """Load every installed plugin and the plugin ``files``, and call the hooks of each.
 
-    Raises :class:`PluginError` for a file that is missing or broken, with the place in it; never
-    because of an installed plugin.
+    Raises :class:`PluginError`, with the position, if a file is missing or broken; never because of
+    an installed plugin.
     """
     with Watchdog() as watchdog:
         loader = _Loader(watchdog)
@@ -57,23 +56,22 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 
 
 def executor_record(name: str) -> ExecutorPlugin:
-    """The record of an executor, for a plugin whose own executor composes another.
+    """Return the record of an executor, for a plugin whose executor wraps another one.
 
-    While an executor is built, those of ``--plugin`` files are found too; at other times only
-    installed ones. Raises :class:`PluginError` where there is none, or where two
-    distributions claim the name.
+    Executors of ``--plugin`` files are found only while an executor is built. Raises
+    :class:`PluginError` if no executor has the name, or two distributions claim it.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
     return record
 
 
-#: What :func:`executor_record` looks in, while somebody has said so.
+#: The registry that :func:`executor_record` uses inside :func:`looking_in`.
 _looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
 
 
 @contextlib.contextmanager
 def looking_in(registry: Registry) -> Iterator[None]:
-    """Have :func:`executor_record` look in this registry: what is built here may compose."""
+    """Make :func:`executor_record` use this registry inside the ``with`` block."""
     token = _looked_in.set(registry)
     try:
         yield
@@ -82,12 +80,12 @@ def looking_in(registry: Registry) -> Iterator[None]:
 
 
 def _installed() -> list[EntryPoint]:
-    """The entry points of the group: built-ins first, then by distribution and name."""
+    """Return the entry points of the group: built-ins first, then by distribution and name."""
     return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
 
 class _Manager(pluggy.PluginManager):
-    """Pluggy's manager with the hooks of Ensemble. It knows their former names as well."""
+    """Pluggy's manager with the hooks of Ensemble. It also accepts their former names."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -103,24 +101,24 @@ class _Manager(pluggy.PluginManager):
         if former not in FORMER_HOOKS:
             return options
         hook = FORMER_HOOKS[former]
-        if hasattr(plugin, hook):  # it works with an earlier version of Ensemble as well
+        if hasattr(plugin, hook):  # the plugin supports both versions of Ensemble
             return None
         return {**(options or {}), "specname": hook, "former": former}
 
 
 class _Loader:
-    """Registers plugins one after another, and collects their records."""
+    """Loader that registers plugins one by one and collects their records."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.warnings: list[str] = []
         self._watchdog = watchdog
         self._manager = _Manager()
-        #: Hook functions that were called. A module that imports one does not have it called again.
+        #: Hook functions already called: a module that imports one must not register it again.
         self._called: set[object] = set()
         self._files: set[Path] = set()
 
     def load(self, found: EntryPoint) -> LoadedPlugin | None:
-        """Load an installed plugin; ``None`` if this very object was loaded already."""
+        """Load an installed plugin. Return ``None`` if the same object was loaded before."""
         done = partial(
             LoadedPlugin,
             name=found.name,
@@ -138,7 +136,7 @@ class _Loader:
                 if self._manager.is_registered(plugin):
                     return None
                 records, notes = self._register(plugin, shown, found.value)
-        except BaseException as error:  # SystemExit and the panics of compiled modules included
+        except BaseException as error:  # also SystemExit, and panics of compiled modules
             return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
         if file:
@@ -146,25 +144,25 @@ class _Loader:
         return done(records=records, notes=notes)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
-        """Load a single file; ``None`` if it was loaded already. Raises :class:`PluginError`."""
+        """Load a plugin file; return ``None`` if it is loaded already. Raises ``PluginError``."""
         file = str(path)
         if path.is_dir():
             raise PluginError(
                 f"plugin {file!r} is a folder",
-                hint="give a Python file; a package has to be installed",
+                hint="give a Python file, or install the folder as a package",
                 code="plugin-file",
             )
         if not path.exists():
             raise PluginError(
                 f"plugin file {file!r} does not exist",
-                hint="put it there, or check its path: a run is resumed with the plugin files that "
-                "it was started with",
+                hint="check the path; a resume needs the plugin files that the run was started "
+                "with",
                 code="plugin-file",
             )
         if not path.is_file():
             raise PluginError(
                 f"plugin {file!r} is not a regular file",
-                hint="write the plugin to a file first",
+                hint="save the plugin as a regular file",
                 code="plugin-file",
             )
         if _real(path) in self._files:
@@ -182,7 +180,7 @@ class _Loader:
                     code="plugin-broken",
                 ) from error
         self._files.add(_real(path))
-        # A file may not pass for the built-ins, whatever it is called.
+        # A file must not pass as the built-ins.
         distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
         return LoadedPlugin(
             name=path.stem,
@@ -198,16 +196,14 @@ class _Loader:
         with guarded(shown, self._watchdog) as printed:
             yield
         if printed.anything:
-            self.warnings.append(
-                f"{shown} prints while it is loaded; that went to the standard error"
-            )
+            self.warnings.append(f"{shown} prints while it is loaded; its output went to stderr")
 
     def _register(
         self, plugin: object, shown: str, module: str
     ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
-        """Register a plugin and call its hooks; return their records by kind, and notes for its
-        author. A faulty one does not stay registered. Raises :class:`PluginError`, and what the
-        plugin's own code raises."""
+        """Register a plugin and call its hooks. Return their records by kind, and notes for its
+        author. Unregister the plugin on any error, and raise :class:`PluginError` or the error of
+        the plugin's code."""
         name = f"{shown} ({module})"
         try:
             self._manager.register(plugin, name)
@@ -215,7 +211,7 @@ class _Loader:
         except BaseException as error:  # whatever a plugin's code can raise
             self._manager.unregister(plugin, name)
             if isinstance(error, pluggy.PluginValidationError):
-                # Its first line names the plugin and the hook, as messages do anyway.
+                # Drop the first line: our messages name the plugin and the hook already.
                 raise PluginError("; ".join(str(error).splitlines()[1:])) from error
             raise
 
@@ -237,9 +233,9 @@ class _Loader:
         self._check_unmarked(plugin, {name for name, _ in hooks}, shown)
         if not hooks:
             raise PluginError(
-                f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
+                f"no hook found: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
-        # Our own tests hold the built-ins to their contracts; looking again would only cost time.
+        # Our tests check the built-ins; checking them at each start would only cost time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         for name, hook in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
@@ -262,7 +258,7 @@ class _Loader:
         return records, notes
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
-        """A function that looks like a hook but is not marked would register nothing, silently."""
+        """Raise or warn if an unmarked function looks like a hook: it would do nothing."""
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
         for name in dir(plugin):
             value = getattr(plugin, name, None) if "ensemble" in name else None
@@ -277,12 +273,12 @@ class _Loader:
             near = closest(name, HOOKS, 0.85) if name.startswith("ensemble") else None
             if near and not implemented:
                 raise PluginError(
-                    f"{name} is no hook and not marked with @hookimpl; did you mean {near!r}?"
+                    f"{name} is not a hook and not marked with @hookimpl; did you mean {near!r}?"
                 )
             if near:
                 self.warnings.append(
-                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near!r} "
-                    "and mark it with @hookimpl"
+                    f"{shown}: {name} is not a hook; if it should be, rename it to {near!r} and "
+                    "mark it with @hookimpl"
                 )
 
 
@@ -296,7 +292,7 @@ def _real(path: Path) -> Path:
 
 
 class _Source(SourceFileLoader):
-    """Compiles the file itself: no bytecode that is left beside it, none that is out of date."""
+    """Loader that always compiles the file: it neither reads nor writes cached bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -340,28 +336,31 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
     elif isinstance(error, ModuleNotFoundError) and error.name:
         neighbour = real.parent / error.name.partition(".")[0]
         if neighbour.is_dir() or neighbour.with_suffix(".py").exists():
-            hint = "a single file cannot import its neighbours: make them a package and install it"
+            hint = (
+                "a plugin file cannot import modules of its folder: make them a package and "
+                "install it"
+            )
         else:
-            hint = f"install what provides the module {error.name!r}"
+            hint = f"install the package that provides the module {error.name!r}"
     elif isinstance(error, ValueError) and not line:
         what = f"does not parse: {error}"
     return PluginError(f"plugin {path.name!r} {what}", where=where, hint=hint, code="plugin-broken")
 
 
 def _reason(error: BaseException) -> str:
-    """Why a plugin is broken, of whatever its code raised; Ctrl-C goes on."""
+    """Return why a plugin is broken, given the error of its code. Re-raise Ctrl-C."""
     if interrupted(error):
         raise KeyboardInterrupt from error
     return error.what if isinstance(error, PluginError) else explain_failure(error)
 
 
 def explain_failure(error: BaseException, *, place: bool = True) -> str:
-    """An error in a plugin's code, in one line, with the place in that code."""
+    """Return one line about an error in a plugin's code, with the position in that code."""
     import traceback
 
     text = " ".join(str(error).split()) or "no reason given"
     if isinstance(error, SystemExit):
-        text = f"it ended the program (exit code {error.code})"
+        text = f"it tried to exit the program (exit code {error.code})"
     reason = f"{type(error).__name__}: {text}"
     if isinstance(error, SyntaxError) or not place:
         return reason

@@ -1,8 +1,8 @@
-"""Entry points of installed distributions, read from their metadata files: nothing is imported.
+"""Entry points of installed distributions, read from their metadata files without any import.
 
-Plugins (group ``ensemble``) and their commands (``ensemble.commands``) are found here, by one look
-at each folder of ``sys.path``. ``importlib.metadata`` finds the same, but to import it takes longer
-than all that is done here: it is asked only for what is no folder, such as a zip file.
+Finds plugins (group ``ensemble``) and their commands (``ensemble.commands``) by listing each folder
+of ``sys.path``. ``importlib.metadata`` finds the same, but importing it takes longer than all the
+work done here, so it is used only for zip files and the like.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ensemble_core.errors import PluginError
 __all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
 _CORE = "ensemble-core"
-#: What a required version begins with, and how many numbers of a release are compared.
+#: First characters of a version requirement, and how many numbers of a release are compared.
 _SIGNS = "~=!<>"
 _WIDTH = 6
 _FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
 class EntryPoint(NamedTuple):
-    """One entry point; ``error`` says why it cannot even be read."""
+    """One entry point. ``error`` says why it cannot be read or used."""
 
     name: str
     value: str
@@ -40,7 +40,7 @@ class EntryPoint(NamedTuple):
         return self.value.partition(":")[0].partition("[")[0].strip()
 
     def load(self) -> Any:
-        """Import the object. Raises whatever the import does."""
+        """Import and return the object. Errors of the import propagate."""
         match = _FORM.fullmatch(self.value)
         if match is None:
             raise PluginError(
@@ -53,12 +53,13 @@ class EntryPoint(NamedTuple):
 
 
 def normalize(distribution: str) -> str:
-    """A distribution's name as indexes compare it: ``Ensemble_Foo`` is ``ensemble-foo``."""
+    """Return a distribution's name as package indexes compare it: ``Ensemble_Foo`` becomes
+    ``ensemble-foo``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group, by distribution and name."""
+    """Return the entry points of a group, sorted by distribution and name."""
     found: dict[tuple[str, str, str], EntryPoint] = {}
     installed = dict(_installed())
     core = _metadata(_CORE, installed[_CORE])[1] if _CORE in installed else ""
@@ -69,13 +70,13 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def version_of(distribution: str) -> str | None:
-    """The version of an installed distribution; ``None`` where it is not installed."""
+    """Return the version of a distribution, or ``None`` if it is not installed."""
     wanted = normalize(distribution)
     return next((_metadata(name, at)[1] for name, at in _installed() if name == wanted), None)
 
 
 def _installed() -> Iterator[tuple[str, Any]]:
-    """Every distribution, as :func:`_distributions` gives it. What is first on the path counts."""
+    """Yield every distribution, as :func:`_distributions` does. The first on the path wins."""
     seen: set[str] = set()
     for place in dict.fromkeys(sys.path):
         for name, where in _distributions(place or "."):
@@ -85,10 +86,10 @@ def _installed() -> Iterator[tuple[str, Any]]:
 
 
 def _distributions(place: str) -> Iterator[tuple[str, Any]]:
-    """Each distribution in a folder or zip file: its normalized name, and where its metadata is, a
-    folder's path or an object of ``importlib.metadata``."""
+    """Yield each distribution in a folder or zip file: its normalized name, and its metadata (a
+    folder's path or an object of ``importlib.metadata``)."""
     try:
-        names = sorted(os.listdir(place), reverse=True)  # of two versions the newer
+        names = sorted(os.listdir(place), reverse=True)  # the newer of two versions first
     except NotADirectoryError:
         from importlib.metadata import distributions
 
@@ -139,22 +140,22 @@ def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
 
 
 def _metadata(name: str, where: Any) -> tuple[str, str, str]:
-    """A distribution's name, its version, and the versions of the core that it requires (empty if
-    any will do). Metadata without them are accepted."""
+    """Return a distribution's name, its version, and its requirement on the core's version (empty:
+    any). Metadata may lack all of them."""
     fields: dict[str, str] = {}
     required = ""
     for key, value in _headers(where):
         fields.setdefault(key, value)
         if key == "requires-dist" and normalize(value[: len(_CORE)]) == _CORE:
             versions = value[len(_CORE) :].strip(" ()")
-            # A marker, an extra, an address, or the name of another distribution.
+            # Otherwise a marker, an extra, a URL, or the name of another distribution.
             if versions[:1] in _SIGNS and ";" not in versions:
                 required = versions
     return fields.get("name", name), fields.get("version", ""), required
 
 
 def _headers(where: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a distribution's metadata; their names in small letters."""
+    """Yield the fields of a distribution's metadata, with names in lower case."""
     if not isinstance(where, str):
         yield from ((key.lower(), str(value)) for key, value in where.metadata.items())
         return
@@ -163,7 +164,7 @@ def _headers(where: Any) -> Iterator[tuple[str, str]]:
             with open(os.path.join(where, file), encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     if not line.strip():
-                        break  # what follows is the description
+                        break  # the description follows
                     key, _, value = line.partition(":")
                     yield key.lower(), value.strip()
         except OSError:
@@ -171,8 +172,8 @@ def _headers(where: Any) -> Iterator[tuple[str, str]]:
 
 
 def _meets(version: str, required: str) -> bool:
-    """True if a version is among those required. Only releases are compared: 2.0rc1 counts as 2.
-    What cannot be read counts as met."""
+    """Return whether a version meets a requirement. Only release numbers are compared: 2.0rc1
+    counts as 2. A requirement that cannot be parsed counts as met."""
     have = _release(version)
     for part in map(str.strip, required.split(",") if have else ()):
         text = part.lstrip(_SIGNS)

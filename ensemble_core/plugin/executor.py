@@ -1,7 +1,7 @@
-"""The executor: the adapter to one queue.
+"""Interface of executors: an executor is the adapter to one queue.
 
-The docstring of :class:`Executor` is the contract; the suite ``ExecutorContract``
-checks it. The runtime calls executors; executors call nobody but ``emit``.
+The docstring of :class:`Executor` is the contract; the suite ``ExecutorContract`` checks it. The
+runtime calls executors; they report through ``emit`` only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
 
@@ -32,19 +32,19 @@ __all__ = [
     "wrong_command",
 ]
 
-#: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
+#: Passes events to the run. Any thread may call it; it never blocks and keeps each caller's order.
 Emit = Callable[["Sequence[Event]"], None]
 
 
 def job_environment() -> dict[str, str]:
-    """The environment that jobs start from: this process's, without the token of the service, with
-    which a job could steer other members."""
+    """Return the initial environment of jobs: this process's environment without the service's
+    token, which would let a job steer other members."""
     return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
 
 
 def start_folder() -> str:
-    """The folder in which the run was started, where relative paths of jobs begin. Raises
-    :class:`ExecutorError` where there is none any more."""
+    """Return the current folder, to which relative paths of jobs refer. Raises
+    :class:`ExecutorError` if it has been removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -56,14 +56,14 @@ def start_folder() -> str:
 
 
 def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
-    """The ids of jobs that are to be submitted. Raises :class:`ExecutorError` where one is among
-    those ``known``, or is there twice."""
+    """Return the ids of jobs to submit. Raises :class:`ExecutorError` if an id is among ``known``
+    or occurs twice."""
     names: set[str] = set()
     for job in jobs:
         if job.id in known or job.id in names:
             raise ExecutorError(
                 f"job {job.id} was submitted already",
-                hint="give each job an id of its own",
+                hint="give each job a unique id",
                 code="duplicate-job",
             )
         names.add(job.id)
@@ -71,7 +71,7 @@ def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
 
 
 def wrong_command(job: Job) -> str | None:
-    """Why a job's command cannot be run by any queue; ``None`` if it can."""
+    """Return why no queue can run a job's command, or ``None`` if one could."""
     if not job.command or not job.command[0]:
         return "the command is empty"
     if any("\0" in word for word in (*job.command, *job.environment.values())):
@@ -83,12 +83,12 @@ def wrong_command(job: Job) -> str | None:
 class Run:
     """The run that an executor works for.
 
-    ``tag`` names the run and is unique; an executor puts it on each of its jobs in the queue, so
-    that they can be found again. ``folder`` is where the run keeps the output of jobs that say
-    nothing of where it goes. ``clock`` gives the time for events, in seconds since the epoch; it
-    never goes back within a run. ``state`` is a folder that lasts as long as the run's journal, in
-    which an executor may keep what it needs to find its jobs again; ``None`` where the run is not
-    kept, so that nobody will ever ask for them.
+    ``tag`` is the run's unique name; an executor attaches it to each of its jobs in the queue, so
+    that they can be found again. ``folder`` receives the output of jobs that name no output file.
+    ``clock`` returns the time for events, in seconds since the epoch; it never goes back within a
+    run. ``state`` is a folder that lasts as long as the run's journal; an executor may store there
+    what it needs to reattach to its jobs. It is ``None`` if the run has no journal, and so cannot
+    be resumed.
     """
 
     tag: str
@@ -100,188 +100,190 @@ class Run:
 class Executor(ABC):
     """The adapter to one queue: performs decisions, emits events.
 
-    ``ensemble_batch`` has most of it already: ``BatchExecutor`` for queues that are asked,
-    ``QueueExecutor`` for queues that tell. The suite ``ExecutorContract`` tests each sentence here.
+    ``ensemble_batch`` implements most of it: ``BatchExecutor`` for queues that must be polled,
+    ``QueueExecutor`` for queues that send events. The suite ``ExecutorContract`` tests each
+    sentence here.
 
-    **Calls.** Methods are called never from the engine's thread and never two at once, though not
+    **Calls.** Methods are never called from the engine's thread and never two at once, though not
     always from the same thread. They may block for the time of a remote call, not for the life of
-    a job, and ``submit`` takes jobs in bulk: its cost is that of a bulk, not of each job.
+    a job. ``submit`` takes jobs in bulk, and its cost should be that of one bulk request.
 
-    - ``submit``: *returned* means that news of each job will arrive as events, and that the last of
-      them is ``clean``. *Raised* means that nothing was submitted and that no event will come.
+    - If ``submit`` returns, events of each job will follow, and the last of them is ``clean``. If
+      it raises, nothing was submitted and no event will follow.
     - ``submit`` and ``cancel`` may raise an :class:`ExecutorError` that is ``transient``: the run
-      asks again, after a growing pause, for some minutes. Any other is final: the jobs have failed,
-      cause ``submit``, or could not be cancelled.
-    - What goes wrong with one job (a missing command, a rejected jobspec) is that job's
-      ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
-    - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
-      process of the job behind. A controller that ends or stops waits for the ends of cancelled
-      jobs, but leaves once nothing was reported about any of them for ``limits.stop`` (5 minutes);
-      a resume asks for them by ``reattach``.
-    - ``resize`` answers with one ``ResizeOutcome`` for the request.
-    - ``resources`` may raise: the run then goes on without the gauges, and says so.
-    - ``close`` is called once, after which nothing is emitted. It gives back what ``open`` took. It
-      does not cancel jobs: the run does that first, if it wants to. One that does not return is
-      left behind after two minutes.
-    - What a method raises that is no :class:`EnsembleError`, and what ends a thread of the
-      executor, is told as a defect of it. The latter ends the run, for nobody would hear of its
-      jobs any more.
+      retries with exponential backoff for some minutes. Any other error is final: the jobs have
+      failed (cause ``submit``) or could not be cancelled.
+    - A problem of a single job (a missing command, a rejected jobspec) is that job's ``exception``
+      event with ``severity`` 0, followed by ``clean``; never an error of ``submit``.
+    - ``cancel`` of a job that is over or unknown does nothing. Cancelling leaves no process of the
+      job behind. A controller that ends or stops waits for the ends of cancelled jobs, but gives up
+      once nothing was reported about any of them for ``limits.stop`` (5 minutes); a resume finds
+      them with ``reattach``.
+    - ``resize`` emits one ``ResizeOutcome`` for the request.
+    - ``resources`` may raise: the run then continues without the gauges, with a warning.
+    - ``close`` is called once; nothing is emitted afterwards. It releases what ``open`` acquired.
+      It does not cancel jobs: the run does that before, if needed. After two minutes the run no
+      longer waits for it.
+    - An exception other than :class:`EnsembleError` in a method or in a thread of the executor is
+      reported as a defect of the executor. If a thread dies, the run ends, because it would hear
+      nothing more about its jobs.
 
-    **Events.** ``emit`` may be called from any thread, also from within a method, with one event or
-    many. It never blocks and never raises. Of one job, events count in the order in which they were
-    emitted; those of different jobs may be mixed as they come. A sequence is one bulk for speed,
-    and nothing more.
+    **Events.** ``emit`` may be called from any thread, also within a method, with one event or
+    many. It never blocks and never raises. The events of one job take effect in the order in which
+    they were emitted; those of different jobs may be interleaved. Bulks only save time.
 
-    - Times (seconds since the epoch) are when something happened, as the queue knows it: they may
-      lie in the past. Of one job each is later than the one before, by a microsecond at least, and
-      not in the future of ``Run.clock``. Told again after a crash, an event has the same time.
-    - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
-      ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
-      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest;
-      of several fatal exceptions the first says why the job ended.
-    - The context of ``submit`` may have ``queue_id``, that of ``start`` ``workdir``, ``stdout`` and
-      ``stderr`` (absolute paths, for observers), that of ``finish`` has ``status``, a wait status.
-      A ``finish`` without one counts as a failure of cause ``unknown``.
-    - What does not keep this (an event of the future by more than 10 s, or older than the one
-      before; a ``submit``, ``start`` or ``finish`` that is missing or late; a job that the run
-      never submitted) is reported once of each kind as a defect of the executor, and corrected
-      where that cannot change how the job ended: times are cut to now or moved behind the event
-      before, a missing ``submit`` is implied, what came in one bulk is put in order.
-    - ``ExecutorLost`` says that the queue is gone for good: the run ends with exit code 1, cancels
-      nothing, and may be resumed. A queue that is merely away is a ``Problem``, told once.
+    - An event's time (seconds since the epoch) is when it happened, as the queue knows it, so it
+      may be in the past. Each event of a job is at least a microsecond later than the one before,
+      and none is in the future of ``Run.clock``. If an event is emitted again after a crash, it has
+      the same time.
+    - Each job emits, in order, ``submit``, then ``validate``, ``depend``, ``priority`` and
+      ``alloc`` as far as the queue has them, then ``start`` and ``finish`` if it ran, and always
+      ``clean``, exactly once. A cancelled job first emits an ``exception`` of type ``cancel``. If
+      there are several fatal exceptions, the first one says why the job ended.
+    - The context of ``submit`` may have ``queue_id``; that of ``start``, ``workdir``, ``stdout``
+      and ``stderr`` (absolute paths, for observers). That of ``finish`` has ``status``, a wait
+      status; without it, the job counts as failed with cause ``unknown``.
+    - A breach of these rules (an event more than 10 s in the future, or older than the one before;
+      a missing or late ``submit``, ``start`` or ``finish``; a job that the run never submitted) is
+      reported once per kind as a defect of the executor. It is corrected if that cannot change how
+      the job ended: times are clamped to now or moved after the previous event, a missing
+      ``submit`` is implied, the events of one bulk are sorted.
+    - ``ExecutorLost`` means that the queue is gone for good: the run ends with exit code 1, cancels
+      nothing, and can be resumed. If the queue is only unreachable, emit one ``Problem``.
 
     **Fields of a job.** ``command``, ``workdir``, ``environment``, ``stdout``, ``stderr``,
     ``duration``, ``nodes``, ``tasks``, ``cores_per_task`` and ``gpus_per_task`` are honoured, or
-    the job is refused: an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` with a note
-    that says what to do. None is passed over. ``urgency`` (0 to 31) orders jobs as well as the
-    queue can; 0 holds one until it is cancelled. ``options[NAME]`` are this executor's, checked
-    against ``job_options``; what else a job has is for others. The executor makes a ``workdir`` and
-    the folders of ``stdout`` and ``stderr`` that are missing, where the job runs. A named file is
-    emptied when the run first uses it and appended to after that; both may be the same one. Output
-    that no file is named for goes to ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is the
-    job's name everywhere: ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
+    the job is rejected: an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` with a note
+    that says what to do. None is silently ignored. ``urgency`` (0 to 31) orders jobs as well as the
+    queue can; 0 holds a job until it is cancelled. ``options[NAME]`` are this executor's, checked
+    against ``job_options``; ignore all other fields. The executor creates a missing ``workdir`` and
+    missing folders of ``stdout`` and ``stderr`` where the job runs. An output file is truncated
+    when the run first uses it and appended to after that; ``stdout`` and ``stderr`` may be the same
+    file. Without a file, output goes to ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is
+    the job's name everywhere: ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
 
     **Capabilities**, of the class and of the plugin's record: ``submit``, ``cancel``, ``resize``,
-    ``reattach`` (a later controller can find jobs again, also after this one was killed), and
-    ``detach`` (jobs may outlive the run; where they cannot, a run that ends with ``cancel: false``
-    waits for them). Rules that need what is not there are refused when the file is checked.
-    ``shared``: others use the queue as well, so that a gauge may move without us, and a run that
-    waits for one does not end for want of events.
+    ``reattach`` (a later controller can find the jobs again, also after a crash), and ``detach``
+    (jobs may outlive the run; without it, a run that ends with ``cancel: false`` waits for its
+    jobs). The check of the file rejects rules that need a missing capability. ``shared``: others
+    use the queue too, so a gauge can change without our doing, and a run that waits for one does
+    not end for lack of events.
     """
 
     #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
-    #: The causes (``CAUSES``) that it tells apart. Where one does not follow from the type of the
-    #: ``exception`` or the wait status of the ``finish``, that event's context has it as ``cause``.
+    #: The causes (``CAUSES``) that it distinguishes. If neither the type of the ``exception`` nor
+    #: the wait status of the ``finish`` implies the cause, the event's context has it as ``cause``.
     causes: ClassVar[frozenset[Cause]] = frozenset({"exit", "timeout", "cancelled"})
-    #: Whether others use the same queue, so that its gauges move without us.
+    #: Whether others use the same queue, so that its gauges change without our doing.
     shared: ClassVar[bool] = False
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start what takes long, without waiting for it: :meth:`open` follows, with a new run of
-        this ``tag`` and ``state``, or nothing at all. What goes wrong here, ``open`` tells."""
+        """Start slow preparations without waiting for them. :meth:`open` may follow, with a new run
+        of this ``tag`` and ``state``; it reports what went wrong here."""
 
     @abstractmethod
     def open(self, run: Run, emit: Emit) -> None:
-        """Connect to the queue. Raises :class:`ExecutorError` with a hint when that fails."""
+        """Connect to the queue. Raises :class:`ExecutorError` with a hint if that fails."""
 
     @abstractmethod
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Hand jobs to the queue, in bulk."""
+        """Submit jobs to the queue, in bulk."""
 
     @abstractmethod
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs by our ids."""
+        """Cancel jobs, given by our ids."""
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
-        """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome.
+        """Request ``delta`` more nodes (fewer if negative); emit a ResizeOutcome.
 
-        ``when_busy`` says what becomes of nodes that are to be given back while jobs run on them:
-        they go when they are idle (``wait``), stay (``skip``: it is granted in part, or denied
-        where none is idle), or go at once (``force``) where the queue can do that.
+        ``when_busy`` decides about nodes to release while jobs run on them: they are released once
+        idle (``wait``), kept (``skip``: the request is granted in part, or denied if no node is
+        idle), or released at once (``force``) if the queue can do that.
 
-        A request may come again, under the same name: after it was not delivered (an
-        :class:`ExecutorError` that is ``transient``), or after its controller was gone before it
-        knew the answer. One that was carried out is answered again, not carried out twice.
+        The same request may be repeated under the same name: after a ``transient``
+        :class:`ExecutorError`, or if the controller died before it knew the answer. It must be
+        idempotent: answer again, but do not resize twice.
         """
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
-        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …). May raise.
+        """Return the queue's current gauges, by metric path (``nodes.up``, ``cores.free`` …). May
+        raise.
 
-        ``nodes.up``, ``cores.up`` and ``gpus.up`` each come with ``.free``, or not at all.
+        If ``nodes.up``, ``cores.up`` or ``gpus.up`` is present, so is its ``.free``.
         """
         return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Find jobs again that an earlier executor submitted for the same run (its tag).
+        """Reattach to jobs that an earlier executor submitted for the same run (same tag).
 
-        ``jobs`` has our ids, each with the time (seconds since the epoch) of the newest event of
-        the job that is known already, 0 for none. The answer says of each whether the queue knows
-        the job. Of those that it knows, all events after that time follow, also of one that is
-        over meanwhile.
+        ``jobs`` maps our ids to the time (seconds since the epoch) of the job's newest known event,
+        or 0. Return for each job whether the queue knows it. For those that it knows, emit all
+        events after that time, even if the job is over by now.
         """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
     @property
     def queue_is_new(self) -> bool:
-        """True if the queue that an earlier executor of the run submitted to is gone with all of
-        its jobs, so that those that :meth:`reattach` does not find neither run nor ever will. Those
-        that had not started are then submitted again, and the others failed with their node."""
+        """Whether the queue that an earlier executor of the run used is gone with all its jobs.
+
+        Jobs that :meth:`reattach` does not find then cannot be running. The run resubmits those
+        that had not started; the others have failed with their node.
+        """
         return False
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """These jobs are over and their last events are on record: :meth:`reattach` will not ask
-        for them. For executors that themselves remember what became of jobs."""
+        """Drop records of these jobs: they are over, their last events are in the journal, and
+        :meth:`reattach` will not ask for them. For executors with a ledger."""
 
     @property
     def sees_strangers(self) -> bool:
-        """True if events of jobs that are not the run's own are told, once it is open. Where they
-        are not, a run whose rules have ``scope: queue`` warns of it."""
+        """Whether the open executor emits events of foreign jobs. If not, a run with rules of
+        ``scope: queue`` prints a warning."""
         return True
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """The fate of jobs when the run is stopped and its file does not say: they are left to the
-        queue where that keeps them (``detach``) and can be asked for them (``reattach``)."""
+        """What happens to jobs if the run is stopped and its file does not say: they are kept if
+        the executor can ``detach`` and ``reattach``, and cancelled otherwise."""
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
     @property
     def handle(self) -> object:
-        """The ``handle`` for custom functions: the queue's own handle, or ``None``.
+        """The ``handle`` for custom functions: the queue's native handle, or ``None``.
 
-        Asked for in the thread that runs the function, perhaps several at once, so that a queue
-        whose handles belong to one thread can give each its own.
+        Read in the thread that runs the function, and possibly by several threads at once, so an
+        executor can give each thread a separate handle.
         """
         return None
 
     def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
-        """The fields that the queue's own record of a job's event has besides the event, for custom
-        functions.
+        """Return further fields of the queue's record of a job's event, for custom functions.
 
-        The keys are those of Flux's journal: ``id``, what the queue calls the job, and, where the
-        queue keeps them, ``jobspec`` of a ``submit`` and ``R`` of an ``alloc``. Asked for in the
-        thread that runs the function, like ``handle``.
+        The keys are those of Flux's journal: ``id``, the queue's name of the job, and, if the queue
+        keeps them, ``jobspec`` for a ``submit`` and ``R`` for an ``alloc``. Called in the thread
+        that runs the function, like ``handle``.
         """
         return {"id": queue_id}
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what :meth:`open` took; emit nothing afterwards."""
+        """Release what :meth:`open` acquired; emit nothing afterwards."""
 
 
 class VirtualExecutor(Executor):
-    """An executor without processes, whose queue plays on a virtual clock.
+    """An executor without processes, whose queue is simulated on a virtual clock.
 
-    ``run.clock`` of :meth:`open` is that clock; it stands still but for :meth:`advance`. Everything
-    is called from one thread, so ``emit`` does nothing but take the events.
+    ``run.clock`` of :meth:`open` is that clock; only :meth:`advance` moves it. Everything is called
+    from one thread, so ``emit`` only collects the events.
     """
 
     @abstractmethod
     def due(self) -> float | None:
-        """The earliest time at which something happens in the queue, in seconds since the epoch;
-        ``None`` if nothing will."""
+        """Return the time of the queue's next event, in seconds since the epoch, or ``None`` if
+        nothing more will happen."""
 
     @abstractmethod
     def advance(self, now: float) -> None:
-        """Emit what has happened up to this time, in order."""
+        """Emit all events up to this time, in order."""

@@ -1,8 +1,8 @@
-"""Fragments: parts of an ensemble file that a plugin makes of an entry in it.
+"""Fragments: parts of an ensemble file that a plugin generates from one entry.
 
-A source makes job groups and rules of what an entry under ``jobs:`` names, an algorithm makes rules
-of the options that an entry under ``use:`` gives it. The config part expands such entries before
-anything is checked; the run's journal keeps what they became.
+A source turns an entry under ``jobs:`` into job groups and rules; an algorithm turns the options of
+an entry under ``use:`` into rules. ``config`` expands these entries before it checks anything; the
+run's journal keeps the expansion.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """Job groups, rules and statistics as an ensemble file has them, as plain data.
+    """Job groups, rules and statistics in the format of an ensemble file, as plain data.
 
-    Job groups take the place of the entry that they were made of; rules come after the file's own.
-    ``heartbeat`` is the longest time between heartbeats that the rules work with, in seconds: the
-    shortest that a file asks for holds. ``warnings`` are told with the file's.
+    The job groups replace the entry that they came from; the rules are added after the file's.
+    ``heartbeat`` is the longest interval between heartbeats, in seconds, with which the rules work;
+    the shortest one of a file applies. ``warnings`` are printed with the file's.
 
-    ``places`` says where parts come from, by their path (``("jobs", 0, "command")``): an error in
-    one is then told there, in the file that was read. What has no place is the plugin's own doing,
-    and an error in it is told as the plugin's fault, at the entry.
+    ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file that
+    was read. Errors in that part are reported there; errors in all other parts are reported at the
+    entry, as a defect of the plugin.
     """
 
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -48,10 +48,10 @@ class Fragment:
 class SourceView:
     """The parts of an ensemble that a source may read.
 
-    ``read`` gives the text of a file, found beside the ensemble file; the run keeps it. Where there
-    is no such file that is an error of the ensemble file. ``called`` is a file's name as messages
-    have it, for places in it. ``capabilities`` are those of the executor, ``None`` where it is not
-    known yet.
+    ``read`` returns the text of a file, relative to the ensemble file; the run keeps the text. A
+    missing file is reported as an error of the ensemble file. ``called`` returns the name to use
+    for a file in messages and positions. ``capabilities`` are those of the executor, or ``None`` if
+    it is not known yet.
     """
 
     read: Callable[[str], str]
@@ -61,16 +61,14 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlugin:
-    """The record of a source: an entry under ``jobs:`` that has its name as a key stands for what
-    it makes of it.
+    """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
-    ``options`` is a JSON Schema of the entry: its properties are what may stand there, the key with
-    the source's own name among them (if it is not named, it is a text). ``expand`` is given the
+    ``options`` is a JSON Schema of the entry. Its properties are the allowed keys, including the
+    source's name (a string, unless the schema says otherwise). ``expand`` is called with the
     checked entry and a :class:`SourceView`, and returns a :class:`Fragment`. It is called once,
-    when a run begins or its file is checked; a resume and a replay go by what it returned then. It
-    does nothing else: no file is written, nothing is submitted. What is wrong in a file that it
-    read it raises, as a :class:`UsageError` with a place or as :class:`FileErrors` with all of
-    them.
+    when a run begins or its file is checked; resume and replay use the recorded result. It has no
+    side effects: it writes no file and submits nothing. If a file that it read is wrong, it raises
+    a :class:`UsageError` with the position, or :class:`FileErrors` with several.
     """
 
     name: str
@@ -83,9 +81,9 @@ class SourcePlugin:
 class AlgorithmView:
     """The parts of an ensemble that an algorithm may read.
 
-    ``instance`` is the name of the instance that is built. ``groups`` are the job groups by name,
-    as the file has them; ``statistics`` the names of those that there are. ``capabilities`` are the
-    executor's, ``None`` where it is not known yet.
+    ``instance`` is the name of the instance to build. ``groups`` has the file's job groups by name;
+    ``statistics`` the names of all known statistics. ``capabilities`` are those of the executor, or
+    ``None`` if it is not known yet.
     """
 
     instance: str
@@ -98,19 +96,19 @@ class AlgorithmView:
 class AlgorithmPlugin:
     """The record of an algorithm: rules under a name, with options.
 
-    ``objective`` says in one line what it is after. ``options`` is a JSON Schema of what may stand
-    under ``with``; its properties may be annotated as those of actions (``"x-ensemble": "group"``,
-    ``metric``, ``action`` …) and are checked so. ``build`` is given the checked options and an
-    :class:`AlgorithmView` and returns a :class:`Fragment`. It is pure and deterministic: no clock,
-    no chance but by a ``seed`` among the options, no file. It is called when a run begins or its
-    file is checked; a resume and a replay go by what it returned then.
+    ``objective`` states its goal in one line. ``options`` is a JSON Schema of ``with``; its
+    properties may have the annotations of actions (``"x-ensemble": "group"``, ``metric``,
+    ``action`` …) and are checked accordingly. ``build`` is called with the checked options and an
+    :class:`AlgorithmView`, and returns a :class:`Fragment`. It is pure and deterministic: it uses
+    no clock, no file, and randomness only with a ``seed`` option. It is called when a run begins or
+    its file is checked; resume and replay use the recorded result.
 
-    Ids of the rules are their own within an instance: the file knows ``grow`` of the instance
-    ``demand`` as ``demand-grow``, and what the rules say of one another (``rules: grow``,
-    ``count.rule.grow``) and of the fragment's statistics is led there.
+    Each instance is a namespace for rule ids: the rule ``grow`` of the instance ``demand`` is
+    ``demand-grow`` in the file. References between the rules (``rules: grow``,
+    ``count.rule.grow``) and to the fragment's statistics are translated.
 
     ``needs`` are capabilities that the executor must have, ``supports`` the executors that it works
-    with (empty: any). ``example`` is a whole ensemble file that uses it and ends on the executor
+    with (empty: any). ``example`` is a complete ensemble file that uses it and ends on the executor
     ``local`` within seconds.
     """
 

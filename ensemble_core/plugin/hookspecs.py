@@ -1,33 +1,32 @@
-"""Every hook of Ensemble, typed: this file is the manual for plugin authors.
+"""All hooks of Ensemble with their types: the manual for plugin authors.
 
-``docs/plugin-tutorial.md`` writes a whole plugin, step by step.
+``docs/plugin-tutorial.md`` writes a complete plugin step by step.
 
-A plugin is a module (or any object) with functions of the names below, each marked
-``@hookimpl``. It is found through the entry-point group ``ensemble`` of an installed package::
+A plugin is a module (or any object) with functions of the names below, each marked ``@hookimpl``.
+It is found through the entry-point group ``ensemble`` of an installed package::
 
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
-or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. Each hook's example
-below is complete: saved as a file, it works as it stands. A command of ``ensemble`` is no hook, but
-an entry point of the group ``ensemble.commands``: see :mod:`ensemble_core.cli.toolkit`.
+or loaded from a file: ``ensemble run --plugin ./notify.py study.yaml``. Each example below is
+complete: save it as a file and it works. A subcommand of ``ensemble`` is not a hook, but an entry
+point of the group ``ensemble.commands``: see :mod:`ensemble_core.cli.toolkit`.
 
-Hooks are called once, when plugins are loaded, and return records: a name, one line of summary, a
-JSON Schema of the options, and how to build the thing. The objects that records build do the work.
-What else each kind of record may say stands with its class, in ``records``.
-Heavy imports belong into the functions that need them, not at the top of a plugin: every run loads
-every installed plugin.
+Hooks are called once, when plugins are loaded, and return records: a name, a one-line summary, a
+JSON Schema of the options, and a function that builds the object that does the work. The classes in
+``records`` document the other fields. Put heavy imports inside the functions that need them, not at
+the top of a plugin: every run loads every installed plugin.
 
-``options`` is the JSON Schema of an object, and closed: an option it does not name is refused, with
-the place in the file and the nearest right spelling. Its ``default`` values are filled in.
+``options`` is the JSON Schema of an object, and closed: an unknown option is rejected, with its
+position in the file and the nearest known name. ``default`` values are filled in.
 
-A plugin that is broken (it cannot be imported, a hook is misspelt or not marked, a record is wrong)
-is left out as a whole. ``ensemble plugins list`` says why, and a run is stopped only if its file
-uses what is missing. Where two packages claim one name, ``PACKAGE:NAME`` says which is meant; a
-built-in keeps its bare name in any case.
+A broken plugin (it cannot be imported, a hook is misspelt or not marked, a record is invalid) is
+left out as a whole. ``ensemble plugins list`` says why, and a run stops only if its file uses
+something from that plugin. If two packages claim the same name, write ``PACKAGE:NAME``; a built-in
+always keeps its bare name.
 
-For the tests of a plugin there is a contract suite for each kind: see docs/plugin-tutorial.md.
-Arguments may be added to hooks in later versions, never changed or removed without notice.
+To test a plugin, use the contract suite of its kind: see docs/plugin-tutorial.md. Later versions
+may add arguments to hooks; none is changed or removed without notice.
 """
 
 from __future__ import annotations
@@ -85,21 +84,21 @@ hookimpl: Callable[[_F], _F] = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body]
-    """Executors: adapters to a queue.
+    """Return executors: adapters to a queue.
 
-    The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. This one is a
-    rehearsal: it runs nothing, and every job ends at once. ``ensemble run --plugin rehearse.py
-    --executor rehearse study.yaml`` shows which rules would fire, and with ``--status 1`` which
-    would if every job failed.
+    The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. This example
+    runs nothing, and every job ends at once. ``ensemble run --plugin rehearse.py --executor
+    rehearse study.yaml`` shows which rules would fire; ``--status 1`` shows which would fire if
+    every job failed.
 
-    An option is a flag of the command line where its schema is marked with ``x-ensemble-flag``:
-    ``true``, or a mapping with any of ``help`` and ``metavar`` (for ``--help``; else the option's
-    description), ``commands`` (of ``run``, ``resume`` and ``cancel``; else only ``run``), ``path``
-    (it names a file, which is made absolute) and ``instead_of`` (options that a resume is to forget
-    where this flag is given). A flag that several executors have goes to the one that is chosen,
-    and a flag of the command itself keeps its name; ``-o KEY=VALUE`` gives any option. One that is
-    marked with ``"x-ensemble-member": "file"`` names a file that runs share; a member gives all of
-    its runs the same.
+    To make an option a flag of the command line, mark its schema with ``x-ensemble-flag``:
+    ``true``, or a mapping with any of ``help`` and ``metavar`` (for ``--help``; by default the
+    option's description), ``commands`` (any of ``run``, ``resume`` and ``cancel``; by default only
+    ``run``), ``path`` (the value is a file, which is made absolute) and ``instead_of`` (recorded
+    options that this flag replaces in a resume). If several executors have the same flag, the
+    chosen executor gets it; a flag of the command itself keeps its name. ``-o KEY=VALUE`` sets any
+    option. Mark an option with ``"x-ensemble-member": "file"`` if it names a file that runs share:
+    a member passes the same file to all of its runs.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl
@@ -121,7 +120,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
                     self.emit([JobEvent(self.run.clock(), job.id, name, context)])
 
         def cancel(self, jobs):
-            pass  # they are all over
+            pass  # all jobs are over
 
         def close(self):
             pass
@@ -150,13 +149,12 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
 
 @hookspec
 def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
-    """Triggers: what wakes a rule.
+    """Return triggers: event types that make a rule check its condition.
 
-    A trigger narrows an occasion that there is already (an event of a job, a metric, a time), or
-    names one of its own, which an executor then reports with
-    :class:`~ensemble_core.model.events.PluginEvent`. This one wakes when a job of the rule's group
-    ran short, so ``{trigger: job-quick, name: sim, below: 5, action: …}`` notices jobs that end
-    suspiciously soon.
+    A trigger filters existing events (of jobs, metrics, or time), or names a new event type, which
+    an executor then emits as :class:`~ensemble_core.model.events.PluginEvent`. This example matches
+    jobs of the rule's group that ran only briefly: ``{trigger: job-quick, name: sim, below: 5,
+    action: …}`` detects jobs that end suspiciously soon.
 
     ```python
     from ensemble_core import Trigger, TriggerPlugin, hookimpl
@@ -197,12 +195,13 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
 
 @hookspec
 def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
-    """Actions: what a rule does.
+    """Return actions: what a rule does.
 
-    An action with ``run`` may take its time: it is called in a thread of its own and gets a
-    :class:`CallContext`. What it returns (``None``, an action, a rule, or a list of these) is done
-    next. One that raises is reported and does not end the run. This one writes a line to a file
-    and, if asked, submits a group: ``action: {name: note, text: half done, submit: analysis}``.
+    An action with ``run`` may be slow: it is called in a separate thread with a
+    :class:`CallContext`. What it returns (``None``, an action, a rule, or a list of these) is
+    carried out next. An exception is reported and does not end the run. This example writes a line
+    to a file and optionally submits a group: ``action: {name: note, text: half done, submit:
+    analysis}``.
 
     ```python
     from ensemble_core import Action, ActionPlugin, hookimpl
@@ -240,8 +239,8 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
         ]
     ```
 
-    An action with ``plan`` is pure and quick, decides on the spot, and sees the run through a
-    :class:`~ensemble_core.model.rules.Firing`. It must hand on what it decides:
+    An action with ``plan`` is pure and fast, and sees the run through a
+    :class:`~ensemble_core.model.rules.Firing`. It must yield the decisions that it makes:
 
     ```python
     from ensemble_core import ActionPlugin, hookimpl
@@ -252,7 +251,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
         if waiting < 10:
             yield firing.submit(options["label"])
         else:
-            yield firing.log(f"{waiting:g} jobs wait already, {options['label']} can wait too")
+            yield firing.log(f"{waiting:g} jobs are waiting, so {options['label']} waits too")
 
 
     @hookimpl
@@ -272,9 +271,9 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
         ]
     ```
 
-    An action may leave to others what is done, and a number to the rule's circumstances:
+    An action may run other actions, and take a number that is calculated when the rule fires:
     ``{name: by-length, limit: '= 2 * metric("mean.sim-duration")', longer: {name: log, message:
-    "{job} took more than {limit} s"}}``. What stands under ``longer`` is checked with the file.
+    "{job} took more than {limit} s"}}``. The actions under ``longer`` are checked with the file.
 
     ```python
     from ensemble_core import ActionPlugin, expression, hookimpl
@@ -298,20 +297,20 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
         return [
             ActionPlugin(
                 name="by-length",
-                summary="do one thing or another by how long the job ran",
+                summary="run different actions for long and short jobs",
                 plan=plan,
                 options={
                     "type": "object",
                     "required": ["limit"],
                     "properties": {
                         "limit": {
-                            "description": "Seconds: a number, or '= …' to be worked out.",
+                            "description": "Seconds: a number, or an expression '= …'.",
                             "type": ["number", "string"],
                             "pattern": "^=",
                             "x-ensemble": "expression",
                         },
-                        "longer": {"description": "What then.", **THEN},
-                        "shorter": {"description": "What otherwise.", **THEN},
+                        "longer": {"description": "Actions for a longer job.", **THEN},
+                        "shorter": {"description": "Actions for any other job.", **THEN},
                     },
                 },
             )
@@ -322,10 +321,10 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
 
 @hookspec
 def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
-    """Statistics: streaming reducers over a variable of a job group.
+    """Return statistics: streaming reducers over a variable of a job group.
 
-    A statistic takes one value after another in constant memory. With this one installed, rules may
-    speak of ``geomean.sim-duration``.
+    A statistic takes one value after another in constant memory. With this example, rules can use
+    ``geomean.sim-duration``.
 
     ```python
     import math
@@ -351,7 +350,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-bo
         return [
             StatisticPlugin(
                 name="geomean",
-                summary="Geometric mean of what is above zero",
+                summary="geometric mean of the positive values",
                 build=lambda options: GeometricMean(),
             )
         ]
@@ -361,12 +360,12 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-bo
 
 @hookspec
 def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body]
-    """Observers: readers of jobs' output.
+    """Return observers: readers of jobs' output.
 
-    The run follows the file and hands its bytes on as they come, cut anywhere; the observer gives
-    back rows of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this one
-    turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … Where the file
-    says ``nan``, so does the row: a rule can ask for ``isnan(energy)``, and metrics pass over it.
+    The run follows the file and passes on its bytes in arbitrary chunks; the observer returns rows
+    of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this example turns
+    lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … If the file says
+    ``nan``, so does the row: a rule can test ``isnan(energy)``, and metrics skip it.
 
     ```python
     from ensemble_core import Observer, ObserverPlugin, Row, hookimpl
@@ -382,7 +381,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
 
         def feed(self, data):
             *lines, self.rest = (self.rest + data).split(b"\\n")
-            self.rest = self.rest[:4096]  # a line without end must not fill the memory
+            self.rest = self.rest[:4096]  # an endless line must not fill the memory
             return [row for line in lines if (row := self.row(line))]
 
         def truncated(self):
@@ -403,7 +402,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
         return [
             ObserverPlugin(
                 name="energies",
-                summary="Lines of the form 'energy NUMBER'",
+                summary="lines of the form 'energy NUMBER'",
                 build=lambda job, options: Energies(options.get("log")),
                 options={"type": "object", "properties": {"log": log}},
                 variables=lambda options: frozenset({"energy"}),
@@ -415,10 +414,10 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
 
 @hookspec
 def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
-    """Resizers: what ``ensemble-server start --resizer NAME`` changes the sizes of members with.
+    """Return resizers, with which ``ensemble-server start --resizer NAME`` changes members' sizes.
 
-    The docstring of :class:`~ensemble_core.plugin.resizer.Resizer` is the contract. This one keeps
-    the sizes in memory, for a rehearsal:
+    The docstring of :class:`~ensemble_core.plugin.resizer.Resizer` is the contract. This example
+    only keeps the sizes in memory:
 
     ```python
     from ensemble_core import Resized, Resizer, ResizerPlugin, hookimpl
@@ -450,11 +449,11 @@ def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
 
     @hookimpl
     def ensemble_resizers():
-        most = {"description": "Most nodes.", "type": "integer", "minimum": 1, "default": 8}
+        most = {"description": "Maximum size.", "type": "integer", "minimum": 1, "default": 8}
         return [
             ResizerPlugin(
                 name="paper",
-                summary="sizes in memory, for a rehearsal",
+                summary="sizes in memory only, for tests",
                 build=lambda options: Paper(options["most"]),
                 options={"type": "object", "properties": {"most": most}},
             )
@@ -465,15 +464,15 @@ def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
 
 @hookspec
 def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
-    """Sources: files of another kind that bring job groups and rules.
+    """Return sources: importers of job groups and rules from other kinds of files.
 
-    An entry under ``jobs:`` that has a source's name as a key, and no ``command``, stands for what
-    the source makes of it, before anything is checked. The run keeps what that was, so that neither
-    a resume nor a replay reads the file again; ``ensemble validate --expanded`` prints it.
-    With this one, ``jobs: [{task-list: tasks.yaml, prefix: night-}]`` brings the tasks of a file
-    like ``{prepare: ./prepare, solve: {run: ./solve, after: prepare}}``. Whatever is wrong in that
-    file, also a command that is no command, is told with its line and column there:
-    :func:`ensemble_core.read_yaml` knows the places of what it reads.
+    An entry under ``jobs:`` that has a source's name as a key, and no ``command``, is replaced by
+    the source's result before anything is checked. The run records the result, so resume and replay
+    do not read the file again; ``ensemble validate --expanded`` prints it. With this example,
+    ``jobs: [{task-list: tasks.yaml, prefix: night-}]`` imports the tasks of a file like
+    ``{prepare: ./prepare, solve: {run: ./solve, after: prepare}}``. Errors in that file, including
+    invalid commands, are reported with its line and column: :func:`ensemble_core.read_yaml` records
+    the position of everything that it reads.
 
     ```python
     from ensemble_core import Fragment, SourcePlugin, UsageError, hookimpl, read_yaml
@@ -483,7 +482,7 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
         name, prefix = options["task-list"], options["prefix"]
         document = read_yaml(view.read(name), view.called(name))
         if not isinstance(document.data, dict):
-            raise UsageError("a task list is a mapping", where=document.at(()), code="wrong-type")
+            raise UsageError("expected a mapping", where=document.at(()), code="wrong-type")
         jobs, rules, places = [], [], {}
         for task, given in document.data.items():
             given = given if isinstance(given, dict) else {"run": given}
@@ -495,10 +494,10 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
             places["jobs", len(jobs)] = document.at_key((task,))
             places["jobs", len(jobs), "command"] = document.at(path)
             jobs.append({"name": prefix + task, "command": given.get("run")})
-            woken = {"trigger": "start"}
+            trigger = {"trigger": "start"}
             if after is not None:
-                woken = {"trigger": "job-success", "name": prefix + after}
-            rules.append({**woken, "action": {"name": "submit", "label": prefix + task}})
+                trigger = {"trigger": "job-success", "name": prefix + after}
+            rules.append({**trigger, "action": {"name": "submit", "label": prefix + task}})
         return Fragment(jobs=jobs, rules=rules, places=places)
 
 
@@ -508,14 +507,14 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
         return [
             SourcePlugin(
                 name="task-list",
-                summary="tasks that follow one another",
+                summary="tasks that run after one another",
                 expand=expand,
                 options={
                     "type": "object",
                     "properties": {
                         "task-list": {"description": "The file with the tasks.", **text},
                         "prefix": {
-                            "description": "Put before the tasks' names.",
+                            "description": "Prefix of the job groups' names.",
                             "type": "string",
                             "default": "",
                         },
@@ -529,13 +528,13 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
 
 @hookspec
 def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-body]
-    """Algorithms: rules under a name, with options.
+    """Return algorithms: named sets of rules, with options.
 
-    An entry under ``use:`` names one. It becomes rules that are checked and behave like those of
-    the file, and come after them; ``ensemble algorithms show NAME`` prints which. ``trigger:
-    start`` means the start of the instance: when the run begins, or when it is switched to. With
-    this one, ``use: [{algorithm: until-enough, with: {group: sim, enough: 20}}]`` keeps four jobs
-    of ``sim`` under way until 20 have succeeded.
+    An entry under ``use:`` names an algorithm. It becomes rules that are checked and behave like
+    the file's, and come after them; ``ensemble algorithms show NAME`` prints them. ``trigger:
+    start`` means the start of the instance: when the run begins, or when the run switches to it.
+    With this example, ``use: [{algorithm: until-enough, with: {group: sim, enough: 20}}]`` keeps
+    four jobs of ``sim`` active until 20 have succeeded.
 
     ```python
     from ensemble_core import AlgorithmPlugin, Fragment, hookimpl
@@ -571,8 +570,8 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-bo
         return [
             AlgorithmPlugin(
                 name="until-enough",
-                summary="submit a group again until enough of its jobs have succeeded",
-                objective="so many successes, in the shortest time",
+                summary="submit a group repeatedly until enough of its jobs have succeeded",
+                objective="a number of successes in the shortest time",
                 build=build,
                 options={
                     "type": "object",
@@ -583,8 +582,8 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-bo
                             "type": "string",
                             "x-ensemble": "group",
                         },
-                        "enough": {"description": "So many successes end the run.", **number},
-                        "at_once": {"description": "Jobs at a time.", "default": 4, **number},
+                        "enough": {"description": "Successes that end the run.", **number},
+                        "at_once": {"description": "Concurrent jobs.", "default": 4, **number},
                     },
                 },
             )
@@ -595,10 +594,10 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-bo
 
 @hookspec
 def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-body]
-    """Generators: what ``use`` under ``generators:`` names, which chooses the next point.
+    """Return generators, which suggest the next points; ``use`` under ``generators:`` names one.
 
-    The docstring of :class:`~ensemble_core.model.generators.Generator` is the contract. This one
-    looks to both sides of the best point, each time half as far:
+    The docstring of :class:`~ensemble_core.model.generators.Generator` is the contract. This
+    example tries both sides of the best point, each time at half the distance:
 
     ```python
     from ensemble_core import Generator, GeneratorPlugin, hookimpl
@@ -632,7 +631,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-bo
         return [
             GeneratorPlugin(
                 name="halving",
-                summary="both sides of the best point so far, each time half as far",
+                summary="both sides of the best point, each time at half the distance",
                 build=lambda vocs, options: Halving(vocs),
             )
         ]

@@ -1,7 +1,7 @@
-"""Distributions that are known to exist and may not be installed, for hints on what to install.
+"""Known distributions of plugins, for hints on what to install.
 
-They stand in ``known_distributions.json``: what each registers, by kind, and what ``pip`` installs
-once it is released. Nothing here depends on which they are.
+``known_distributions.json`` lists for each distribution the records that it registers, by kind, and
+its requirement for ``pip install`` after a release.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FILE = Path(__file__).parent / "known_distributions.json"
 
 
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
-    """The distribution that is known to have something of this kind and name, and the command that
-    installs it; ``None`` where none is known."""
+    """Return the known distribution that has a record of this kind and name, and the command that
+    installs it, or ``None``."""
     for distribution, entry in _known().items():
         if name in entry.get(kind, ()):
             return distribution, _install_command(distribution, entry["install"])
@@ -30,8 +30,8 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
 
 
 def _install_command(distribution: str, released: str) -> str:
-    """Return the command that installs a distribution: from the checkout that the core was
-    installed from, if it was, or else what was ``released``."""
+    """Return the command that installs a distribution: from the core's checkout if the core was
+    installed from one, otherwise the requirement ``released``."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import distribution as installed
     from urllib.parse import unquote, urlsplit
@@ -43,7 +43,7 @@ def _install_command(distribution: str, released: str) -> str:
         plugins = Path(unquote(url.path)) / "plugins"
         if url.scheme == "file" and (plugins / distribution / "pyproject.toml").is_file():
             text = (plugins / distribution / "pyproject.toml").read_text(encoding="utf-8")
-            # It needs these too, and they are no more on an index than itself.
+            # Its requirements from the workspace are not on an index either.
             others = re.findall(r"^(ensemble-\S+) = \{ workspace", text, re.MULTILINE)
             parts = [plugins / name for name in (*others, distribution) if name != "ensemble-core"]
             near = [os.path.relpath(part) for part in parts]

@@ -1,8 +1,8 @@
-"""Guard over plugins while they are loaded: whatever their code does, the message names the plugin.
+"""Guard for the loading of plugins: problems that their code causes are reported with their name.
 
-What a plugin prints then goes to the standard error, because the standard output is the command's
-(``--json``). ``os._exit`` raises :class:`SystemExit`, or else a run that never began would end with
-exit code 0 and without a message. A plugin that takes long is named. Used by ``discovery`` and for
+While a plugin is loaded, its output goes to stderr, because stdout belongs to the command
+(``--json``). ``os._exit`` raises :class:`SystemExit`; otherwise a plugin could end the command with
+exit code 0 and no message. A warning names a plugin that takes long. Used by ``discovery`` and for
 plugins' commands.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 
 __all__ = ["Printed", "Watchdog", "guarded"]
 
-#: Seconds after which a plugin that is still being loaded is named.
+#: Seconds of loading after which a warning names the plugin.
 _PATIENCE = 5.0
 
 
 class Printed:
-    """The standard error, in the place of the standard output. ``anything``: whether it was."""
+    """Replacement for stdout that writes to stderr; ``anything`` says whether text was written."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -37,10 +37,10 @@ class Printed:
 
 
 class Watchdog:
-    """Names plugins that take long to load: one thread for all that are loaded together."""
+    """Thread that warns about plugins that take long to load; one for all plugins of a load."""
 
     def __init__(self) -> None:
-        #: The plugin that is being loaded, and since when.
+        #: The plugin that is being loaded, and its start time.
         self._current: tuple[str, float] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin that messages call ``shown``."""
+    """Guard the loading of a plugin; ``shown`` is its name in messages."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
@@ -86,8 +86,8 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
         raise SystemExit(status)
 
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # it may be closed
-            # The output of compiled code and child processes as well.
+        with contextlib.suppress(OSError):  # stdout may be closed
+            # Also redirects the output of compiled code and child processes.
             kept = os.dup(1)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, 1)
@@ -102,8 +102,8 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
 def _tell(shown: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(
-            f"warning: {shown} has been loading for {_PATIENCE:g} s; until it is loaded nothing "
-            "goes on (Ctrl-C ends this)",
+            f"warning: {shown} has been loading for {_PATIENCE:g} s, and the command waits for it "
+            "(press Ctrl-C to abort)",
             file=sys.stderr,
             flush=True,
         )

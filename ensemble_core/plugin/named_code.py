@@ -1,9 +1,9 @@
-"""Code that a file names: decides which of it is loaded, and for which purpose.
+"""Policy for code that files name: decides what may be loaded for which purpose.
 
-An ensemble file has Python source (``custom:``) or the import path of a class (an option marked
-``"x-ensemble": "class"``); a rule test and the journal of a run name files of plugins. A stranger
-may have written any of these files, so checking, rendering, replaying or recording one loads none
-of that code. Everything that loads such code first asks :func:`require`.
+An ensemble file may contain Python source (``custom:``) or the import path of a class (an option
+marked ``"x-ensemble": "class"``); rule tests and journals name plugin files. These files may come
+from untrusted sources, so checking, rendering, replaying or recording one loads none of that code.
+All code that loads it must call :func:`require` first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "require_code",
 ]
 
-#: ``source`` is that of ``custom:``, ``class`` an import path, ``plugin`` a plugin's file.
+#: ``source``: Python source under ``custom:``; ``class``: an import path; ``plugin``: a file.
 Kind = Literal["source", "class", "plugin"]
 
 _LOADED: Mapping[Kind, frozenset[Purpose]] = {
@@ -46,7 +46,7 @@ _PATH = "write its Python import path: libensemble.gen_classes.UniformSample"
 
 
 def is_loaded(kind: Kind, purpose: Purpose) -> bool:
-    """Return whether code of this kind is loaded for this purpose."""
+    """Return whether code of this kind may be loaded for this purpose."""
     return purpose in _LOADED[kind]
 
 
@@ -58,9 +58,9 @@ def require(
     where: Location | None = None,
     instead: str = "",
 ) -> None:
-    """Raise :class:`UsageError` if code of this kind is not loaded for this purpose.
+    """Raise :class:`UsageError` if code of this kind may not be loaded for this purpose.
 
-    ``what`` names the code in the message, ``instead`` is a hint for doing without it.
+    ``what`` names the code in the message; ``instead`` is a hint on how to do without it.
     """
     if is_loaded(kind, purpose):
         return
@@ -74,21 +74,21 @@ def require(
 
 
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
-    """Raise :class:`UsageError` if simulating or testing a file needs code that is not loaded for
-    this purpose. ``recorded``: functions return what they did in a kept run, so they need none."""
+    """Raise :class:`UsageError` if simulating or testing a file needs code that may not be loaded
+    for this purpose. ``recorded``: functions return recorded results, so they need no code."""
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():
         for path in spec.classes:
             require("class", f"{path!r} of the generator {name!r}", purpose, where=where)
     if ensemble.custom and not recorded:
         called = ", ".join(sorted(ensemble.functions))
-        other = "replay what it returned in a run: --functions recorded --model-from RUN"
+        other = "use the results of a run: --functions recorded --model-from RUN"
         require("source", f"'custom:' ({called})", purpose, where=where, instead=other)
 
 
 def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpose) -> Any:
-    """Execute Python source with these names; return its namespace. ``name`` is its file in
-    tracebacks."""
+    """Execute Python source with the names ``given`` and return its namespace. ``name`` is its file
+    name in tracebacks."""
     import linecache
 
     require("source", name, purpose)
@@ -110,7 +110,7 @@ def check_class(path: str) -> None:
     top = module.partition(".")[0]
     if top not in sys.modules and importlib.util.find_spec(top) is None:
         raise EnsembleError(
-            f"the module {module!r} cannot be imported: there is no {top!r}",
+            f"cannot import the module {module!r}: {top!r} is not installed",
             hint=f"pip install {top}",
             code="no-library",
         )
@@ -137,7 +137,7 @@ def _imported(path: str) -> Any:
         return getattr(import_module(module), name)
     except ImportError as error:
         raise EnsembleError(
-            f"the module {module!r} cannot be imported: {error}",
+            f"cannot import the module {module!r}: {error}",
             hint=f"pip install {module.partition('.')[0]}",
             code="no-library",
         ) from None
@@ -161,7 +161,7 @@ def named_classes(
 def build_generator(
     record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], purpose: Purpose
 ) -> Generator:
-    """Build a generator; the options that name classes are replaced by the classes."""
+    """Build a generator, with options that name classes replaced by the classes."""
     classes = {
         key: _load_class(path, base, purpose)
         for key, path, base in named_classes(record.options, options)

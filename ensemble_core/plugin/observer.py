@@ -1,7 +1,7 @@
-"""Observers: pure readers of what jobs write.
+"""Interface of observers: pure parsers of jobs' output.
 
-The runtime follows the files and hands their bytes on; an observer only parses, so it can be
-tested with nothing but bytes. The suite ``ObserverContract`` checks the contract.
+The runtime follows the files and passes on their bytes; an observer only parses, so tests need
+only bytes. The suite ``ObserverContract`` checks the contract.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Observer", "Row"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values that stood together in the output, by variable; ``clock`` is their time or step.
+    """Values that an observer read at one moment, by variable; ``clock`` is their time or step.
 
-    A value may be nan or infinite where the output says so: statistics pass over it, and
-    conditions can ask for it (``isnan(energy)``). The clock is finite.
+    A value may be nan or infinite if the output says so: statistics skip it, and conditions can
+    test for it (``isnan(energy)``). The clock is finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -26,33 +26,31 @@ class Row:
 
 
 class Observer(ABC):
-    """Reads one job's output and yields rows.
+    """Parser of one job's output that yields rows.
 
-    The contract: ``feed`` is given the file's bytes in order, in pieces cut anywhere, and gives the
-    same rows wherever they were cut. It keeps what it needs of an unfinished line, bounded in size.
-    No input makes it raise. A value that cannot be read is left out: every wrong value is worse
-    than a missing one. One observer serves one file of one job; it is called from one thread.
+    The contract: ``feed`` gets the file's bytes in order, in arbitrary chunks; the rows do not
+    depend on the chunks. It buffers an unfinished line, up to a fixed size. No input makes it
+    raise. Values that cannot be parsed are left out: a wrong value is worse than a missing one. An
+    observer reads one file of one job and is called from one thread.
     """
 
     @property
     @abstractmethod
     def path(self) -> str | None:
-        """The file to follow, relative to the job's workdir; ``None`` is the job's own stdout."""
+        """The file to follow, relative to the job's workdir; ``None`` means the job's stdout."""
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterable[Row]:
-        """Rows that are complete with these further bytes."""
+        """Take further bytes and return the rows that they complete."""
 
     def truncated(self) -> None:
-        """The file began anew: it shrank or was replaced. Forget what was unfinished."""
+        """Discard buffered input: the file shrank or was replaced."""
 
     def finish(self) -> Iterable[Row]:
-        """Rows that the end of the file completes. Called once, after the job ended."""
+        """Return the rows that the end of the file completes. Called once, after the job ended."""
         return ()
 
     def complaint(self) -> str | None:
-        """The part of a whole file that it did not understand, in words for the user; ``None``
-        where there is none. Asked after ``finish``, where the job succeeded: ``12 lines, none of
-        them JSON``.
-        """
+        """Return what it could not parse in the file, for the user (``12 lines, none of them
+        JSON``), or ``None``. Called after ``finish`` if the job succeeded."""
         return None

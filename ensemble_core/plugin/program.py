@@ -1,9 +1,8 @@
-"""Callables of a Python program as functions, actions, triggers and statistics of a run, without a
-package.
+"""Callables of a Python program that serve as functions, actions, triggers and statistics of a run.
 
-The Python API makes a :class:`Program` of them; the registry and the loader then know them like
-those of plugins. A run's journal keeps what they are called, so that whoever looks at the run later
-knows the names, and is told where they are when one of them is needed.
+The Python API wraps them in a :class:`Program`; the registry and the loader then treat them like
+those of plugins. The run's journal keeps only their names. If another process needs one, the error
+says that the program has it.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from ensemble_core.plugin.validation import check_records
 __all__ = ["Program"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: Options of a callable are its own affair.
+#: The options of a callable are not checked.
 _ANY = {"type": "object", "additionalProperties": True}
 _ON = {
     "type": "object",
     "properties": {
         "on": {
-            "description": "The occasions at which the function is asked, for example job-finish.",
+            "description": "The events for which the function is called, for example job-finish.",
             "type": ["string", "array"],
             "items": {"type": "string"},
         }
     },
 }
 
-_WHERE = "is of the Python program that began this run"
+_WHERE = "is defined in the Python program that started this run"
 _HINT = (
-    "go on with the run in that program: ensemble_core.run(…, tag=…, or_resume=True); or look at "
-    "it there: ensemble_core.open_run"
+    "resume the run in that program with ensemble_core.run(…, tag=…, or_resume=True), or open it "
+    "there with ensemble_core.open_run"
 )
 
 
@@ -47,11 +46,11 @@ _HINT = (
 class Program:
     """Callables of a Python program, by name.
 
-    ``functions`` are called as those of ``custom:`` are; ``actions`` with a ``CallContext``, off
-    the engine's thread; ``triggers`` with an event and its fields, on it, and say whether the rule
-    is woken; ``statistics`` without arguments (or with the options of the file's ``statistics:``),
-    and return an object with ``update`` and ``get``. In place of a callable there may be the record
-    that a plugin has.
+    ``functions`` are called like those of ``custom:``. ``actions`` are called with a
+    ``CallContext``, outside the engine's thread. ``triggers`` are called with an event and its
+    fields, in the engine's thread, and return whether the event matches. ``statistics`` are called
+    without arguments (or with the options of the file's ``statistics:``) and return an object with
+    ``update`` and ``get``. A plugin's record can take the place of a callable.
     """
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)
@@ -63,7 +62,8 @@ class Program:
         return bool(self.functions or self.actions or self.triggers or self.statistics)
 
     def added_to(self, registry: Registry) -> Registry:
-        """The registry with these too. Raises :class:`UsageError` for what cannot be used so."""
+        """Return the registry with these callables added. Raises :class:`UsageError` if one cannot
+        be used."""
         makers: dict[str, Callable[[str, Any], Named]] = {
             "action": _action,
             "trigger": _trigger,
@@ -77,7 +77,7 @@ class Program:
             for record in records:
                 if record.name in registry.records(kind):
                     raise UsageError(
-                        f"the {kind} {record.name!r} is there already",
+                        f"{kind} {record.name!r} already exists",
                         hint="give the callable another name",
                         code="duplicate-name",
                     )
@@ -89,7 +89,7 @@ class Program:
         return Registry((*registry.plugins, mine), registry.warnings)
 
     def described(self) -> dict[str, Any]:
-        """The names, as plain data, for the run's journal."""
+        """Return the names as plain data, for the run's journal."""
         return {
             "functions": list(self.functions),
             **{f"{kind}s": list(given) for kind, given in self._kinds().items()},
@@ -97,8 +97,8 @@ class Program:
 
     @classmethod
     def absent(cls, described: Mapping[str, Any]) -> Program:
-        """The program of these names in another process: whatever is called of it says where it
-        is."""
+        """Return a stand-in for the program in another process: each call raises an error that
+        says where the callable is."""
 
         def missing(kind: str, name: str) -> Callable[..., NoReturn]:
             def raised(*_: object, **__: object) -> NoReturn:
@@ -124,8 +124,8 @@ class Program:
 def _need_callable(kind: str, name: str, given: object) -> None:
     if not callable(given):
         raise UsageError(
-            f"{kind} {name!r} is {type(given).__name__}, which cannot be called",
-            hint="give a function, or the record that a plugin has",
+            f"{kind} {name!r} is {type(given).__name__}, which is not callable",
+            hint="pass a function or a plugin's record",
             code="wrong-type",
         )
 
@@ -158,7 +158,8 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """A statistic of another process: a snapshot's state can be read for it, no value be added."""
+    """Stand-in for a statistic of another process: it can hold a snapshot's state, but takes no
+    values."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,7 +1,7 @@
-"""The records that hooks return: what a plugin offers, by kind, and what its functions are given.
+"""The records that hooks return, one class for each kind, and the arguments of their functions.
 
-``hookspecs`` is the manual, with a complete example for each; plugins import these names from
-``ensemble_core``. Read by the registry, the config part and the runtime.
+``hookspecs`` is the manual, with a complete example of each; plugins import these names from
+``ensemble_core``. Used by the registry, ``config`` and the runtime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Schema = Mapping[str, Any]
-#: What the events of a trigger may be about.
+#: Possible subjects of a trigger's events (see :class:`TriggerPlugin`).
 About = Literal["run", "job", "job-begun", "job-ended", "job-failed"]
 ABOUT: tuple[About, ...] = get_args(About)
 
@@ -49,18 +49,20 @@ ABOUT: tuple[About, ...] = get_args(About)
 class ExecutorPlugin:
     """The record of an executor.
 
-    ``options`` is a JSON Schema of an object: what ``--option KEY=VALUE`` and ``--slots`` may set.
-    ``build`` is given the checked options. ``job_options`` is one of what a job group may say under
-    ``options: {NAME: …}``; where it is empty, anything goes. ``capabilities`` are those
-    of the executor it builds.
-    ``available`` says whether it can work here and why or why not, without side effects; where no
-    executor is named, the available one of highest ``priority`` is used. ``members`` says that the
-    ``executor`` of a job group names one of its members; its option ``members`` is then a list of
-    the names that the file has, with an empty one where a group names none.
-    ``render`` is pure: given a job and the executor's options, it says what the queue would be
-    handed for it, as text with a media type (a jobspec, a batch script, a command line).
-    ``remains``, given a run's tag, the folder that the executor kept there (``Run.state``) and
-    whether to end them, counts jobs of the run that may be alive where its journal is lost.
+    ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
+    ``build`` is called with the checked options. ``job_options`` is a JSON Schema of a job group's
+    ``options: {NAME: …}``; if it is empty, they are not checked. ``capabilities`` are those of the
+    executor that it builds.
+
+    ``available`` returns whether it can work here, and the reason, without side effects. If the
+    user names no executor, the available one with the highest ``priority`` is used. ``members``:
+    the ``executor`` of a job group names one of its members; the option ``members`` is then the
+    list of names in the file, with an empty name for groups without ``executor``.
+
+    ``render`` is pure: called with a job and the executor's options, it returns what the queue
+    would receive, as text with a media type (a jobspec, a batch script, a command line).
+    ``remains`` is called if a run's journal is lost, with the run's tag, its ``Run.state`` folder,
+    and whether to end its jobs; it returns how many of them may still be alive.
     """
 
     name: str
@@ -81,18 +83,20 @@ class ExecutorPlugin:
 class TriggerPlugin:
     """The record of a trigger.
 
-    ``options`` are properties that a rule with this trigger may have beside ``trigger``, ``name``,
+    ``options`` are additional keys of a rule with this trigger, besides ``trigger``, ``name``,
     ``when``, ``action`` and the other keys of every rule. ``name_means`` says what the rule's
-    ``name`` is: a job group, a job group or a list of several (``groups``), a metric's path, a
-    ``generator``, or nothing (then it is refused). ``fields`` are
-    names that the rule's ``when`` may use beside those of every event. ``build`` is given the
-    rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
-    without which the rule could never fire, ``needs_observer`` is the observer whose rows it waits
-    for: a rule is refused where its group has not that observer, or none that yields these.
-    ``lacks`` are names that its events never have although others of the same observer do, each
-    with what to write instead: a ``when`` that speaks of one could never hold, and is refused.
-    ``about`` says what its own events concern: the ``run`` and no job; a ``job``, or one that has
-    not ended yet (``job-begun``), has ended (``job-ended``) or failed (``job-failed``).
+    ``name`` is: a job ``group``, one or several ``groups``, a ``metric`` path, a ``generator``, or
+    ``None`` (a name is rejected). ``fields`` are additional names that the rule's ``when`` may use.
+    ``build`` is called with the rule's ``name`` and its checked options.
+
+    ``needs_variables`` returns, for given options, the variables without which the rule could never
+    fire; ``needs_observer`` names the observer whose rows the trigger uses. A rule is rejected if
+    its group lacks that observer, or no observer yields these variables. ``lacks`` maps names that
+    these events never have, although other events of the same observer do, to what to write
+    instead; a ``when`` that uses one is rejected.
+
+    ``about`` is the subject of the trigger's own events: the ``run`` (no job); a ``job``, or a job
+    that has not ended yet (``job-begun``), has ended (``job-ended``) or failed (``job-failed``).
     """
 
     name: str
@@ -111,15 +115,15 @@ class TriggerPlugin:
 class CallContext:
     """The arguments of a slow action's ``run``.
 
-    ``options`` are the action's checked options, ``event`` the event that led here and ``job`` the
-    job it concerns, both as plain data. Beside the fields that a condition sees, ``job`` has
-    ``command`` (a list), ``workdir`` (absolute, as the job really ran; ``None`` where that is not
-    known), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
-    where it never ran) and, once it is known, ``outcome`` (``success``, ``failed`` or
-    ``cancelled``). ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``);
-    ``handle`` is the executor's. ``run`` is the run's tag, ``cwd`` the folder where it was started,
-    ``folder`` the one that keeps the run, empty where none does. ``call`` names the call, and is
-    the same where it is made again after a resume; ``event["attempt"]`` counts these.
+    ``options`` are the action's checked options. ``event`` is the event that triggered the rule and
+    ``job`` its job, both as plain data. Besides the fields that a condition sees, ``job`` has
+    ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if unknown),
+    ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None`` if it never
+    ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``). ``metrics`` reads
+    metrics by path (``context.metrics["mean.lammps-duration"]``); ``handle`` is the executor's.
+    ``run`` is the run's tag, ``cwd`` the folder where it was started, ``folder`` the run's folder
+    (empty if it has none). ``call`` identifies the call and stays the same if the call is repeated
+    after a resume; ``event["attempt"]`` counts the repetitions.
     """
 
     options: Mapping[str, Any]
@@ -141,32 +145,32 @@ Outcome = Action | Rule | Iterable[Action | Rule] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionPlugin:
-    """The record of an action: exactly one of ``run`` and ``plan``.
+    """The record of an action, with exactly one of ``run`` and ``plan``.
 
-    ``run`` may be slow (a file, a mail, a remote call): it is called off the engine's thread with a
-    :class:`CallContext` and returns ``None``, an action, a rule, or a list of these, which is what
-    is then done. ``plan`` is pure and quick, and returns decisions at once.
+    ``run`` may be slow (a file, a mail, a remote call): it is called outside the engine's thread
+    with a :class:`CallContext` and returns ``None``, an action, a rule, or a list of these, which
+    are carried out next. ``plan`` is pure and fast, and returns decisions at once.
 
-    ``options`` is a JSON Schema of an object: what may stand beside ``name`` in the file. A
-    property may say ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``): its value is
-    then checked to name one. ``needs`` are capabilities that the executor must have.
+    ``options`` is a JSON Schema of the keys besides ``name`` in the file. If a property has the
+    annotation ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``), its value must
+    name one. ``needs`` are capabilities that the executor must have.
 
-    With ``"x-ensemble": "action"`` the property holds an action or a list of them, checked like the
-    rule's own: a ``plan`` hands on ``firing.act(options[…])``, a ``run`` returns
-    ``Action(options[…])``. These may speak of what the outer action found out where
-    ``"x-ensemble-fields": [NAME, …]`` stands beside that: ``firing.act(spec, {"outcome": …})``,
+    ``"x-ensemble": "action"``: the property holds an action or a list of actions, checked like the
+    rule's. A ``plan`` yields from ``firing.act(options[…])``; a ``run`` returns
+    ``Action(options[…])``. ``"x-ensemble-fields": [NAME, …]`` adds names that these actions may
+    use; pass their values with ``firing.act(spec, {"outcome": …})`` or
     ``Action(spec).knowing({"outcome": …})``.
 
-    With ``"x-ensemble": "expression"`` each text in the value that begins with ``=`` is checked to
-    be arithmetic over the event's fields and metrics, which :func:`ensemble_core.expression` works
-    out: ``expression(text).value(firing.fields, firing.metric)``.
+    ``"x-ensemble": "expression"``: each string in the value that begins with ``=`` must be
+    arithmetic over the event's fields and metrics. Evaluate it with
+    :func:`ensemble_core.expression`: ``expression(text).value(firing.fields, firing.metric)``.
 
-    ``by_outcome`` says that it finds out how the event's job ended and acts by that: where a rule
-    with it waits for the end of jobs, whichever it is (``job-finish``, ``job-clean``), a job that
-    failed is this rule's business, as it is that of a rule on ``job-fail``.
+    ``by_outcome``: the action checks how the event's job ended and acts accordingly. A rule with
+    such an action on any end of a job (``job-finish``, ``job-clean``) therefore handles failed
+    jobs, like a rule on ``job-fail``.
 
-    ``simulates`` says that ``run`` may also be called in a simulation, where no job is real: it
-    touches nothing outside. Else a simulation does without it, and says so.
+    ``simulates``: a simulation, whose jobs are not real, may call ``run``, because it has no
+    external effects. Without it, a simulation skips the action and says so.
     """
 
     name: str
@@ -183,22 +187,23 @@ class ActionPlugin:
 class StatisticPlugin:
     """The record of a statistic, a streaming reducer: ``NAME.GROUP-VARIABLE``.
 
-    ``build`` is given the checked ``options`` (the file's ``statistics:`` part may set them) and
-    returns an object with ``update(value)`` and ``get()``; one whose value depends on when values
-    came sets ``timed`` and has ``update(value, timestamp)`` and ``get(timestamp)``. Where that
-    depends on the options, ``timed_when`` says so of them. ``default`` statistics are kept for
-    every group and variable; others where something asks for them. One whose schema has an option
-    under ``required`` cannot be ``default``, and a path names it only through an entry of the
-    file's ``statistics:`` part. ``within`` promises that the
-    value always lies between the smallest and the largest of all values, as a mean or a quantile
-    does: a rule whose threshold is out of reach then costs nothing.
+    ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``) and
+    returns an object with ``update(value)`` and ``get()``. If the value depends on the time at
+    which values arrive, set ``timed`` and implement ``update(value, timestamp)`` and
+    ``get(timestamp)``; if that depends on the options, ``timed_when`` decides.
 
-    One with a faster way to take many values may have ``update_all(values)``, with one result.
-    Only finite numbers are handed on, so a statistic need not fear NaN. The objects are copied
-    (:func:`copy.deepcopy`) to answer "what if these values came too", and must not look at a clock.
-    A snapshot of the run keeps their attributes where these are plain data, or else what
-    ``__getstate__`` gives, for ``__setstate__`` of one that is built anew; of a run with others
-    there is none, and a resume takes longer.
+    ``default`` statistics are kept for every group and variable, others only if something uses
+    them. A statistic with a ``required`` option cannot be ``default``; a path can use it only
+    through an entry under ``statistics:`` in the file. ``within`` promises that the value is always
+    between the smallest and the largest of all values, as for a mean or a quantile; a rule whose
+    threshold is out of reach then costs nothing.
+
+    A statistic with a faster way to take many values may have ``update_all(values)``, with the same
+    result. It gets finite numbers only, never NaN. Its objects are copied with
+    :func:`copy.deepcopy` to compute hypothetical values, and must not read a clock. A snapshot
+    stores their attributes if these are plain data, otherwise the result of ``__getstate__``, and
+    restores them with ``__setstate__``. If a run has statistics that support neither, it has no
+    snapshots, and a resume takes longer.
     """
 
     name: str
@@ -211,7 +216,7 @@ class StatisticPlugin:
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
-        """The statistic with these checked options, known as ``name`` (default: its own)."""
+        """Return the statistic with these checked options, called ``name`` (default: its own)."""
         return StatisticSpec(
             name=name or self.name,
             build=partial(self.build, options),
@@ -225,11 +230,11 @@ class StatisticPlugin:
 class ObserverPlugin:
     """The record of an observer, a reader of jobs' output: ``observe: {NAME: {OPTION: …}}``.
 
-    ``build`` is given the job and its checked options. ``variables``, given the options, are the
-    names of the values it can yield, so that a misspelt metric path is refused; ``None`` means that
-    this cannot be known before. ``unasked``, given the options, are names that it yields with other
-    options but never with these, each with what to add: a metric or a condition that speaks of one
-    is refused with that hint. (Only ``get`` is asked of it.)
+    ``build`` is called with the job and the checked options. ``variables`` returns, for given
+    options, the names of the values that it can yield, so that misspelt metric paths are rejected;
+    ``None`` means that they are not known in advance. ``unasked`` returns, for given options, the
+    names that it would yield with other options only, each with the option to add: a metric or
+    condition that uses one is rejected with that hint. (Only ``get`` of the mapping is called.)
     """
 
     name: str
@@ -242,11 +247,11 @@ class ObserverPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizerPlugin:
-    """The record of a resizer: what gives members of the ensemble service more or fewer nodes.
+    """The record of a resizer, which changes the sizes of members of the ensemble service.
 
-    ``options`` is a JSON Schema of an object: what ``ensemble-server start --option KEY=VALUE`` may
-    set. ``build`` is given the checked options, and raises :class:`EnsembleError` with a hint where
-    it cannot work.
+    ``options`` is a JSON Schema of the options that ``ensemble-server start --option KEY=VALUE``
+    sets. ``build`` is called with the checked options, and raises :class:`EnsembleError` with a
+    hint if the resizer cannot work.
     """
 
     name: str
@@ -259,17 +264,17 @@ class ResizerPlugin:
 class GeneratorPlugin:
     """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
 
-    ``build`` is given the problem (:class:`Vocs`) and the checked options, off the engine's thread,
-    and returns a :class:`Generator`. ``check``, given the same, raises :class:`EnsembleError` where
-    it cannot work on that problem, with what to install where a library is missing; it is called
-    with the file, so it is to be quick. ``finite``, given the options, says that it comes to an
-    end by itself; the file must say when any other is to end. ``prunes``: it takes rows of running
-    jobs (``prune`` of the file).
+    ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
+    checked options, and returns a :class:`Generator`. ``check`` gets the same arguments and raises
+    :class:`EnsembleError` if it cannot work on that problem, with a hint on what to install if a
+    library is missing. It must be fast, because every check of the file calls it. ``finite``
+    returns, for given options, whether it stops suggesting points at some time; for any other, the
+    file must say when to end. ``prunes``: it takes rows of running jobs (``prune`` in the file).
 
-    An option by which the file names a class says ``"x-ensemble": "class"`` and, with
-    ``"x-ensemble-base": "MODULE.CLASS"``, what it must be derived from. The file has its import
-    path, and ``check`` is given that: nothing is imported while a file is checked. ``build`` is
-    given the class. Never import what a file names yourself.
+    If an option names a class, its schema has ``"x-ensemble": "class"`` and the base class as
+    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the class's import path, and so has
+    ``check``: nothing is imported while a file is checked. ``build`` gets the class. Never import a
+    class that a file names yourself.
     """
 
     name: str

@@ -1,14 +1,14 @@
-"""Registry of what the installed plugins offer, by kind and name.
+"""Registry of the plugins' records, by kind and name.
 
-:func:`ensemble_core.plugin.discovery.discover` makes a :class:`Registry`; the config part, the
-runtime and the command line look things up in it. A name means the same thing everywhere:
+:func:`ensemble_core.plugin.discovery.discover` makes a :class:`Registry`; ``config``, the runtime
+and the command line look records up in it. Names are resolved in the same way everywhere:
 
-- A bare name (``nightly``) is the record of that name, if exactly one distribution has it. Where
-  two have it, it means neither, and using it is an error that says how to choose.
-- A qualified name (``ensemble-foo:nightly``: the distribution's name, a colon, the record's name)
-  always works. The distribution of a single file is the file's stem.
-- A built-in keeps its bare name whatever is installed: a plugin that claims ``submit`` as well is
-  reachable by its qualified name only, and a warning says so.
+- A bare name (``nightly``) means the record of that name, if exactly one distribution has it. If
+  several have it, using the name is an error that says how to choose.
+- A qualified name (``ensemble-foo:nightly``: distribution, colon, record) always works. The
+  distribution of a plugin file is the file's stem.
+- A built-in always keeps its bare name: a plugin's record of the same name (``submit``) is
+  available by its qualified name only, and a warning says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Kind = Literal[
 
 
 class Named(Protocol):
-    """A record of a plugin: all that a name's meaning depends on."""
+    """Protocol of a plugin's record: it has a name."""
 
     @property
     def name(self) -> str: ...
@@ -70,11 +70,11 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPlugin:
-    """One plugin that was found, whether or not it works.
+    """A plugin that was found, working or broken.
 
-    ``name`` is that of its entry point (a file's stem); ``module`` is what the entry point refers
-    to (a file's path). ``records`` holds what it registered, by kind. ``error`` is the reason why
-    a broken one is left out, and then ``records`` is empty. ``notes`` are for its author.
+    ``name`` is that of its entry point (for a file: the stem); ``module`` is what the entry point
+    refers to (for a file: the path). ``records`` has its records by kind; if the plugin is broken,
+    it is empty and ``error`` is the reason. ``notes`` are for the plugin's author.
     """
 
     name: str
@@ -90,7 +90,7 @@ class LoadedPlugin:
         return f"plugin {self.name!r} of {self.distribution} {self.version}".rstrip()
 
     def to_dict(self) -> dict[str, object]:
-        """The plugin as plain data, for ``--json``."""
+        """Return the plugin as plain data, for ``--json``."""
         return {
             "name": self.name,
             "distribution": self.distribution,
@@ -108,9 +108,9 @@ class LoadedPlugin:
 class PluginRecords(Mapping[str, _R], Generic[_R]):
     """The records of one kind.
 
-    Iteration gives the bare names, and the qualified names of what is not built in; ``names`` has
-    each record once, by its shortest name. A name that two distributions claim is not ``in`` here,
-    and ``[]`` raises :class:`PluginError` for it.
+    Iteration yields the bare names, and the qualified names of all records that are not built in;
+    ``names`` has each record once, by its shortest name. A name that two distributions claim is not
+    ``in`` the mapping, and ``[]`` raises :class:`PluginError` for it.
     """
 
     def __init__(self, kind: str, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
@@ -123,7 +123,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         self._listed: list[str] = []
         #: Each record once, by its shortest name.
         self.names: list[str] = []
-        #: Names that mean nothing because several claim them, with all who do.
+        #: Names without a meaning because several plugins claim them, with these plugins.
         self.clashes: dict[str, tuple[LoadedPlugin, ...]] = {}
         for name, claimants in by_name.items():
             self._place(name, claimants)
@@ -155,8 +155,8 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
                 self.names.append(qualified)
             if bare is not None:
                 self.warnings.append(
-                    f"{self.kind} {name!r} of {claims[0][0].distribution} is also a built-in, "
-                    f"which keeps the name; write {qualified!r} for the other"
+                    f"{self.kind} {name!r} of {claims[0][0].distribution} has the name of a "
+                    f"built-in, which takes precedence; write {qualified!r} to use the plugin's"
                 )
 
     @staticmethod
@@ -180,13 +180,12 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return len(self._listed)
 
     def unclear(self) -> list[PluginError]:
-        """The error for each name that several plugins claim."""
+        """Return the error for each name that several plugins claim."""
         found = (self.clash(name) for name in self.clashes)
         return list({each.what: each for each in found if each is not None}.values())
 
     def clash(self, name: str) -> PluginError | None:
-        """The error for a name that several plugins claim, with what to do; ``None`` where its
-        meaning is clear."""
+        """Return the error for a name that several plugins claim, or ``None`` if it is unique."""
         plugins = self.clashes.get(self._key(name))
         if plugins is None:
             return None
@@ -195,7 +194,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         if ":" in name or len(distributions) == 1:
             who = " and ".join(f"{plugin.name!r} ({plugin.module})" for plugin in plugins)
             what = f"{distributions[0]} has two {self.kind}s named {bare!r}, in its plugins {who}"
-            hint = f"tell the authors of {distributions[0]}, or use only one of the two"
+            hint = f"report this to the authors of {distributions[0]}, or use only one of the two"
         else:
             choices = sorted({f"{normalize(plugin.distribution)}:{bare}" for plugin in plugins})
             what = f"{self.kind} {bare!r} is claimed by {' and by '.join(distributions)}"
@@ -203,15 +202,15 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return PluginError(what, hint=hint, code="plugin-clash")
 
 
-#: What the first implementation and others call them.
+#: Names in the first implementation and elsewhere, with ours.
 _USUAL = {"scale-up": "grow", "scale-down": "shrink", "scale_up": "grow", "scale_down": "shrink"}
 
 
 class Registry:
-    """Everything that plugins offer, and every plugin that was found.
+    """The records of all plugins, and every plugin that was found.
 
-    ``warnings`` are sentences for the user, each said once: broken plugins, and built-ins that
-    somebody tried to replace.
+    ``warnings`` are sentences for the user about broken plugins and about records with the name of
+    a built-in.
     """
 
     def __init__(self, plugins: Iterable[LoadedPlugin], warnings: Iterable[str] = ()) -> None:
@@ -243,7 +242,7 @@ class Registry:
         )
 
     def owner(self, record: Named) -> LoadedPlugin | None:
-        """The plugin that registered this very record."""
+        """Return the plugin that registered this record."""
         for plugin in self.plugins:
             for records in plugin.records.values():
                 if any(one is record for one in records):
@@ -251,24 +250,24 @@ class Registry:
         return None
 
     def whose(self, record: Named) -> str:
-        """Whose record this is, in words; empty for a built-in."""
+        """Return the name of the plugin with this record, for messages; empty for a built-in."""
         plugin = self.owner(record)
         return "" if plugin is None or plugin.builtin else str(plugin)
 
     @property
     def broken(self) -> tuple[LoadedPlugin, ...]:
-        """The plugins that were left out; ``error`` says why."""
+        """The plugins that were left out; their ``error`` says why."""
         return tuple(plugin for plugin in self.plugins if plugin.error is not None)
 
     def records(self, kind: str) -> PluginRecords[Any]:
-        """The records of one kind, given in the singular."""
+        """Return the records of one kind (in the singular)."""
         return self._records[kind]
 
     def lookup(self, kind: str, name: str) -> Any:
-        """The record of this name.
+        """Return the record of this name.
 
-        Raises :class:`PluginError` where there is none (``no-such-executor`` …) or where two
-        distributions claim the name (``plugin-clash``), with what to do in the hint.
+        Raises :class:`PluginError` with a hint if no record has the name (``no-such-executor`` …)
+        or two distributions claim it (``plugin-clash``).
         """
         try:
             return self._records[kind][name]
@@ -280,7 +279,7 @@ class Registry:
             ) from None
 
     def explain_missing(self, kind: str, name: str) -> str:
-        """The error text for a name that is not there: never empty."""
+        """Return the hint for a name that no record has; it is never empty."""
 
         from ensemble_core.plugin.known_plugins import known_provider
 
@@ -305,7 +304,9 @@ class Registry:
             if near:
                 said.append(f"did you mean {near!r}?")
             elif not home:
-                said.append(f"known are {', '.join(sorted(known))}" if known else f"no {kind}s")
+                said.append(
+                    f"known: {', '.join(sorted(known))}" if known else f"no {kind}s are installed"
+                )
         if home:
             broken = [p for p in broken if normalize(p.distribution) == home] or broken
         said += [f"{plugin} is broken: {plugin.error}" for plugin in broken]

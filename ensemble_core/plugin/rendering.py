@@ -1,7 +1,7 @@
-"""Rendering: what a queue would be handed for a job, as text, so that one can look before it is.
+"""Rendered jobs: the text that a queue would receive for a job, shown without submitting it.
 
-An executor's record may have ``render``, which is pure: it is asked by ``ensemble run --dry-run``,
-by programs, and by tests.
+An executor's record may have ``render``, a pure function. Called by ``ensemble run --dry-run``, by
+programs and by tests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["Rendered", "shell_line"]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A job as its queue would be handed it: ``text``, of ``media_type`` (``application/json``,
-    ``text/x-shellscript`` …)."""
+    """A job in the form that its queue would receive: ``text`` of a ``media_type``
+    (``application/json``, ``text/x-shellscript`` …)."""
 
     text: str
     media_type: str = "text/x-shellscript"
 
 
 def shell_line(job: Job, launcher: str = "") -> str:
-    """A job as a shell command line: its folder, environment, command and files.
+    """Return a job as a shell command line with its folder, environment, command and output files.
 
     >>> shell_line(Job(id="a.0", group="a", index=0, command=("echo", "a b"), stdout="out.txt"))
     "echo 'a b' >>out.txt"

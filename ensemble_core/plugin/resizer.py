@@ -1,7 +1,7 @@
-"""The resizer: what gives a member of the ensemble service more or fewer nodes.
+"""Interface of resizers: a resizer changes the number of nodes of a member of the ensemble service.
 
-The docstring of :class:`Resizer` is the contract. The service calls resizers; members only say how
-many nodes they want, never of which object.
+The docstring of :class:`Resizer` is the contract. The service calls resizers. Members request a
+number of nodes; they cannot choose which object is resized.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["Resized", "Resizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resized:
-    """The answer to a request for another size, in nodes.
+    """The answer to a resize request, in nodes.
 
-    ``before`` is the size that was found, ``asked`` the size that was asked for and ``granted`` the
-    size that will be. ``partial`` is less than was asked, within the bounds. ``code`` is for
-    programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …) and ``reason`` for
-    people; both are empty for what was granted as asked and seen to be so. ``transient`` says of a
-    denial that the same may be granted later.
+    ``before`` is the current size, ``asked`` the requested size and ``granted`` the new size.
+    ``partial`` means that the limits allowed only part of the change. ``code`` is for programs
+    (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …) and ``reason`` for people; both
+    are empty if the whole request was granted and verified. ``transient``: the request was denied,
+    but the same request may be granted later.
     """
 
     outcome: Literal["granted", "partial", "denied"]
@@ -37,21 +37,22 @@ class Resized:
 class Resizer(ABC):
     """Changes the sizes of members. The contract:
 
-    - Methods are called from the service's worker threads; of one member, never two at once. One
-      whose ``resize`` and ``size`` never wait for anything (they count, or hand a wish on) may say
-      so with ``waits = False``: it is then called on the service's own thread, which costs less.
-    - ``resize`` answers with a :class:`Resized`, also where the object is not there, may not be
-      touched, or nobody can be reached: it raises nothing. It returns when the new size is on
-      record, not when the nodes have come. It leaves a size that is not to change alone.
-    - Which object belongs to a member is the resizer's business, set up by who runs the service.
+    - Methods are called from the service's worker threads, never two at once for the same member.
+      If ``resize`` and ``size`` never block, set ``waits = False``: they are then called in the
+      service's main thread, which costs less.
+    - ``resize`` returns a :class:`Resized` even if the object does not exist, may not be changed,
+      or cannot be reached; it never raises. It returns when the new size is recorded, not when the
+      nodes have arrived. It does nothing if the size does not change.
+    - The resizer decides which object belongs to a member, as configured by the operator of the
+      service.
     """
 
     #: Whether a call may take longer than a few microseconds: a file, a lock, a remote call.
     waits: ClassVar[bool] = True
 
-    #: Set by the service. Given a member and plain data, it puts these on record with the request
-    #: that is carried out, before that takes effect: :meth:`decide` gets them back. If it raises,
-    #: they are not on record, and the request must not take effect.
+    #: Set by the service. Call it with a member and plain data before a request takes effect: it
+    #: records them with the request, and :meth:`decide` gets them back. If it raises, nothing was
+    #: recorded, and the request must not take effect.
     keep: Callable[[str, Mapping[str, Any]], None] | None = None
 
     @abstractmethod
@@ -59,14 +60,14 @@ class Resizer(ABC):
         """Make ``member`` (``NAMESPACE/NAME``) ``delta`` nodes larger, or smaller when negative."""
 
     def size(self, member: str) -> int | None:
-        """How many nodes ``member`` is to have now; ``None`` where that cannot be known."""
+        """Return the current target size of ``member`` in nodes, or ``None`` if it is unknown."""
         return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """The outcome of a ``resize`` that the service was killed over, by what it kept; ``None``
-        where that cannot be known. ``kept`` is empty if nothing was put on record. A resize that
-        did not take effect may be carried out now."""
+        """Return the outcome of a ``resize`` during which the service was killed, or ``None`` if it
+        is unknown. ``kept`` is the data that :attr:`keep` recorded, possibly empty. If the resize
+        did not take effect, it may be carried out now."""
         return None
 
     def close(self) -> None:
-        """Give back what was taken; nothing is called afterwards."""
+        """Release all resources. No method is called afterwards."""

@@ -1,6 +1,6 @@
-"""Checks of the records that plugins hand in, so that a wrong one is refused when it is loaded and
-not in the middle of a run. Called by :mod:`ensemble_core.plugin.discovery` and by the contract
-suites.
+"""Checks of plugins' records, so that an invalid one is rejected on loading and not during a run.
+
+Called by :mod:`ensemble_core.plugin.discovery` and by the contract suites.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
     "required_options",
 ]
 
-#: What an executor may be able to do.
+#: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
-#: What a property of an option schema may say of its value: what it names, or how it is read.
+#: Values of ``x-ensemble`` in an option schema: what the option names, or how it is read.
 ANNOTATIONS = frozenset(
     {
         "action", "class", "duration", "expression", "fields", "function", "generator", "group",
         "instance", "mail", "message", "metric", "parameters", "phase", "rows", "rule", "variable",
     }
 )  # fmt: skip
-#: Each hook with the kind and the class of the records that it returns.
+#: The kind and the class of the records that each hook returns.
 HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),
     "ensemble_triggers": ("trigger", TriggerPlugin),
@@ -65,7 +65,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
 #: Former names of hooks, which are still accepted.
 FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
 
-#: The functions of each kind of record, with what each is called with.
+#: The functions of each kind of record, with the arguments of their calls.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "executor": {
         "build": ("options",),
@@ -87,7 +87,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 
-#: What the core itself reports. Plugins' own events have the names of the triggers they wake.
+#: The event types of the core. Plugins' own events are named after their triggers.
 OCCASIONS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
@@ -100,10 +100,10 @@ OCCASIONS = frozenset(
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
-#: First words of metric paths that are no statistics.
+#: First words of metric paths that are not statistics.
 _TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
-#: Keywords that the schema of an object may have; others are most likely option names that stand
-#: one level too high, where nothing would ever check them.
+#: Keywords that the schema of an object may have. Any other key is probably an option one level too
+#: high, which would never be checked.
 _KEYWORDS = frozenset(
     {
         "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
@@ -116,9 +116,9 @@ _KEYWORDS = frozenset(
 
 
 def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
-    """The records that a hook returned, checked. Raises :class:`PluginError` with the reason.
+    """Check and return the records that a hook returned. Raises :class:`PluginError`.
 
-    ``thorough`` looks into each record as well (see :func:`check_record`).
+    ``thorough`` also checks the content of each record (see :func:`check_record`).
     """
     kind, record_class = HOOKS[hook]
     wanted = f"expected a list of {record_class.__name__} records"
@@ -143,10 +143,10 @@ def check_records(returned: object, hook: str, *, thorough: bool = True) -> tupl
 
 
 def check_record(record: Any) -> None:
-    """Check one record of any kind. Raises :class:`PluginError` with the reason."""
+    """Check one record of any kind. Raises :class:`PluginError`."""
     kind = next((kind for kind, cls in HOOKS.values() if isinstance(record, cls)), None)
     if kind is None:
-        raise PluginError(f"{kind_of(record)} is no record of a plugin")
+        raise PluginError(f"{kind_of(record)} is not a plugin's record")
     shown = f"{kind} {record.name!r}"
     _check_name(record.name, kind)
     summary: object = record.summary
@@ -173,7 +173,9 @@ def check_record(record: Any) -> None:
             check_schema(record.job_options, f"{shown}: job_options")
         _check_capabilities(record.capabilities, f"{shown}: capabilities")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
-            raise PluginError(f"{shown}: 'priority' is {kind_of(record.priority)}, not a number")
+            raise PluginError(
+                f"{shown}: 'priority' is {kind_of(record.priority)}, expected an integer"
+            )
     elif isinstance(record, TriggerPlugin):
         if record.name_means not in (None, "group", "groups", "metric", "generator"):
             raise PluginError(
@@ -202,14 +204,13 @@ def check_record(record: Any) -> None:
         missing = required_options(record.options)
         if missing:
             raise PluginError(
-                f"{shown} is 'default', so it is kept in every run, and needs the option "
-                f"{missing[0]!r}, which only a file's 'statistics:' can give: leave out 'default', "
-                "or give the option a default"
+                f"{shown} is 'default', so every run keeps it, but its option {missing[0]!r} is "
+                "required: remove 'default', or give the option a default"
             )
 
 
 def meant_occasion(name: str) -> str | None:
-    """The occasion of the core that somebody who wrote this name must have meant."""
+    """Return the core's event type that a wrong name probably means, if any."""
     if name in OCCASIONS:
         return None
     for prefix in ("job-", "resize-"):
@@ -219,7 +220,7 @@ def meant_occasion(name: str) -> str | None:
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:
-    """The options that must be given: those without a default."""
+    """Return the options that the user must give: required ones without a default."""
     properties = schema.get("properties", {})
     return [
         key
@@ -234,18 +235,18 @@ def _check_name(name: object, kind: str) -> None:
         allowed = (
             "letters, digits, - and _"
             if kind == "statistic"
-            else "a small letter, then small letters, digits and -"
+            else "a lower-case letter, then lower-case letters, digits and -"
         )
-        raise PluginError(f"{name!r} cannot be the name of a {kind}: allowed are {allowed}")
+        raise PluginError(f"{name!r} cannot be the name of a {kind}: expected {allowed}")
     if kind == "statistic" and name in _TAKEN:
         raise PluginError(
-            f"{name!r} cannot be the name of a statistic: metric paths that begin with it mean "
-            "something else"
+            f"{name!r} cannot be the name of a statistic: metric paths that begin with it have "
+            "another meaning"
         )
 
 
 def check_schema(schema: object, shown: str) -> None:
-    """Check an option schema: a JSON Schema of an object, whose references stay within it. Raises
+    """Check an option schema: a JSON Schema of an object, without external references. Raises
     :class:`PluginError`."""
     if not isinstance(schema, Mapping):
         raise PluginError(f"{shown}: 'options' is {kind_of(schema)}, expected a JSON Schema")
@@ -260,22 +261,22 @@ def check_schema(schema: object, shown: str) -> None:
     strange = [key for key in copied if key not in _KEYWORDS and not key.startswith("x-")]
     if strange:
         raise PluginError(
-            f"{shown}: {strange[0]!r} is no keyword of a JSON Schema; options stand under "
+            f"{shown}: {strange[0]!r} is not a keyword of JSON Schema; define options under "
             "'properties': {'type': 'object', 'properties': {'NAME': {…}}}"
         )
     parts = list(_mappings(copied))
     references = [part.get(word) for part in parts for word in ("$ref", "$dynamicRef")]
     if any(isinstance(each, str) and not each.startswith("#") for each in references):
         raise PluginError(
-            f"{shown}: the schema of its options refers to another document; it must stand alone"
+            f"{shown}: the schema of its options refers to another document, which is not supported"
         )
     for kind in (part.get("x-ensemble") for part in parts):
-        # As a mapping it would be the schema of an option of this name.
+        # If it is a mapping, it is the schema of an option called "x-ensemble".
         if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
-                f"{shown}: 'x-ensemble': {kind!r} is not known, so nothing would be checked; known "
-                f"are {known}"
+                f"{shown}: unknown annotation 'x-ensemble': {kind!r}, which would check nothing; "
+                f"known: {known}"
             )
     import jsonschema_rs
 
@@ -290,29 +291,29 @@ def check_schema(schema: object, shown: str) -> None:
             raise PluginError(f"{shown}: option {key!r} is required but not among the properties")
 
 
-#: What a mark ``x-ensemble-flag`` may say of a flag, beside ``true``.
+#: Keys of an ``x-ensemble-flag`` mapping, with the types of their values.
 _FLAG: Mapping[str, type] = {
     "commands": Collection, "help": str, "instead_of": Collection, "metavar": str, "path": bool,
 }  # fmt: skip
 
 
 def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
-    """Check the options that name classes: the core loads them, and only those at the top."""
+    """Check the options that name classes: the core loads classes of top-level options only."""
     properties = schema.get("properties", {}).values()
     marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
     at_top = [each for each in map(plain, properties) if each in marked]
     for each in marked:
         if each not in at_top or each.get("type") != "string":
-            raise PluginError(f"{shown}: 'x-ensemble': 'class' is for options that are one text")
+            raise PluginError(f"{shown}: 'x-ensemble': 'class' needs an option of type 'string'")
         if not isinstance(each.get("x-ensemble-base"), str):
             raise PluginError(
-                f"{shown}: an option that names a class needs 'x-ensemble-base': 'MODULE.CLASS', "
-                "the class that it must be derived from"
+                f"{shown}: an option that names a class needs its base class as "
+                "'x-ensemble-base': 'MODULE.CLASS'"
             )
 
 
 def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
-    """The marks that make an executor's options flags of commands."""
+    """Check the annotations that turn an executor's options into flags of commands."""
     for name, option in schema.get("properties", {}).items():
         mark = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
         shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
@@ -323,14 +324,14 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
         for key, value in mark.items():
             if not isinstance(value, _FLAG.get(key, ())):
                 known = ", ".join(_FLAG)
-                raise PluginError(f"{shown_mark}: {key!r} is not known or wrong; known are {known}")
+                raise PluginError(f"{shown_mark}: {key!r} is unknown or invalid; known: {known}")
         unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
         if unknown:
-            raise PluginError(f"{shown_mark}: no command {min(unknown)!r} takes such flags")
+            raise PluginError(f"{shown_mark}: command {min(unknown)!r} takes no executor flags")
 
 
 def plain(value: Any) -> Any:
-    """Mappings and sequences of any class as those that JSON knows."""
+    """Convert mappings and sequences of any class to dicts and lists, as JSON has them."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -339,7 +340,7 @@ def plain(value: Any) -> Any:
 
 
 def _mappings(value: object) -> Iterator[dict[str, Any]]:
-    """Every mapping in a schema, the schema itself among them."""
+    """Yield every mapping in a schema, including the schema itself."""
     if isinstance(value, dict):
         yield value
     if isinstance(value, (dict, list)):
@@ -353,7 +354,7 @@ def _check_capabilities(value: object, shown: str) -> None:
     unknown = sorted(set(value) - CAPABILITIES)
     if unknown:
         raise PluginError(
-            f"{shown}: {unknown[0]!r} is not known; known are {', '.join(sorted(CAPABILITIES))}"
+            f"{shown}: unknown {unknown[0]!r}; known: {', '.join(sorted(CAPABILITIES))}"
         )
 
 
@@ -366,7 +367,7 @@ def _check_names(value: object, shown: str) -> None:
 
 
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
-    """Refuse a function that cannot be called with so many arguments; ``None`` is no function."""
+    """Raise :class:`PluginError` if a function cannot take these arguments; accept ``None``."""
     if function is None:
         return
     takes = f"it is called with ({', '.join(arguments)})"
@@ -377,7 +378,7 @@ def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> Non
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, or without a signature of its own: the call will show
+        return  # written in C, or without a signature: cannot be checked
     try:
         signature.bind(*arguments)
     except TypeError as error:

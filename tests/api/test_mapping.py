@@ -255,9 +255,9 @@ def test_neither_a_file_nor_a_mapping_is_refused() -> None:
 
 
 def test_a_callable_may_not_take_a_name_that_there_is() -> None:
-    with pytest.raises(ensemble.UsageError, match="the action 'submit' is there already"):
+    with pytest.raises(ensemble.UsageError, match="action 'submit' already exists"):
         ensemble.load({"jobs": [group()], "rules": [START]}, actions={"submit": print})
-    with pytest.raises(ensemble.UsageError, match="cannot be called"):
+    with pytest.raises(ensemble.UsageError, match="not callable"):
         ensemble.load({"jobs": [group()], "rules": [START]}, actions={"mine": 3})  # type: ignore[dict-item]
 
 

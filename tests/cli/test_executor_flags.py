@@ -173,9 +173,9 @@ def test_a_file_is_executed_once(here: Path) -> None:
     ("mark", "says"),
     [
         ("yes", "a str, expected true or a mapping"),
-        ({"metvar": "N"}, "'metvar' is not known or wrong; known are commands, help"),
-        ({"path": "yes"}, "'path' is not known or wrong"),
-        ({"commands": ["status"]}, "no command 'status' takes such flags"),
+        ({"metvar": "N"}, "'metvar' is unknown or invalid; known: commands, help"),
+        ({"path": "yes"}, "'path' is unknown or invalid"),
+        ({"commands": ["status"]}, "command 'status' takes no executor flags"),
     ],
 )
 def test_a_wrong_mark_is_refused_with_the_plugin(mark: object, says: str) -> None:

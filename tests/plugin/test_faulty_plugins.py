@@ -175,7 +175,7 @@ def test_a_default_statistic_that_requires_an_option_is_refused_when_it_is_loade
         name="below", summary="x", build=lambda options: Mean(), default=True, options=schema
     )
 
-    with pytest.raises(PluginError, match=r"'default'.*needs the option 'target'"):
+    with pytest.raises(PluginError, match=r"'default'.*option 'target' is required"):
         check_record(record)
     target["default"] = 3
     check_record(record)
@@ -513,8 +513,11 @@ def test_an_observer_that_raises_where_it_is_to_name_its_variables_is_told_of() 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"a": {"type": "string", "x-ensemble": "class"}}, "needs 'x-ensemble-base'"),
-        ({"a": {"items": {"type": "string", "x-ensemble": "class"}}}, "options that are one text"),
+        ({"a": {"type": "string", "x-ensemble": "class"}}, "as 'x-ensemble-base'"),
+        (
+            {"a": {"items": {"type": "string", "x-ensemble": "class"}}},
+            "needs an option of type 'string'",
+        ),
     ],
 )
 def test_an_option_that_names_a_class_needs_its_base_class(

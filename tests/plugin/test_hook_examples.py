@@ -121,7 +121,7 @@ def test_source_example_brings_tasks_and_tells_mistakes_where_they_stand(tmp_pat
             "solve: {runs: ./solve}",
             "tasks.yaml:1:8: 'command' is empty, expected a string or a list",
         ),
-        ("[solve]", "tasks.yaml:1:1: a task list is a mapping"),
+        ("[solve]", "tasks.yaml:1:1: expected a mapping"),
         ("solve: {}\nsolve: {}", "tasks.yaml:2:1: duplicate key 'solve'"),
     ):
         tasks.write_text(wrong)

@@ -93,7 +93,7 @@ def test_a_plugin_that_ends_the_process_does_not_end_a_run_in_silence(
     ended, _, err = done(run(tmp_path, *single(tmp_path, code)))
     assert ended == 2
     assert "odd.py" in err
-    assert "it ended the program (exit code 0)" in err
+    assert "it tried to exit the program (exit code 0)" in err
 
 
 def test_an_installed_plugin_that_ends_the_process_is_listed_as_broken(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_installed_plugin_that_ends_the_process_is_listed_as_broken(tmp_path:
     assert "ensemble-odd" in err
     ended, out, _ = done(ensemble(tmp_path, "plugins", "list", path=site))
     assert ended == 0
-    assert "it ended the program (exit code 0)" in " ".join(out.split())
+    assert "it tried to exit the program (exit code 0)" in " ".join(out.split())
 
 
 def test_a_child_of_a_plugin_may_end_itself(tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_a_run_rejects_a_class_that_is_not_a_generator_and_submits_nothing(
     ("path", "said"),
     [
         ("canary_module", "is not the import path of a class"),
-        ("no_such_module.Class", "the module 'no_such_module' cannot be imported"),
+        ("no_such_module.Class", "cannot import the module 'no_such_module'"),
     ],
 )
 def test_the_path_of_a_class_is_checked_without_importing_it(

@@ -99,7 +99,7 @@ def test_missing_file(tmp_path: Path) -> None:
     error = refused(tmp_path / "nowhere.py")
     assert "nowhere.py" in error.what
     assert "does not exist" in error.what
-    assert "resumed with the plugin files that it was started with" in (error.hint or "")
+    assert "needs the plugin files that the run was started with" in (error.hint or "")
 
 
 def test_folder(tmp_path: Path) -> None:
@@ -137,13 +137,13 @@ def test_import_error_has_its_place_and_a_hint(tmp_path: Path) -> None:
     assert error.where is not None
     assert error.where.line == 3
     assert "No module named 'no_such_module'" in error.what
-    assert error.hint == "install what provides the module 'no_such_module'"
+    assert error.hint == "install the package that provides the module 'no_such_module'"
 
 
 def test_import_of_a_neighbour_is_explained(tmp_path: Path) -> None:
     write(tmp_path / "neighbor.py", "")
     error = refused(write(tmp_path / "bad.py", "import neighbor\n"))
-    assert "cannot import its neighbours" in (error.hint or "")
+    assert "cannot import modules of its folder" in (error.hint or "")
 
 
 def test_error_while_it_runs_has_its_place(tmp_path: Path) -> None:
@@ -154,13 +154,16 @@ def test_error_while_it_runs_has_its_place(tmp_path: Path) -> None:
 
 
 def test_exit_while_it_is_loaded_does_not_end_the_program(tmp_path: Path) -> None:
-    assert "ended the program" in refused(write(tmp_path / "bad.py", "raise SystemExit(3)\n")).what
+    assert (
+        "tried to exit the program"
+        in refused(write(tmp_path / "bad.py", "raise SystemExit(3)\n")).what
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("x = 1\n", "it has no hook"),
+        ("x = 1\n", "no hook found"),
         ("def ensemble_actions():\n    return []\n", "not marked with @hookimpl"),
         (
             "from ensemble_core import hookimpl\n\n@hookimpl\ndef ensemble_action():\n    pass\n",
