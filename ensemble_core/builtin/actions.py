@@ -1,26 +1,27 @@
-"""The built-in actions, registered through the same hook that a plugin uses.
+"""The built-in actions, registered through the hook that plugins use.
 
-Each plan is pure: it looks at the firing and the checked options and returns decisions. The
-annotations in the option schemas (``x-ensemble``) are what the file's checker goes by; they are
-open to every plugin:
+Each plan is pure: it reads the firing and the checked options, and returns decisions. The check of
+the file uses the annotations in the option schemas; plugins can use them too. Values of
+``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The value must name one (or several, where it is a list).
+    The value must name one (or several, if it is a list).
 ``fields``
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``
-    Text with placeholders for the event's fields, which the action gets filled in; with
-    ``x-ensemble-fills: true`` beside it as it stands, for the action fills them in.
+    Text with placeholders for the event's fields, filled in before the action gets it. With
+    ``x-ensemble-fills: true``, the action gets the text unchanged and fills it in.
 ``rows``
     A table of ``results:``, ``TABLE(CONDITION)``, ``all.TABLE``, or ``job``: the rows that the
     event's job printed.
 ``action``
-    An action or a list of actions, checked like a rule's own. ``x-ensemble-fields: [NAME, …]``
-    beside it names fields that it may speak of beside the event's own.
+    An action or a list of actions, checked like a rule's. ``x-ensemble-fields: [NAME, …]`` names
+    additional fields that it may use.
 ``parameters``
-    Parameters of the group that ``group`` names, or else of the event's job's, with new values.
+    New values for parameters of the group that ``group`` names, or of the event's job.
 ``expression``
-    Each text in it that begins with ``=`` is arithmetic over the event's fields and metrics.
+    Each string in the value that begins with ``=`` is arithmetic over the event's fields and
+    metrics.
 ``duration``
     Seconds or ``"1h30m"``; the action gets seconds.
 ``variable``
@@ -28,16 +29,22 @@ open to every plugin:
 ``mail``
     A mail address.
 
-With ``x-ensemble-expression: true`` beside it a number or duration may be such a text too, which
-the action gets as it stands. What is under ``fields`` and ``parameters`` the action works out with
-``worked_out`` and ``changed_fields``.
+With ``x-ensemble-expression: true``, a number or duration may be such an expression too, which the
+action gets unevaluated. The action evaluates ``fields`` and ``parameters`` with ``worked_out`` and
+``changed_fields``.
 
-``x-ensemble-job-unless: PROPERTY`` at the top of a schema says that the action acts on the event's
-job unless the property is given, so that it cannot stand under a trigger that has no job. Empty, it
-does so in any case. ``x-ensemble-retries: true`` there says that it submits the event's job again
-(``firing.retry``), ``x-ensemble-varies: true`` that it asks for combinations which a group has not
-had (``firing.vary``); the name of a property instead of ``true``: where that is given.
-``x-ensemble-at-end: true`` there says that the action may stand under the trigger ``end``.
+Annotations at the top of a schema:
+
+``x-ensemble-job-unless: PROPERTY``
+    The action acts on the event's job unless the property is given (empty: always), so a trigger
+    without a job cannot have it.
+``x-ensemble-retries: true``
+    The action submits the event's job again (``firing.retry``).
+``x-ensemble-varies: true``
+    The action submits combinations that a group has not had (``firing.vary``). For both
+    annotations, a property's name instead of ``true`` means: only if that property is given.
+``x-ensemble-at-end: true``
+    The trigger ``end`` may have this action.
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["ensemble_actions"]
@@ -77,7 +84,7 @@ def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
-    """False where a number of jobs that was worked out is none."""
+    """Return whether the fields ask for any jobs: an expression may give 0."""
     return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
 
 
@@ -98,14 +105,16 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _nodes_of(firing: Firing, options: Mapping[str, Any]) -> int:
-    """How many nodes are meant; none for less than one."""
+    """Return the number of nodes to request; 0 if the value is negative."""
     given = options.get("value", 1)
     found = given
     if isinstance(given, str) and given.startswith("="):
         found = worked_out(given, firing.fields, firing.metric)
     number = float(found)
     if not number.is_integer():
-        raise EnsembleError(f"{given!r} is {found}, and nodes are whole", code="bad-value")
+        raise EnsembleError(
+            f"expected a whole number of nodes, but {given!r} is {found}", code="bad-value"
+        )
     return max(0, int(number))
 
 
@@ -139,7 +148,7 @@ def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     elif firing.job is not None:
         jobs = [firing.job]
     else:
-        return [firing.log("nothing to cancel: the event has no job of ours", "warning")]
+        return [firing.log("nothing to cancel: the event has no job of this run", "warning")]
     return [firing.cancel(jobs)] if jobs else []
 
 
@@ -175,8 +184,7 @@ _GENERATOR = {
     "x-ensemble": "generator",
 }
 _AGAIN = {
-    "description": "Whether combinations that the group has had are submitted too, as the next "
-    "replicas.",
+    "description": "Also submit combinations that the group has had already, as further replicas.",
     "type": "boolean",
 }
 
@@ -185,8 +193,8 @@ def _fields(description: str) -> dict[str, Any]:
     return {"description": description, "type": "object", "x-ensemble": "fields"}
 
 
-#: ``with`` of what submits jobs of a group.
-_CHANGED = {"with": _fields("Fields of the group that are different for these jobs.")}
+#: ``with`` of actions that submit jobs of a group.
+_CHANGED = {"with": _fields("Fields of the group to change for these jobs.")}
 
 
 def _options(required: Iterable[str] = (), **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +209,7 @@ def _options(required: Iterable[str] = (), **properties: Mapping[str, Any]) -> d
 def _nodes(what: str, **more: Any) -> dict[str, Any]:
     return _options(
         value={
-            "description": f"How many nodes {what}.",
+            "description": f"Number of nodes {what}.",
             "type": ["integer", "string"],
             "minimum": 1,
             "maximum": 1_000_000,
@@ -226,7 +234,7 @@ def _phases(description: str) -> dict[str, Any]:
 _RULES = _options(
     ["rules"],
     rules={
-        "description": "The rule's id or the name of an instance, or a list of them.",
+        "description": "A rule's id, the name of an instance, or a list of them.",
         "type": ["string", "array"],
         "minItems": 1,
         "items": {"description": "A rule's id.", "type": "string"},
@@ -237,19 +245,20 @@ _RULES = _options(
 
 @hookimpl
 def ensemble_actions() -> Iterable[ActionPlugin]:
-    """The built-in actions: what a rule can do without a plugin."""
+    """Return the built-in actions."""
     yield ActionPlugin(
         name="submit",
         summary="submit a job group",
         plan=_submit,
         options={
             **_options(
-                label={**_GROUP, "description": "The job group. Absent: every group."},
+                label={**_GROUP, "description": "The job group. Default: every group."},
                 **_CHANGED,
                 rows={
-                    "description": "A table of 'results:', TABLE(CONDITION) for some of its rows, "
-                    "all.TABLE for the whole table in a slice, or job, for what the event's job "
-                    "printed: once for each row. Columns that are parameters are given.",
+                    "description": "Submit the group once for each row of a table: TABLE of "
+                    "'results:', TABLE(CONDITION) for some of its rows, all.TABLE for the whole "
+                    "table in a slice, or job for the rows that the event's job printed. Columns "
+                    "set the parameters of the same name.",
                     "type": "string",
                     "minLength": 1,
                     "x-ensemble": "rows",
@@ -269,12 +278,12 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             **_options(
                 **{
                     "with": _fields(
-                        "Fields that are different from now on; parameters are added to those that "
-                        "the job has."
+                        "Fields to change from this attempt on; parameters are merged with the "
+                        "job's."
                     ),
                     "wait": {
-                        "description": "How long to wait before it is submitted: seconds, a "
-                        'duration, or an expression such as "= 30 * 2 ** attempt".',
+                        "description": "Time to wait before the retry: seconds, a duration, or an "
+                        'expression such as "= 30 * 2 ** attempt".',
                         "type": ["number", "string"],
                         "minimum": 0,
                         "default": 0,
@@ -282,8 +291,8 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                         "x-ensemble-expression": True,
                     },
                     "continue": {
-                        "description": "Whether it goes on where it stopped, so that the "
-                        "statistics of its output do too.",
+                        "description": "The job continues from its checkpoint, so the statistics "
+                        "of its output continue too.",
                         "type": "boolean",
                         "default": False,
                     },
@@ -296,14 +305,14 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="vary",
-        summary="submit jobs like the event's, or like the slice, with other parameters",
+        summary="submit jobs like the event's job, or like the slice, with other parameters",
         plan=_vary,
         options={
             **_options(
-                label={**_GROUP, "description": "The job group. Absent: the job's own."},
+                label={**_GROUP, "description": "The job group. Default: the job's group."},
                 parameters={
-                    "description": "Parameters with new values; lists multiply as in a sweep. The "
-                    "others stay.",
+                    "description": "Parameters to change, with new values; lists are combined as "
+                    "in a sweep.",
                     "type": "object",
                     "x-ensemble": "parameters",
                 },
@@ -339,7 +348,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 "default": 0,
             },
             cancel={
-                "description": "Cancel what is still active, so that no job is left behind.",
+                "description": "Cancel the jobs that are still active.",
                 "type": "boolean",
                 "default": True,
             },
@@ -347,7 +356,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="custom",
-        summary="call a function of the file's custom part",
+        summary="call a function of the file's 'custom' part",
         plan=lambda firing, options: [firing.call(options["label"])],
         options=_options(
             ["label"],
@@ -360,21 +369,21 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="grow",
-        summary="ask for more nodes",
+        summary="request more nodes",
         plan=_grow,
-        options=_nodes("to ask for"),
+        options=_nodes("to request"),
         needs=frozenset({"resize"}),
     )
     yield ActionPlugin(
         name="shrink",
-        summary="give nodes back",
+        summary="release nodes",
         plan=_shrink,
         options=_nodes(
-            "to give back",
+            "to release",
             when_busy={
-                "description": "What becomes of nodes that jobs run on: they go when they are idle "
-                "(wait), stay (skip), or go at once, so that their jobs fail (force, where the "
-                "queue can do that).",
+                "description": "What to do with nodes on which jobs run: release them once they "
+                "are idle (wait), keep them (skip), or release them at once, so that their jobs "
+                "fail (force, if the queue can do that).",
                 "enum": ["wait", "skip", "force"],
                 "default": "wait",
             },
@@ -383,14 +392,14 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="set",
-        summary="change a job group for its later submits",
+        summary="change fields of a job group for later submissions",
         plan=_set,
         options=_options(
             ["label", "with"],
             label=_GROUP,
             **{
                 "with": {
-                    **_fields("The group's fields that change, with their new values."),
+                    **_fields("The group's fields to change, with their new values."),
                     "minProperties": 1,
                 }
             },
@@ -398,40 +407,39 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="enable",
-        summary="let rules fire again",
+        summary="enable rules",
         plan=lambda firing, options: [firing.enable(_rules(options))],
         options=_RULES,
     )
     yield ActionPlugin(
         name="disable",
-        summary="keep rules from firing",
+        summary="disable rules",
         plan=lambda firing, options: [firing.disable(_rules(options))],
         options=_RULES,
     )
     yield ActionPlugin(
         name="switch",
-        summary="go over from instances of algorithms, or generators, to others",
+        summary="switch from some instances of algorithms, or generators, to others",
         plan=_switch,
         options=_options(
             ["to"],
             to={
-                **_phases("The instance or generator, or a list of them, that is to be on."),
+                **_phases("The instance or generator to enable, or a list of them."),
                 "x-ensemble-learns-from": "from",
             },
-            **{"from": _phases("What is to be off. Absent: all others of the kind that are on.")},
+            **{"from": _phases("What to disable. Default: all others of the same kind.")},
             keep={
-                "description": "Whether what functions return that the old ones called is heeded.",
+                "description": "Still use the results of function calls that the old ones made.",
                 "type": "boolean",
                 "default": False,
             },
             reset={
-                "description": "Whether the rules of the new ones count their firings anew.",
+                "description": "Reset the firing counts of the new ones' rules.",
                 "type": "boolean",
                 "default": False,
             },
             cancel={
-                "description": "Whether jobs are cancelled that rules of the old ones submitted "
-                "and that wait.",
+                "description": "Cancel waiting jobs that rules of the old ones submitted.",
                 "type": "boolean",
                 "default": False,
             },
@@ -439,20 +447,21 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="log",
-        summary="tell the user something",
+        summary="print a message",
         plan=_log,
         options={
             **_options(
                 ["message"],
                 message={
-                    "description": "The text; {NAME} stands for a field of the event, or value.",
+                    "description": "The text. {NAME} is replaced by the event's field of that "
+                    "name, {value} by the metric's value.",
                     "type": "string",
                     "minLength": 1,
                     "x-ensemble": "message",
                     "x-ensemble-fills": True,
                 },
                 level={
-                    "description": "How urgent it is.",
+                    "description": "The severity.",
                     "enum": ["info", "warning", "error"],
                     "default": "info",
                 },
@@ -463,14 +472,14 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield NOTIFY
     yield ActionPlugin(
         name="suggest",
-        summary="ask a generator for further points, or let one that pauses go on",
+        summary="request further points from a generator, or resume a paused one",
         plan=_suggest,
         options=_options(
             ["generator"],
             generator=_GENERATOR,
             count={
-                "description": "How many points, beside those that are under way at once. Absent: "
-                "it goes on where it paused.",
+                "description": "How many points, in addition to those that 'at_once' allows. "
+                "Default: resume the paused generator.",
                 "type": ["integer", "string"],
                 "minimum": 1,
                 "pattern": "^=",
@@ -481,7 +490,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="pause",
-        summary="ask a generator for no more points until 'suggest'",
+        summary="request no more points from a generator until 'suggest'",
         plan=lambda firing, options: [firing.steer(options["generator"], pause=True)],
         options=_options(["generator"], generator=_GENERATOR),
     )

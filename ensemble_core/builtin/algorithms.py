@@ -1,8 +1,7 @@
-"""The built-in algorithms for ``use:``, registered through the same hook that a plugin uses.
+"""The built-in algorithms for ``use:``, registered through the hook that plugins use.
 
-Each makes rules of its options and nothing else: what they do can be read with ``ensemble
-algorithms show NAME --with KEY=VALUE``. Those that learn which jobs are best stand in
-``learning_algorithms``.
+Each only turns its options into rules; ``ensemble algorithms show NAME --with KEY=VALUE`` prints
+them. Algorithms that learn which jobs are best are in ``learning_algorithms``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragm
 
 __all__ = ["ensemble_algorithms"]
 
-_SEED = {"description": "What a random order is drawn by.", "type": "integer", "default": 0}
+_SEED = {"description": "Seed of a random order.", "type": "integer", "default": 0}
 
 
 def _sum(groups: Sequence[str], form: str) -> str:
@@ -62,14 +61,14 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     if options["scale"]:
         if view.capabilities is not None and "resize" not in view.capabilities:
             raise UsageError(
-                "'scale' needs an executor that can resize, and this one cannot",
-                hint="leave 'scale' out",
+                "'scale' needs an executor that can resize, which this one cannot",
+                hint="remove 'scale', or choose another executor",
                 code="cannot-resize",
             )
         grow = scaling(options)
-    under_way = _sum(groups, "count.{}.active")
+    active = _sum(groups, "count.{}.active")
     submit = {"name": "submit-next", "groups": groups, "order": "random", "seed": options["seed"]}
-    submit["count"] = f"= {at_once} - ({under_way})"
+    submit["count"] = f"= {at_once} - ({active})"
     begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": submit}
     return Fragment(
         rules=[begin, *after_each(groups, submit), *grow.rules],
@@ -90,8 +89,8 @@ def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     sweep = next((key for key in ("points", "replicas") if known.get(key)), swept and "parameters")
     if sweep:
         raise UsageError(
-            f"the job group {group!r} has {sweep!r}, and this algorithm submits it job by job",
-            hint="remove it: {index} and {id} tell the jobs apart",
+            f"the job group {group!r} has {sweep!r}, but this algorithm submits single jobs of it",
+            hint=f"remove {sweep!r}; {{index}} and {{id}} differ from job to job",
             code="bad-value",
         )
     good = "count.rule.valid" if "valid" in options else f"count.{group}.success"
@@ -168,30 +167,30 @@ def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> dict[st
 
 @hookimpl
 def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
-    """The built-in algorithms."""
+    """Return the built-in algorithms."""
     yield AlgorithmPlugin(
         name="workload-demand",
-        summary="submit everything, and fit the cluster to the queue",
-        objective="all jobs done in the shortest time, on no more nodes than are of use",
+        summary="submit all jobs, and scale the cluster with the queue",
+        objective="all jobs done in the shortest time, on no more nodes than needed",
         build=_demand,
         options=_schema(
             ["groups"],
             groups=GROUPS,
             order={
-                "description": "Which jobs are submitted first; see the action submit-next.",
+                "description": "Order of submission; see the action submit-next.",
                 "enum": ["given", "random", "ascending", "descending", "shortest", "longest"],
                 "default": "given",
             },
             seed=_SEED,
             **SCALING_OPTIONS,
             idle={
-                "description": "Checks with no job left after which the run ends.",
+                "description": "Number of checks without any job left after which the run ends.",
                 "type": "integer",
                 "minimum": 1,
                 "default": 10,
             },
             keep={
-                "description": "Keep the cluster at its smallest size in place of ending the run.",
+                "description": "Keep the cluster at its minimum size instead of ending the run.",
                 "type": "boolean",
                 "default": False,
             },
@@ -201,7 +200,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
     )
     yield AlgorithmPlugin(
         name="random-selection",
-        summary="submit jobs in a random order, so many at a time",
+        summary="submit jobs in random order, a fixed number at a time",
         objective="an unbiased sample of the jobs at any moment",
         build=_random,
         options=_schema(
@@ -210,7 +209,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
             at_once=AT_ONCE,
             seed=_SEED,
             scale={
-                "description": "Whether the cluster is fitted to the queue, as in workload-demand.",
+                "description": "Scale the cluster with the queue, as workload-demand does.",
                 "type": "boolean",
                 "default": False,
             },
@@ -220,23 +219,27 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
     )
     yield AlgorithmPlugin(
         name="workload-success",
-        summary="submit a job group again until enough of its jobs have succeeded",
-        objective="so many successes with the fewest jobs",
+        summary="submit jobs of a group until enough of them have succeeded",
+        objective="a number of successes with the fewest jobs",
         build=_success,
         options=_schema(
             ["group", "successes"],
             group={"description": "The job group.", "type": "string", "x-ensemble": "group"},
-            successes={"description": "So many end the run.", "type": "integer", "minimum": 1},
+            successes={
+                "description": "Number of successful jobs after which the run ends.",
+                "type": "integer",
+                "minimum": 1,
+            },
             at_once={**AT_ONCE, "default": 1},
             valid={
-                "description": "What must hold of a job that succeeded so that it counts: a "
-                "condition over its end, for example last.energy < 0.",
+                "description": "Condition at the end of a successful job; the job counts only if "
+                "it holds, for example last.energy < 0.",
                 "type": "string",
                 "minLength": 1,
             },
             most={
-                "description": "Most jobs in all; then the run ends with exit code 3. Default: no "
-                "limit.",
+                "description": "Maximum number of jobs; after them the run ends with exit code 3. "
+                "Default: no limit.",
                 "type": "integer",
                 "minimum": 1,
             },

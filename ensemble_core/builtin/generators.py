@@ -1,5 +1,6 @@
-"""The built-in generators, registered through the same hook that a plugin uses. All but
-``nelder-mead`` give points that do not depend on results.
+"""The built-in generators, registered through the hook that plugins use.
+
+The points of all but ``nelder-mead`` do not depend on results.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from ensemble_core.plugin.hookspecs import GeneratorPlugin, hookimpl
 
 __all__ = ["ensemble_generators"]
 
-_SEED = {"description": "What points are drawn by.", "type": "integer", "minimum": 0, "default": 0}
+_SEED = {
+    "description": "Seed of the random numbers.",
+    "type": "integer",
+    "minimum": 0,
+    "default": 0,
+}
 
 
-def _later(module: str, function: str) -> Callable[..., Any]:
-    """A function of this module here, which is imported once the function is called."""
+def _lazy(module: str, function: str) -> Callable[..., Any]:
+    """Return a function of a built-in module that is imported on the first call."""
 
     def called(*given: Any) -> Any:
         return getattr(import_module(f"ensemble_core.builtin.{module}"), function)(*given)
@@ -25,15 +31,15 @@ def _later(module: str, function: str) -> Callable[..., Any]:
     return called
 
 
-_points = partial(_later, "numbered_points")
+_points = partial(_lazy, "numbered_points")
 
 
 @hookimpl
 def ensemble_generators() -> Iterable[GeneratorPlugin]:
-    """Points that do not depend on results, and the simplex."""
+    """Return the built-in generators."""
     yield GeneratorPlugin(
         name="grid",
-        summary="every combination of the variables' values, the last variable the fastest",
+        summary="all combinations of the variables' values; the last variable varies fastest",
         build=_points("grid"),
         check=_points("check_grid"),
         finite=lambda options: True,
@@ -41,7 +47,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             "type": "object",
             "properties": {
                 "points": {
-                    "description": "Values of each variable that has neither values nor a step.",
+                    "description": "Number of values of a variable without values or a step.",
                     "type": "integer",
                     "minimum": 1,
                     "default": 5,
@@ -51,13 +57,13 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     )
     yield GeneratorPlugin(
         name="random",
-        summary="points drawn at random",
+        summary="random points",
         build=_points("random_points"),
         options={"type": "object", "properties": {"seed": _SEED}},
     )
     yield GeneratorPlugin(
         name="sobol",
-        summary="a Sobol' sequence: points that fill the space evenly, however many are taken",
+        summary="a Sobol' sequence: any number of points that fill the space evenly",
         build=_points("sobol"),
         check=_points("check_scipy"),
         options={
@@ -65,7 +71,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
             "properties": {
                 "seed": _SEED,
                 "scramble": {
-                    "description": "Whether the sequence is scrambled, by the seed.",
+                    "description": "Scramble the sequence, by the seed.",
                     "type": "boolean",
                     "default": True,
                 },
@@ -74,7 +80,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     )
     yield GeneratorPlugin(
         name="latin-hypercube",
-        summary="so many points, one in each of as many equal shares of every variable",
+        summary="a Latin hypercube: n points, one in each of n equal parts of every variable",
         build=_points("latin_hypercube"),
         check=_points("check_scipy"),
         finite=lambda options: True,
@@ -94,29 +100,30 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
     )
     yield GeneratorPlugin(
         name="nelder-mead",
-        summary="a simplex that goes downhill to a minimum near its start, without derivatives",
-        build=_later("nelder_mead", "NelderMead"),
-        check=_later("nelder_mead", "check_start"),
+        summary="the simplex method: a local minimum near the start, without derivatives",
+        build=_lazy("nelder_mead", "NelderMead"),
+        check=_lazy("nelder_mead", "check_start"),
         finite=lambda options: True,
         options={
             "type": "object",
             "properties": {
                 "start": {
-                    "description": "Where it starts: values of variables. Of others the middle of "
-                    "the range; after a switch from another generator its best point.",
+                    "description": "Values of variables at the start. Default: the middle of the "
+                    "range; after a switch from another generator, its best point.",
                     "type": "object",
                     "additionalProperties": {"type": "number"},
                     "default": {},
                 },
                 "step": {
-                    "description": "The first simplex's size, as a share of each range.",
+                    "description": "Size of the first simplex, as a fraction of each range.",
                     "type": "number",
                     "exclusiveMinimum": 0,
                     "maximum": 0.5,
                     "default": 0.25,
                 },
                 "tolerance": {
-                    "description": "It ends once the simplex is smaller, as a share of each range.",
+                    "description": "Size of the simplex at which the search ends, as a fraction "
+                    "of each range.",
                     "type": "number",
                     "exclusiveMinimum": 0,
                     "maximum": 0.5,

@@ -1,6 +1,6 @@
-"""Built-in algorithms that learn which jobs are best: by how long they run, by what they cost.
+"""Built-in algorithms that learn which jobs are best, by their run time or cost.
 
-They are rules around the action ``submit-best``. Registered by ``algorithms``.
+They consist of rules with the action ``submit-best``. Registered by ``algorithms``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ GROUPS = {
     "items": {"description": "A job group.", "type": "string"},
     "x-ensemble": "group",
 }
-AT_ONCE = {"description": "Jobs at a time.", "type": "integer", "minimum": 1}
+AT_ONCE = {"description": "Number of concurrent jobs.", "type": "integer", "minimum": 1}
 
 _QUANTILE = re.compile(r"p[0-9]{1,2}")
 _SAMPLES = {
-    "description": "So many jobs of each group end before any are compared.",
+    "description": "Number of jobs of each group that must end before groups are compared.",
     "type": "integer",
     "minimum": 1,
     "default": 2,
@@ -35,7 +35,7 @@ _SAMPLES = {
 
 
 def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rules that do this whenever a job of one of these groups has left the queue."""
+    """Return rules with this action for the end of each job of these groups."""
     return [
         {
             "id": f"next-{group}",
@@ -48,8 +48,8 @@ def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[st
     ]
 
 
-def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
-    """Rules that begin with this action and do it again whenever a job has left the queue."""
+def _repeat(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
+    """Return rules that run this action at the start and after the end of each job."""
     begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": action}
     return Fragment(rules=[begin, *after_each(groups, action)])
 
@@ -71,7 +71,7 @@ def _by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> 
         "samples": options["samples"],
         "grow": view.capabilities is not None and "resize" in view.capabilities,
     }
-    return _around(groups, action)
+    return _repeat(groups, action)
 
 
 def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
@@ -105,7 +105,7 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
-    moved = [  # goes away, or is back
+    presence = [  # a member disconnects or returns
         {
             "id": f"away-{group}",
             "trigger": "metric",
@@ -115,8 +115,8 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
-    around = _around(groups, action)
-    return replace(around, rules=[*around.rules, *begun, *moved])
+    repeat = _repeat(groups, action)
+    return replace(repeat, rules=[*repeat.rules, *begun, *presence])
 
 
 def _runtime_options() -> dict[str, Any]:
@@ -126,12 +126,12 @@ def _runtime_options() -> dict[str, Any]:
         "properties": {
             "groups": {
                 **GROUPS,
-                "description": "The job groups, each a category of jobs that run about as long.",
+                "description": "The job groups. Jobs of one group should run equally long.",
             },
             "at_once": AT_ONCE,
             "samples": _SAMPLES,
             "statistic": {
-                "description": "What is compared of a group's durations: mean, median, max, p90 …",
+                "description": "Statistic of the durations to compare: mean, median, max, p90 …",
                 "type": "string",
                 "default": "mean",
             },
@@ -166,7 +166,7 @@ LEARNING = (
     AlgorithmPlugin(
         name="select-fastest-runtime",
         summary="learn how long jobs of each group run, then submit the shortest first",
-        objective="most jobs done at any moment",
+        objective="the most finished jobs at any time",
         build=partial(_by_runtime, "least"),
         options=_runtime_options(),
         example=_example("select-fastest-runtime"),
@@ -174,22 +174,22 @@ LEARNING = (
     AlgorithmPlugin(
         name="select-longest-runtime",
         summary="learn how long jobs of each group run, then submit the longest first",
-        objective="the shortest time until all is done",
+        objective="the shortest time until all jobs are done",
         build=partial(_by_runtime, "greatest"),
         options=_runtime_options(),
         example=_example("select-longest-runtime"),
     ),
     AlgorithmPlugin(
         name="cheapest-member",
-        summary="try each member, then submit where a job costs least",
-        objective="least cost: price, nodes and mean duration together",
+        summary="try each member, then submit to the one where a job costs least",
+        objective="the lowest cost per job: price × nodes × mean duration",
         build=_cheapest,
         options={
             "type": "object",
             "required": ["members"],
             "properties": {
                 "members": {
-                    "description": "A job group for each member (its 'executor' says which).",
+                    "description": "One job group for each member (the group's 'executor').",
                     "type": "array",
                     "minItems": 1,
                     "items": {
@@ -204,7 +204,7 @@ LEARNING = (
                                 "x-ensemble": "group",
                             },
                             "price": {
-                                "description": "What a node costs there for an hour; 0 is free.",
+                                "description": "Price of a node for an hour; 0 is free.",
                                 "type": "number",
                                 "minimum": 0,
                             },
@@ -212,15 +212,16 @@ LEARNING = (
                     },
                 },
                 "at_once": {
-                    "description": "Jobs at a time in all. A member whose jobs wait is passed over "
-                    "while another's do not; those of a member that is away do not count.",
+                    "description": "Number of concurrent jobs on all members. Members with waiting "
+                    "jobs are skipped while another has none; jobs of a disconnected member do not "
+                    "count.",
                     "type": "integer",
                     "minimum": 1,
                     "default": 1,
                 },
                 "samples": _SAMPLES,
                 "total": {
-                    "description": "Jobs in all. Default: all that the groups have.",
+                    "description": "Total number of jobs. Default: all jobs of the groups.",
                     "type": "integer",
                     "minimum": 1,
                 },

@@ -1,7 +1,7 @@
 """Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
 
-Registered by ``observers``. Each keeps at most one line, and knows what it could not understand, so
-that a name that is misspelt in the ensemble file does not pass in silence.
+Registered by ``observers``. Each buffers at most one line, and records what it could not parse, so
+that misspelt names in the ensemble file are reported.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ensemble_core.plugin.observer import Observer, Row
 
 __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "KeyValue", "Patterns"]
 
-#: Bytes of a line beyond which it is skipped.
+#: Longest line in bytes; longer ones are skipped.
 LONGEST_LINE = 1 << 20
-#: Different fields that one file may bring, where the ensemble file does not name them: metrics
-#: are kept for each, and a job that invents names must not fill the memory.
+#: Maximum number of fields per file if the ensemble file does not name them: each costs memory, and
+#: a job may print any number of names.
 MOST_FIELDS = 200
-#: Whole numbers up to here stay integers: larger ones are not told apart by statistics anyway.
+#: Largest integer that stays an integer: floats cannot represent larger ones exactly.
 _MOST_EXACT = 2**53
-#: So many names of fields that nobody asked for are remembered, to be told.
+#: Number of unused field names that a complaint lists.
 _MOST_TOLD = 5
 
-#: A number as programs print it, with nothing attached to it: a unit, a second colon of a time.
+#: A number as programs print it, not followed by a unit or by another part of a time.
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)\b)"
 _PAIR = re.compile(
     rf"(?<![\w./-])([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}[=:][ \t]{{0,40}}({_NUMBER})"
@@ -38,9 +38,9 @@ _PAIR = re.compile(
 
 
 class _Lines(Observer):
-    """A reader of lines; what a line means is its subclass's to say."""
+    """Base of observers that read lines; subclasses parse them."""
 
-    #: What a line is that it understands, in the plural.
+    #: What the lines should be, for complaints.
     _noun = "lines"
 
     def __init__(
@@ -55,7 +55,7 @@ class _Lines(Observer):
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
-        # What the complaint is made of.
+        # For the complaint.
         self._lines = self._understood = 0
         self._found: set[str] = set()
         self._unasked: dict[str, None] = {}
@@ -74,7 +74,7 @@ class _Lines(Observer):
         return rows
 
     def _take(self, piece: bytes) -> None:
-        """Take more of a line."""
+        """Append a piece to the current line."""
         if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
             self._line.clear()
             self._skipping = True
@@ -111,7 +111,7 @@ class _Lines(Observer):
 
     @abstractmethod
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        """The numbers of a line; ``None`` where it is none of those that are understood."""
+        """Return the numbers of a line by name, or ``None`` if it cannot be parsed."""
 
     def _takes(self, name: str) -> bool:
         if self._fields is not None:
@@ -131,13 +131,13 @@ class _Lines(Observer):
 
     def complaint(self) -> str | None:
         if not self._lines:
-            return "there was no line in it"
+            return "no lines"
         lines = "1 line" if self._lines == 1 else f"{self._lines} lines"
         if not self._understood:
             return f"{lines}, none of them {self._noun}"
         missing = sorted((self._fields or frozenset()) - self._found)
         if missing:
-            there = f"; there was {', '.join(map(repr, self._unasked))}" if self._unasked else ""
+            there = f"; found {', '.join(map(repr, self._unasked))}" if self._unasked else ""
             several = "s" if len(missing) > 1 else ""
             return f"no field{several} {', '.join(map(repr, missing))}{there}"
         if self._fields is None and not self._seen:
@@ -146,12 +146,11 @@ class _Lines(Observer):
 
 
 class JsonLines(_Lines):
-    """Each line that is a JSON object gives one row of its numeric fields: NaN and Infinity, which
-    many programs write, are numbers too.
+    """Observer of JSON objects, one per line: their numeric fields make a row.
 
-    Other lines are passed over, and so are nested values, truth values, and fields named
-    ``duration`` or ``pending``, which every job group has already. ``clock`` is the field that
-    says the row's time or step.
+    NaN and Infinity count as numbers, because many programs print them. Other lines, nested values,
+    booleans and the reserved names ``duration`` and ``pending`` are skipped. ``clock`` is the field
+    with the row's time or step.
     """
 
     _noun = "a JSON object"
@@ -163,7 +162,7 @@ class JsonLines(_Lines):
         try:
             found = json.loads(line.decode())
             if math.inf in found.values() or -math.inf in found.values():
-                # 1e999 is no infinity, it is a number that no float can hold.
+                # 1e999 is not infinity, but a number too large for a float.
                 found = json.loads(line.decode(), parse_float=_finite)
         except (ValueError, RecursionError):
             return None
@@ -172,9 +171,11 @@ class JsonLines(_Lines):
 
 
 class KeyValue(_Lines):
-    """Each line with ``name=value`` or ``name: value`` in it, whose value is a number, gives one
-    row of all that it has; the last of a name counts. A number that something is attached to
-    (``10ms``, ``12:30``) is none."""
+    """Observer of ``name=value`` and ``name: value`` pairs with numeric values.
+
+    The pairs of a line make a row; if a name occurs twice, the last value counts. Numbers with
+    something attached (``10ms``, ``12:30``) are skipped.
+    """
 
     _noun = "with name=NUMBER or name: NUMBER"
 
@@ -188,12 +189,12 @@ class KeyValue(_Lines):
 
 
 class Patterns(_Lines):
-    """Each line in which a pattern is found gives one row: by name the number that its first group
-    holds, or 1 where it has no group. A group that holds no number gives no value.
+    """Observer of regular expressions: each line that matches any of them makes a row.
 
-    The patterns are matched by RE2, in time that grows with the line only, so that none can keep
-    the run busy; it has no lookaround and no backreferences. Raises :class:`EnsembleError` for a
-    pattern that is none.
+    A pattern's value is the number in its first group, or 1 if it has no group. If the group does
+    not contain a number, the value is missing. RE2 matches in linear time, so no pattern can block
+    the run; it has no lookaround and no backreferences. Raises :class:`EnsembleError` for an
+    invalid pattern.
     """
 
     def __init__(self, patterns: Mapping[str, str], path: str | None = None) -> None:
@@ -216,14 +217,14 @@ class Patterns(_Lines):
         return found if matched else None
 
     def complaint(self) -> str | None:
-        # A pattern without a group is one of a message that good jobs do not print.
+        # Patterns without a group look for error messages, so their absence is fine.
         numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
         if self._lines and (not numbers or self._found.intersection(numbers)):
             return None
         if not self._lines:
             return super().complaint()
         lines = "1 line" if self._lines == 1 else f"{self._lines} lines"
-        return f"{lines}, and no number for {', '.join(map(repr, numbers))} in any of them"
+        return f"no number for {', '.join(map(repr, numbers))} in {lines}"
 
 
 def _compiled(name: str, text: str) -> Any:
@@ -237,10 +238,10 @@ def _compiled(name: str, text: str) -> Any:
         cause = error.args[0] if error.args else error
         said = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
         raise EnsembleError(
-            f"the pattern of {name!r} is none: {text!r:.80}",
+            f"invalid pattern for {name!r}: {text!r:.80}",
             cause=said,
-            hint="patterns are those of RE2: no lookaround, no backreferences, and a backslash "
-            "before each bracket that is meant as it is",
+            hint="write an RE2 regular expression: no lookaround, no backreferences, and a "
+            "backslash before each literal bracket",
             code="bad-pattern",
         ) from None
 
@@ -257,7 +258,7 @@ def _number(value: object) -> float | None:
 
 
 def _read(text: str) -> float | None:
-    """A number as it is written: whole ones are integers. ``None`` for one beyond every float."""
+    """Parse a number: an integer stays one. Return ``None`` if it is too large for a float."""
     text = text.strip()
     try:
         return _number(int(text)) if len(text) < 400 else None

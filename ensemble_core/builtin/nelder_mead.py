@@ -1,7 +1,7 @@
-"""The simplex method of Nelder and Mead as a generator: downhill without derivatives.
+"""The simplex method of Nelder and Mead as a generator: local minimization without derivatives.
 
-Imported once a file has it. It works in shares of the variables' ranges, from 0 to 1, so that
-ranges of different size, and logarithmic ones, count alike.
+Imported only if a file uses it. Variables are scaled to the interval from 0 to 1, so that ranges of
+different size, also logarithmic ones, have equal weight.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from ensemble_core.plugin.known_plugins import known_provider
 
 __all__ = ["NelderMead", "check_start"]
 
+#: Coordinates in the unit cube.
 _Place = tuple[float, ...]
-#: Places to be tried; their values are sent back, the smaller the better.
+#: Yields places to evaluate; is sent their values, of which smaller is better.
 _Moves = Iterator[list[_Place]]
 
 
 class NelderMead(Generator):
-    """Hands out the places of one move after the other; a lost point, or one that misses a
-    constraint, counts as the worst there is."""
+    """Generator that suggests the places of one simplex move after the other. A lost or infeasible
+    point counts as infinitely bad."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         ((self._objective, goal),) = vocs.objectives.items()
         self._sign = 1.0 if goal == "minimize" else -1.0
         self._vocs, self._options = vocs, options
-        self._begin_anew()
+        self._restart()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         start = self._options["start"]
         self._start = tuple(
             each.share(start[each.name]) if each.name in start else 0.5
@@ -42,13 +43,13 @@ class NelderMead(Generator):
         self._begin([])
 
     def _begin(self, places: list[_Place]) -> None:
-        #: The places of the current move, the parameters of those handed out, the values so far.
+        #: The current move: its places, the parameters of those suggested, the values so far.
         self._places = places
         self._given: list[Mapping[str, Any]] = []
         self._values: list[float | None] = [None] * len(places)
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """The places of the current move that were not handed out yet, up to ``count``."""
+        """Return up to ``count`` places of the current move that were not suggested yet."""
         if self._moves is None:
             self._moves = _moves(self._start, self._options["step"], self._options["tolerance"])
             self._begin(next(self._moves))
@@ -60,8 +61,8 @@ class NelderMead(Generator):
         return found
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Take the values of a move; with the last of them comes the next move. Of points that are
-        none of its moves', such as another generator's, the best is where it starts."""
+        """Record the values of a move; the last one leads to the next move. Of other points, such
+        as another generator's, the best becomes the start."""
         for point in points:
             value = self._value(point)
             place = self._place(point)
@@ -79,8 +80,8 @@ class NelderMead(Generator):
                 self._begin([])
 
     def _place(self, point: Point) -> int | None:
-        """The place of the current move that a point was measured at: by its parameters, since the
-        numbers of a record count what another file may have moved or dropped."""
+        """Return the index of a point in the current move. Compare parameters, not numbers: a
+        changed file may have moved or dropped points of the record."""
         for place, parameters in enumerate(self._given):
             if self._values[place] is None and parameters == point.parameters:
                 return place
@@ -92,11 +93,11 @@ class NelderMead(Generator):
         return self._sign * point.values[self._objective]
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Make the same moves again, where these lead to the places on record; else, as after a
-        change of the file, begin a new simplex at the best point on record."""
+        """Repeat the recorded moves. If the file has changed and they lead to other places, start a
+        new simplex at the best recorded point."""
         if self._repeats(exchanges):
             return
-        self._begin_anew()
+        self._restart()
         for exchange in exchanges:
             self.ingest(exchange.told)
 
@@ -110,7 +111,7 @@ class NelderMead(Generator):
 
 
 def _moves(start: _Place, step: float, tolerance: float) -> Any:
-    """The moves of a simplex from ``start``, until it is smaller than ``tolerance``."""
+    """Yield the moves of a simplex from ``start`` until it is smaller than ``tolerance``."""
     corners = [start]
     for axis, share in enumerate(start):
         away = share + step if share + step <= 1 else share - step
@@ -144,29 +145,31 @@ def _moves(start: _Place, step: float, tolerance: float) -> Any:
 
 
 def _between(origin: _Place, place: _Place, part: float) -> _Place:
-    """The place so far on the way from ``origin`` to ``place``, within the ranges."""
+    """Return the place at the fraction ``part`` of the way from ``origin`` to ``place``, clipped to
+    the ranges."""
     pairs = zip(origin, place, strict=True)
     return tuple(min(max(a + part * (b - a), 0.0), 1.0) for a, b in pairs)
 
 
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check that there is one objective, that variables are ranges, and the start within them."""
+    """Check that there is a single objective, that all variables are ranges, and that the start is
+    within them."""
     if len(vocs.objectives) > 1:
         several = known_provider("generator", "optuna")
         raise EnsembleError(
-            "the simplex goes downhill by one objective, and there are several",
-            hint=f"optuna takes several: {several[1]}" if several else None,
+            f"nelder-mead takes a single objective; this generator has {len(vocs.objectives)}",
+            hint=f"use optuna, which takes several: {several[1]}" if several else None,
             code="bad-value",
         )
     for each in vocs.variables:
         if each.values:
             raise EnsembleError(
-                f"the simplex needs ranges, and {each.name!r} has values",
-                hint="write [LOWEST, HIGHEST], with a step if need be",
+                f"nelder-mead needs ranges, but {each.name!r} has a list of values",
+                hint="write [LOWEST, HIGHEST], optionally with a step",
                 code="bad-value",
             )
     for name, value in options["start"].items():
         variable = next((each for each in vocs.variables if each.name == name), None)
-        why = "it is no variable" if variable is None else variable.refused(value)
+        why = "there is no such variable" if variable is None else variable.refused(value)
         if why is not None:
-            raise EnsembleError(f"the start has {name} = {value!r}: {why}", code="bad-value")
+            raise EnsembleError(f"invalid start {name} = {value!r}: {why}", code="bad-value")

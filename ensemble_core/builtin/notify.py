@@ -1,6 +1,6 @@
-"""The action ``notify``: sends a message to the bell, the desktop, a mailbox or a webhook.
+"""The built-in action ``notify``: sends a message to the bell, the desktop, a mailbox or a webhook.
 
-It only decides: the runtime delivers the message (``ensemble_core.runtime.notifications``).
+It only makes the decision; ``ensemble_core.runtime.notifications`` delivers the message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ensemble_core.model.notification_addresses import addresses
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["NOTIFY"]
@@ -31,28 +31,27 @@ _ADDRESS: dict[str, Any] = {
     "minProperties": 1,
     "dependentRequired": {"format": ["webhook"]},
     "not": {
-        "description": "write a list of two: [{mail: …}, {webhook: …}]",
+        "description": "write a list of two addresses: [{mail: …}, {webhook: …}]",
         "type": "object",
         "required": ["mail", "webhook"],
     },
     "properties": {
         "mail": {
-            "description": "An address; the mail goes out by sendmail.",
+            "description": "A mail address; the mail is sent with sendmail.",
             "type": "string",
             "minLength": 1,
             "x-ensemble": "mail",
             "maxLength": 254,
         },
         "webhook": {
-            "description": "The environment variable that has the URL: https, or http to "
-            "localhost.",
+            "description": "The environment variable with the URL: https, or http to localhost.",
             "type": "string",
             "minLength": 1,
             "x-ensemble": "variable",
         },
         "format": {
-            "description": "What is sent: JSON with text, run, rule and job; what Discord reads; "
-            "or the text alone.",
+            "description": "Format of the request: JSON with text, run, rule and job; Discord's "
+            "format; or only the text.",
             "enum": ["json", "discord", "text"],
             "default": "json",
         },
@@ -69,7 +68,8 @@ NOTIFY = ActionPlugin(
         "additionalProperties": False,
         "properties": {
             "message": {
-                "description": "The text; {NAME} stands for a field of the event, or value.",
+                "description": "The text. {NAME} is replaced by the event's field of that name, "
+                "{value} by the metric's value.",
                 "type": "string",
                 "minLength": 1,
                 "x-ensemble": "message",

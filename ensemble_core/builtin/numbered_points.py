@@ -1,7 +1,7 @@
-"""Points of the built-in generators, each worked out from the seed and its number alone, so that a
-resumed run goes on with the very points that an undisturbed one would have had.
+"""Points of the built-in generators, calculated from the seed and the point's number.
 
-Imported once a file has one of them.
+A resumed run therefore gets the same points as an undisturbed one. Imported only if a file uses one
+of these generators.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _MOST_POINTS = 10_000_000
 
 
 class _Numbered(Generator):
-    """Points by number: ``of`` gives the point of a number; ``None``: there is none."""
+    """Generator of points by number: ``of`` returns the point of a number, or ``None`` after the
+    last one."""
 
     quick = True
 
@@ -45,8 +46,8 @@ class _Numbered(Generator):
 
 
 class _Grid(Generator):
-    """Combinations of values in their order. Those on record are not given again, whatever values a
-    changed file has."""
+    """Generator of all combinations of values, in order. After a resume it skips all recorded ones,
+    even if the file has changed."""
 
     def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
         self._names = names
@@ -67,7 +68,7 @@ class _Grid(Generator):
 
 
 def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...]:
-    """Return the combination of this number, the last value counted the fastest."""
+    """Return the combination of this number; the last value varies fastest."""
     found: list[Any] = []
     for axis in reversed(values):
         number, at = divmod(number, len(axis))
@@ -76,12 +77,12 @@ def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...
 
 
 def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Equal for equal values: 1 is 1.0, and never "1" or true."""
+    """Return a key that is equal for equal values: 1 equals 1.0, but neither "1" nor true."""
     return tuple((isinstance(each, bool), each) for each in values)
 
 
 def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Every combination, the last variable the fastest."""
+    """Return a generator of all combinations; the last variable varies fastest."""
     return _Grid(vocs.names, [_on_axis(each, options) for each in vocs.variables])
 
 
@@ -95,20 +96,20 @@ def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check that the grid has no more points than can be kept."""
+    """Raise :class:`EnsembleError` if the grid has too many points."""
     size = 1
     for variable in vocs.variables:
         size *= len(variable.steps) or options["points"]
     if size > _MOST_POINTS:
         raise EnsembleError(
-            f"the grid would have {size} points; at most {_MOST_POINTS}",
-            hint="take fewer values, or 'sobol'",
+            f"the grid has {size} points; at most {_MOST_POINTS} are allowed",
+            hint="use fewer values, or 'sobol'",
             code="out-of-range",
         )
 
 
 def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Each point is drawn by the seed and its number."""
+    """Return a generator of random points, drawn by the seed and the point's number."""
     seed, variables = options["seed"], vocs.variables
     drawn = random.Random()
 
@@ -119,22 +120,22 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     return _Numbered(of)
 
 
-#: Points of a sequence are worked out so many at once.
+#: Number of points of a sequence that are calculated together.
 _BLOCK = 256
 
 
 def check_scipy(*_: object) -> None:
-    """Check that scipy is installed, which not every user has."""
+    """Raise :class:`EnsembleError` if scipy is not installed."""
     if importlib.util.find_spec("scipy") is None:
         raise EnsembleError(
             "this generator needs scipy, which is not installed",
-            hint="pip install scipy; 'random' and 'grid' need nothing",
+            hint="pip install scipy, or use 'random' or 'grid'",
             code="no-library",
         )
 
 
 def sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """A scrambled Sobol' sequence."""
+    """Return a generator of a Sobol' sequence."""
     check_scipy()
     from scipy.stats import qmc
 
@@ -151,7 +152,7 @@ def _of_shares(
         if most is not None and number >= most:
             return None
         while number >= len(shares):
-            # By powers of two, as a Sobol' sequence is to be taken.
+            # A Sobol' sequence should be drawn in powers of two.
             shares.extend(more(_BLOCK if most is None else most).tolist())
         row = shares[number]
         return {each.name: each.at(share) for each, share in zip(vocs.variables, row, strict=True)}
@@ -160,7 +161,8 @@ def _of_shares(
 
 
 def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """One point in each of ``points`` equal shares of every variable."""
+    """Return a generator of a Latin hypercube: one point in each of ``points`` equal parts of every
+    variable."""
     check_scipy()
     from scipy.stats import qmc
 

@@ -1,5 +1,6 @@
-"""The built-in observers: jobs that print JSON objects, ``name=value``, or what a pattern finds
-have metrics. A plugin like any other; the runtime follows the files and hands their bytes on.
+"""The built-in observers, registered through the hook that plugins use.
+
+They read numbers from JSON objects, ``name=value`` pairs, or text that matches a pattern.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Fields that are not among those to take, each with what to add: there is no end of them. One
-    that is spelt much like one of those is rather meant to be that."""
+    """Mapping from every name that is not among the configured fields to a hint to add it. Names
+    similar to a configured field are left out: they are probably misspelt."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
         self._observer = observer
@@ -43,32 +44,31 @@ class _Unasked(Mapping[str, str]):
 
 
 _PATH = {
-    "description": "File to read, relative to the job's workdir; default: the job's standard "
+    "description": "File to read, relative to the job's workdir. Default: the job's standard "
     "output.",
     "type": "string",
     "minLength": 1,
 }
 _FIELDS = {
-    "description": "Names of the fields to take; default: all that are numbers, up to "
-    f"{MOST_FIELDS} names.",
+    "description": f"Names of the fields to read. Default: all numbers, up to {MOST_FIELDS} names.",
     "type": "array",
     "items": _FIELD,
     "minItems": 1,
     "uniqueItems": True,
 }
 _CLOCK = {
-    "description": "Name of the field that is the step or time of its line.",
+    "description": "Name of the field with the step or time of the line.",
     "type": "string",
     "minLength": 1,
 }
 _PATTERNS = {
-    "description": "The pattern of each field, by its name: its first group is the number; without "
-    "a group a line in which it is found gives 1.",
+    "description": "A pattern for each field name. Its first group is the number; without a group, "
+    "each line that matches counts as 1.",
     "type": "object",
     "minProperties": 1,
     "propertyNames": _FIELD,
     "additionalProperties": {
-        "description": "A regular expression, as RE2 has them.",
+        "description": "A regular expression in RE2's syntax.",
         "type": "string",
         "minLength": 1,
         "maxLength": 1000,
@@ -100,13 +100,13 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
 
 @hookimpl
 def ensemble_observers() -> Iterable[ObserverPlugin]:
-    """The observers that come with Ensemble."""
+    """Return the built-in observers."""
     return [
-        _reader("json-lines", "Numbers from lines that are JSON objects", JsonLines),
-        _reader("key-value", "Numbers from name=value and name: value, in any line", KeyValue),
+        _reader("json-lines", "Numbers in lines that are JSON objects", JsonLines),
+        _reader("key-value", "Numbers in name=value or name: value, in any line", KeyValue),
         ObserverPlugin(
             name="regex",
-            summary="Numbers that regular expressions find in lines",
+            summary="Numbers in lines that match regular expressions",
             build=lambda job, options: Patterns(options["fields"], _path(job, options)),
             variables=lambda options: frozenset(options["fields"]),
             options={

@@ -1,7 +1,7 @@
 """Reducers whose result does not depend on the order of the values, to the last bit.
 
-A value may also be taken back. Tables keep their statistics with them, so that one more job costs
-one step, however many jobs and rows there are. Made by the reducers of ``reducers``.
+Values can also be removed. Tables use them for their statistics, so that the cost of one more job
+does not depend on the numbers of jobs and rows. Made by the reducers of ``reducers``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ __all__ = ["ExactMoments", "Extreme", "Moment"]
 
 Moment = Literal["sum", "mean", "variance", "error"]
 
-#: A value's place among others, with the sign of the order. The second part tells equal values
-#: apart: an integer comes before a float, 0.0 before -0.0.
+#: Sort key: the signed value, then a tie-break between equal values (an integer before a float, 0.0
+#: before -0.0).
 _Key = tuple[float, int]
 
 
 class Extreme:
-    """Smallest value (``sign`` 1) or largest (``sign`` -1), in a heap.
+    """Smallest (``sign`` 1) or largest (``sign`` -1) value, in a heap.
 
-    What is taken back leaves the heap when it comes to its top. If values are only added
-    (``grows``), no other than the first is kept.
+    A removed value leaves the heap when it reaches the top. If values are only added (``grows``),
+    only the extreme is kept.
     """
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
@@ -32,7 +32,7 @@ class Extreme:
         self._sign = sign
         self._grows = grows
         self._heap: list[_Key] = []
-        #: How often each value was added and not taken back.
+        #: How often each value was added and not removed.
         self._live: dict[_Key, int] = {}
 
     def _key(self, value: float) -> _Key:
@@ -41,7 +41,7 @@ class Extreme:
         return self._sign * value, is_float + below
 
     def add(self, value: float) -> None:
-        """Take one more value."""
+        """Add a value."""
         key, live = self._key(value), self._live
         if self._grows:
             self._heap = [min(key, *self._heap)] if self._heap else [key]
@@ -52,7 +52,7 @@ class Extreme:
             heapq.heappush(self._heap, key)
 
     def remove(self, value: float) -> None:
-        """Take back a value that was added."""
+        """Remove a value that was added."""
         key, live = self._key(value), self._live
         if live[key] > 1:
             live[key] -= 1
@@ -63,7 +63,7 @@ class Extreme:
             heapq.heapify(self._heap)
 
     def get(self) -> float | None:
-        """Value now; ``None`` of no values."""
+        """Return the current result, or ``None`` without values."""
         heap, live = self._heap, self._live
         while heap and not self._grows and heap[0] not in live:
             heapq.heappop(heap)
@@ -71,9 +71,9 @@ class Extreme:
 
 
 class ExactMoments:
-    """Sum, mean, sample variance or standard error of the mean, rounded once, at the end.
+    """Sum, mean, sample variance or standard error of the mean, rounded only once, at the end.
 
-    Sums are kept as integers, of which a unit is ``2 ** -shift``: no value is rounded.
+    Sums are exact: they are kept as integers in units of ``2 ** -shift``.
     """
 
     __slots__ = ("_count", "_moment", "_shift", "_squares", "_total")
@@ -83,11 +83,11 @@ class ExactMoments:
         self._count = self._shift = self._squares = self._total = 0
 
     def add(self, value: float) -> None:
-        """Take one more value."""
+        """Add a value."""
         self._put(value, 1)
 
     def remove(self, value: float) -> None:
-        """Take back a value that was added."""
+        """Remove a value that was added."""
         self._put(value, -1)
 
     def _put(self, value: float, sign: int) -> None:
@@ -106,7 +106,8 @@ class ExactMoments:
             self._squares += sign * units * units
 
     def get(self) -> float | None:
-        """Value now; ``None`` of too few values, and if it is too large for a float."""
+        """Return the current result, or ``None`` if there are too few values or it is too large for
+        a float."""
         count, shift = self._count, self._shift
         try:
             if self._moment == "sum":

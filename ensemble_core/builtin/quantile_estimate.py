@@ -1,9 +1,9 @@
 """Estimate of a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985).
 
-Five markers stand at the smallest value, the quantile, the largest value, and halfway in between.
-Each new value moves the markers along the parabola through their neighbours. The arithmetic is in
-the order of river's ``Quantile``, so that both give the same number to the last bit (a test holds
-it); river itself would bring scipy into every installation. Used by ``reducers``.
+Five markers are placed at the smallest value, the quantile, the largest value, and halfway between
+these. Each new value moves the markers along the parabola through their neighbours. The order of
+operations is that of river's ``Quantile``, so both results agree to the last bit (a test checks
+it). river itself would add scipy to every installation. Used by ``reducers``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class QuantileEstimate:
 
     def __init__(self, q: float) -> None:
         self._q = q
-        #: The value at each marker; until there are five values, the values in order.
+        #: The value at each marker; for fewer than five values, the sorted values.
         self._heights: list[float] = []
-        #: How many values there are up to each marker but the first, and how many there should be
-        #: up to each of the three in between.
+        #: Number of values up to each marker except the first, and the ideal number for the three
+        #: inner markers.
         self._places = (2.0, 3.0, 4.0, 5.0)
         self._wanted = (1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q)
 
@@ -34,7 +34,7 @@ class QuantileEstimate:
         self.follow(values)
 
     def follow(self, values: Sequence[float]) -> list[float]:
-        """Take these values, and return the estimate after each of them."""
+        """Add values and return the estimate after each of them."""
         found: list[float] = []
         begun = len(self._heights)
         for value in values[: 5 - begun] if begun < 5 else ():
@@ -46,7 +46,7 @@ class QuantileEstimate:
         return found
 
     def _move_markers(self, values: Sequence[float], found: list[float]) -> None:
-        # Written out, marker by marker: with loops over the markers it takes twice as long.
+        # Unrolled: with loops over the markers it takes twice as long.
         h0, h1, h2, h3, h4 = self._heights
         n1, n2, n3, n4 = self._places
         w1, w2, w3 = self._wanted
@@ -109,9 +109,9 @@ class QuantileEstimate:
 def _moved(
     low: float, height: float, high: float, before: float, place: float, after: float, step: float
 ) -> float:
-    """The height of a marker that moves by ``step`` (1 or -1), along a parabola; along a line where
-    that would pass a neighbour. ``low`` and ``high`` are its neighbours' heights, ``before`` and
-    ``after`` their places."""
+    """Return the height of a marker after a move by ``step`` (1 or -1) along a parabola, or along a
+    line if the parabola would pass a neighbour. ``low`` and ``high`` are the neighbours' heights,
+    ``before`` and ``after`` their places."""
     left = (place - before + step) * (high - height) / (after - place)
     right = (after - place - step) * (height - low) / (place - before)
     moved = height + step / (after - before) * (left + right)
@@ -142,8 +142,8 @@ class Interquartile:
 
 
 class MedianDeviation:
-    """Estimate of the median absolute deviation: the median of the distances to what the median
-    was then."""
+    """Estimate of the median absolute deviation: the median of each value's distance to the median
+    at that time."""
 
     __slots__ = ("_distance", "_median")
 

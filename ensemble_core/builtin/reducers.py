@@ -1,4 +1,4 @@
-"""The reducers behind the built-in statistics: over all values, the first, the last, a window.
+"""The reducers of the built-in statistics: over all values, the first ones, or a window.
 
 Made by ``statistics``, which has their names and options.
 """
@@ -24,23 +24,23 @@ __all__ = [
     "quantile", "smoothed", "variance",
 ]  # fmt: skip
 
-#: Values up to which quantiles without a window are exact.
+#: Number of values up to which quantiles without a window are exact.
 EXACT = 1000
-#: Values that a window keeps at most.
+#: Maximum number of values in a window.
 LONGEST = 10_000
-#: Parts of the window of ``rate``; its value is that exact.
+#: Parts of the window of ``rate``, which limit its precision.
 _BUCKETS = 60
 
 Reduce = Callable[[Sequence[float]], float | None]
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean."""
+    """Return the arithmetic mean."""
     return math.fsum(values) / len(values)
 
 
 def variance(values: Sequence[float]) -> float:
-    """Sample variance."""
+    """Return the sample variance."""
     if len(values) < 2:
         return 0.0
     middle = mean(values)
@@ -48,23 +48,23 @@ def variance(values: Sequence[float]) -> float:
 
 
 def error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean."""
+    """Return the standard error of the mean."""
     return math.sqrt(variance(values) / len(values)) if len(values) > 1 else None
 
 
 def change(values: Sequence[float], least: int) -> float | None:
-    """The last value less the first, of at least so many."""
+    """Return the last value minus the first, or ``None`` for fewer than ``least`` values."""
     return values[-1] - values[0] if len(values) >= least else None
 
 
 def in_turn(values: Sequence[float]) -> float:
-    """Sum of the values, added in order: the same whether they came in parts or at once."""
+    """Return the sum of the values, added in order, so that bulks give the same result."""
     return functools.reduce(operator.add, values)
 
 
 def smoothed(alpha: float, values: Sequence[float]) -> float | None:
-    """Exponentially weighted moving average: the one so far (``None`` for none), and more values.
-    With ``alpha`` 1 it is the latest value."""
+    """Return the exponentially weighted moving average, given the previous one (or ``None``) and
+    more values. With ``alpha`` 1 it is the latest value."""
     mean, rest = None, 1.0 - alpha
     for value in values:
         mean = value if mean is None else alpha * value + rest * mean
@@ -72,12 +72,12 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
-    """A reduction that needs ordered values, of values in any order."""
+    """Return a reduction of values in any order that needs sorted values."""
     return reduce(sorted(values))
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """Of ordered values, with linear interpolation between neighbours."""
+    """Return a quantile of sorted values, with linear interpolation between neighbours."""
     place = q * (len(ordered) - 1)
     below = int(place)
     if below + 1 >= len(ordered):
@@ -86,18 +86,18 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def iqr(ordered: Sequence[float]) -> float:
-    """Interquartile range."""
+    """Return the interquartile range."""
     return quantile(ordered, 0.75) - quantile(ordered, 0.25)
 
 
 def mad(ordered: Sequence[float]) -> float:
-    """Median absolute deviation."""
+    """Return the median absolute deviation."""
     median = quantile(ordered, 0.5)
     return quantile(sorted(abs(value - median) for value in ordered), 0.5)
 
 
 def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
-    """The value over these; ``None`` for none of them, or where it is too large for a float."""
+    """Return the reduced value, or ``None`` without values or if it is too large for a float."""
     if not values:
         return None
     try:
@@ -108,8 +108,8 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Sum, largest, smallest or moving average of all values: a function of the result so far and
-    more values."""
+    """Reducer over all values (sum, maximum, minimum, moving average) with a function of the
+    previous result and more values."""
 
     __slots__ = ("_function", "_result")
 
@@ -166,15 +166,15 @@ class Moments:
 
 
 class StandardError(Moments):
-    """Standard error of the mean of all values: the root of variance / count. There is none of
-    fewer than two."""
+    """Standard error of the mean of all values: the square root of variance / count. ``None`` for
+    fewer than two values."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(variance=True)
 
-    def get(self) -> float | None:  # type: ignore[override]  # there may be none
+    def get(self) -> float | None:  # type: ignore[override]  # None for fewer than two values
         return math.sqrt(super().get() / self._count) if self._count > 1.0 else None
 
     def order_free(self, *, grows: bool) -> OrderFree:
@@ -182,7 +182,7 @@ class StandardError(Moments):
 
 
 class ExactFirst:
-    """Exact over the first values, an estimate from then on."""
+    """Reducer that is exact for the first values and an estimate after that."""
 
     __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
 
@@ -190,7 +190,8 @@ class ExactFirst:
         self._estimate = estimate
         self._reduce = reduce
         self._model: Any = None
-        #: The values as they came, for an estimate depends on that; and in order, as far as read.
+        #: The values in order of arrival, on which the estimate depends; and those read so far,
+        #: sorted.
         self._kept: list[float] = []
         self._ordered: list[float] = []
 
@@ -239,7 +240,7 @@ class ExactFirst:
 
 
 class CountWindow:
-    """Exact over the last so many values."""
+    """Exact reducer over a fixed number of last values."""
 
     __slots__ = ("_reduce", "_values")
 
@@ -260,10 +261,9 @@ class CountWindow:
 
 
 class TimeWindow:
-    """Exact over the values of the last ``seconds``, as far as they fit.
+    """Exact reducer over the values of the last ``seconds``, at most ``LONGEST`` of them.
 
-    A value that comes late, with an earlier timestamp than the one before it, counts as if it came
-    with that one.
+    A late value, with an earlier timestamp than the previous one, gets the timestamp of that one.
     """
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
@@ -285,7 +285,7 @@ class TimeWindow:
             self._values.popleft()
 
     def get(self, now: float) -> float | None:
-        # Reading changes nothing: who looks, and when, must not alter what rules see later.
+        # Don't drop old values here: reading must not change what rules see later.
         first = bisect_right(self._stamps, now - self._seconds)
         return _reduced(list(self._values)[first:], self._reduce)
 
@@ -297,11 +297,11 @@ class TimeWindow:
 
 
 class Rate:
-    """Values per second over the trailing window, to within one sixtieth of it.
+    """Values per second over the last ``window`` seconds, with a precision of a sixtieth of it.
 
-    The first value starts the watch and is not counted itself. There is no rate before a tenth of
-    the window has passed, as the first moments say little; until the window is full, the rate is
-    over the time that has passed. Counts in at most ``_BUCKETS`` + 1 parts of the window are kept.
+    The first value starts the clock and is not counted. The rate is ``None`` until a tenth of the
+    window has passed, because it would say little; until the window is full, it is the rate over
+    the elapsed time. Memory: the counts of at most ``_BUCKETS`` + 1 parts of the window.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")
@@ -316,11 +316,11 @@ class Rate:
         if self._first is None:
             self._first = timestamp
             return
-        # A part includes its end, not its beginning, as the window does.
+        # Like the window, a part includes its end but not its beginning.
         part = math.ceil((timestamp - self._first) / self._width - 1e-9) - 1
         buckets = self._buckets
         if buckets and part <= buckets[-1][0]:
-            buckets[-1][1] += 1  # a late one counts as if it came with the latest
+            buckets[-1][1] += 1  # a late value counts with the latest one
         else:
             buckets.append([max(part, 0), 1])
             while buckets[0][0] < part - _BUCKETS:
@@ -335,6 +335,6 @@ class Rate:
         begin = (passed - self._window) / self._width
         count = 0.0
         for part, values in self._buckets:
-            # The part in which the window begins counts as far as it lies within.
+            # The first part counts proportionally if the window begins within it.
             count += values * min(1.0, max(0.0, part + 1 - begin))
         return count / min(passed, self._window)

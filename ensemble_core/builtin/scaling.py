@@ -1,4 +1,4 @@
-"""Rules that fit a cluster to its queue: part of several built-in algorithms."""
+"""Rules that scale a cluster with its queue, for several built-in algorithms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["SCALING_OPTIONS", "scaling"]
 
 SCALING_OPTIONS: Mapping[str, Any] = {
     "grow_by": {
-        "description": "The nodes of which waiting job there are to be: of the next, the smallest, "
-        "the largest or one drawn at random; or a number of nodes to grow by.",
+        "description": "Grow to the size of a waiting job (the next, the smallest, the largest, or "
+        "a random one), or by a fixed number of nodes.",
         "anyOf": [
             {"enum": ["next", "smallest", "largest", "random"]},
             {"type": "integer", "minimum": 1},
@@ -21,27 +21,28 @@ SCALING_OPTIONS: Mapping[str, Any] = {
         "default": "next",
     },
     "checks": {
-        "description": "Checks in a row at which jobs wait, and not fewer than so many checks "
-        "before, after which the cluster grows. After two more with free nodes it shrinks.",
+        "description": "Number of consecutive checks with waiting jobs, and without a decrease of "
+        "their number, after which the cluster grows. It shrinks after two more checks with free "
+        "nodes.",
         "type": "integer",
         "minimum": 1,
         "default": 5,
     },
     "every": {
-        "description": "Time between checks: seconds, or a duration.",
+        "description": "Time between checks: seconds or a duration.",
         "type": ["number", "string"],
         "exclusiveMinimum": 0,
         "default": 10,
         "x-ensemble": "duration",
     },
     "min": {
-        "description": "Fewest nodes.",
+        "description": "Minimum number of nodes.",
         "type": "integer",
         "minimum": 1,
         "default": 1,
     },
     "max": {
-        "description": "Most nodes. Default: as many as are granted.",
+        "description": "Maximum number of nodes. Default: no limit.",
         "type": "integer",
         "minimum": 1,
     },
@@ -49,7 +50,8 @@ SCALING_OPTIONS: Mapping[str, Any] = {
 
 
 def scaling(options: Mapping[str, Any]) -> Fragment:
-    """Rules that grow while jobs wait and shrink when nodes are free, one request at a time."""
+    """Return rules that grow the cluster while jobs wait and shrink it when nodes are free, with
+    one request at a time."""
     checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
     waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"
     by = str(grow_by)

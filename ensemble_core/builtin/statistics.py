@@ -1,21 +1,21 @@
-"""The built-in statistics: streaming reducers of a variable's values. A plugin like any other.
+"""The built-in statistics: streaming reducers of a variable's values, registered like a plugin's.
 
-Over all values, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` give what river's
-classes of these names give, to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad``
-…) are exact for the first ``EXACT`` values, of which an estimate is poor (the 99th percentile of
-six values may come out below the largest five), and estimates in constant memory after that, again
-river's to the last bit.
+Over all values, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` agree with river's
+classes of these names to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad`` …) are
+exact for the first ``EXACT`` values, for which an estimate would be poor (the 99th percentile of
+six values may be smaller than five of them). After that they are river's estimates, in constant
+memory.
 
-With the option ``window`` a statistic is over the last values only, and is exact: it is computed
-from the values in the window rather than by adding the new and taking away the old, which drifts.
-``window: 50`` is the last 50 values; ``window: 60s`` (``10m``, ``1h30m``) those of the last minute.
-Either way at most ``LONGEST`` values are kept; older ones leave early.
+With the option ``window``, a statistic covers the last values only. It is exact, because it is
+recalculated from the values in the window; adding new values and subtracting old ones would drift.
+``window: 50`` means the last 50 values; ``window: 60s`` (``10m``, ``1h30m``) those of the last
+minute. A window keeps at most ``LONGEST`` values.
 
-``change`` is the latest value less the one before, or with ``window`` less the one so many values
-before, or the first in that time.
+``change`` is the latest value minus the previous one. With ``window``, it is the latest minus the
+one that many values before, or minus the first in that time.
 
-Values are finite: the metric store drops others before any statistic sees them. Nothing here looks
-at a clock. What reduces the values is in ``reducers``.
+Values are finite: the metric store drops all others. Nothing here reads a clock. ``reducers`` has
+the arithmetic.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["EXACT", "LONGEST", "ensemble_statistics"]
 
 _DURATION = r"^(?=[\d.]*[1-9])(\d+(\.\d+)?[smhd])+$"
 _WINDOW: Mapping[str, Any] = {
-    "description": "Only the last values: how many, or those of how long (60s, 10m, 1h30m).",
+    "description": "Use only the last values: a number of values, or a duration (60s, 10m, 1h30m).",
     "oneOf": [
         {"type": "integer", "minimum": 1, "maximum": LONGEST},
         {"type": "string", "pattern": _DURATION},
@@ -54,7 +54,7 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @hookimpl
 def ensemble_statistics() -> Iterable[StatisticPlugin]:
-    """The statistics that come with Ensemble."""
+    """Return the built-in statistics."""
     make: Callable[..., Statistic] = reducers.Moments
     variance, mean = partial(make, variance=True), partial(make, variance=False)
     make, both = reducers.Fold, {"default": True, "within": True}
@@ -76,11 +76,11 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         yield _windowed(name, text, estimate, reduce, exact=True, within=True)
     yield StatisticPlugin(
         name="quantile",
-        summary="A quantile of your choice; q is a half by default",
+        summary="The quantile q; by default 0.5",
         build=_build_quantile,
         options=_schema(
             q={
-                "description": "Which quantile, between 0 and 1; 0.75 is the 75th percentile.",
+                "description": "The quantile, between 0 and 1; 0.75 is the 75th percentile.",
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "exclusiveMaximum": 1,
@@ -91,16 +91,17 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         within=True,
         timed_when=_by_time,
     )
-    error = "Standard error of the mean; there is none of fewer than two values"
+    error = "Standard error of the mean; needs two values"
     yield _windowed("error", error, reducers.StandardError, reducers.error)
     yield StatisticPlugin(
         name="change",
-        summary="The latest value less an earlier one; the one before by default",
+        summary="The latest value minus an earlier one; by default the previous one",
         build=_build_change,
         options=_schema(
             window={
                 **_WINDOW,
-                "description": "Less the value so many before, or the first of so long (60s, 10m).",
+                "description": "Subtract the value that many values earlier, or the first value in "
+                "that time (60s, 10m).",
                 "default": 1,
             }
         ),
@@ -119,7 +120,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         build=lambda options: _smoothed(options.get("alpha", 0.3)),
         options=_schema(
             alpha={
-                "description": "Weight of the newest value; higher forgets faster.",
+                "description": "Weight of the newest value; a higher one forgets faster.",
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "maximum": 1,
@@ -133,7 +134,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         build=lambda options: reducers.Rate(seconds(options.get("window", 60))),
         options=_schema(
             window={
-                "description": "How far to look back: seconds, or 30s, 10m, 1h.",
+                "description": "Length of the window: seconds, or a duration (30s, 10m, 1h).",
                 "oneOf": [
                     {"type": "number", "minimum": 0.001},
                     {"type": "string", "pattern": _DURATION},
@@ -155,8 +156,9 @@ def _windowed(
     exact: bool = False,
     within: bool = False,
 ) -> StatisticPlugin:
-    """``streaming`` makes what reduces all values; of an ``exact`` one the first are kept, and it
-    is an estimate from then on. ``reduce`` is over values that are kept."""
+    """Return a statistic with the option ``window``. ``streaming`` makes the reducer over all
+    values; if ``exact``, it is used only after the first values, which are kept. ``reduce`` reduces
+    kept values."""
 
     return StatisticPlugin(
         name=name,

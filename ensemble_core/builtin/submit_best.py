@@ -1,6 +1,6 @@
-"""The built-in action ``submit-best``: the next job of the group that some number is best for.
+"""The built-in action ``submit-best``: submits the next job of the group with the best value.
 
-It is what algorithms that learn need beside rules. Registered by ``actions``.
+The algorithms that learn are built on it. Registered by ``actions``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ensemble_core.model.expressions import expression
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["SUBMIT_BEST"]
@@ -29,19 +29,19 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
     if len(options["by"]) != len(groups):
         raise EnsembleError(
             f"'by' has {len(options['by'])} expressions for {len(groups)} groups",
-            hint="write one for each group, in their order",
+            hint="write one expression for each group, in the same order",
             code="bad-value",
         )
     total = options.get("total", math.inf)
     submitted = sum(_count(firing, group, "submitted") for group in groups)
-    # What a member that is away has under way holds no other's place.
+    # The jobs of a disconnected member do not count against 'at_once'.
     away = {group for group in groups if firing.metric(f"away.{group}")}
     active = sum(_count(firing, group, "active") for group in groups if group not in away)
     waits = _waits(firing, groups, options)
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
         group = _best(firing, groups, options, waits, away)
         if group is None and not any(_count(firing, each, "active") for each in groups):
-            # The run would end: one job waits for a member that is away.
+            # Without any job the run would end, so let one job wait for a disconnected member.
             group = _best(firing, groups, options, waits, set())
         if group is None:
             return
@@ -51,7 +51,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
 
 
 def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
-    """The groups of which jobs wait."""
+    """Return the groups that have waiting jobs."""
     found = zip(groups, options.get("waits", ()), strict=False)
     return {group for group, text in found if (_value(firing, text) or 0) > 0}
 
@@ -63,7 +63,7 @@ def _best(
     waits: set[str],
     away: set[str],
 ) -> str | None:
-    """The group whose next job is to be submitted; ``None`` where there is none."""
+    """Return the group whose next job to submit, or ``None`` if no group has jobs left."""
     left = [
         (number, group)
         for number, group in enumerate(groups)
@@ -72,7 +72,7 @@ def _best(
     left = [each for each in left if each[1] not in waits] or left
     if not left:
         return None
-    # Every group is tried first, in turn; those that have run out count as known.
+    # First sample every group in turn; groups without jobs left count as sampled.
     samples = options.get("samples", 1)
     untried = [
         (_count(firing, group, "submitted"), number, group)
@@ -96,13 +96,13 @@ def _best(
 
 
 def _value(firing: Firing, text: str) -> float | None:
-    """The value of an expression; ``None`` while something in it has none."""
+    """Return the value of an expression, or ``None`` while a part of it has no value."""
     found = expression(text).value(firing.fields, firing.metric)
     return None if found is None or not math.isfinite(found) else float(found)
 
 
 def _room(firing: Firing, group: str) -> Iterator[Decision]:
-    """Ask for the nodes that a job of the group needs and that there are not, once."""
+    """Request the nodes that a job of the group needs beyond those that are up, once."""
     known, up = firing.group(group), firing.metric("nodes.up")
     if known is None or up is None or known.nodes <= up:
         return
@@ -112,7 +112,7 @@ def _room(firing: Firing, group: str) -> Iterator[Decision]:
 
 SUBMIT_BEST = ActionPlugin(
     name="submit-best",
-    summary="submit the next job of the group that a number is best for, up to so many at a time",
+    summary="submit the next job of the group with the best value, up to a number of active jobs",
     plan=_submit_best,
     options={
         "type": "object",
@@ -127,43 +127,43 @@ SUBMIT_BEST = ActionPlugin(
                 "x-ensemble": "group",
             },
             "by": {
-                "description": "For each of them the number that they are compared by, worked out.",
+                "description": "An expression for each group, by which they are compared.",
                 "type": "array",
                 "minItems": 1,
                 "items": {"description": "'= …'.", "type": "string", "pattern": "^="},
                 "x-ensemble": "expression",
             },
             "order": {
-                "description": "Whether the least number is best, or the greatest.",
+                "description": "Whether the least or the greatest value is best.",
                 "enum": ["least", "greatest"],
                 "default": "least",
             },
             "at_once": {
-                "description": "Jobs of these groups at a time.",
+                "description": "Number of concurrent jobs of these groups.",
                 "type": "integer",
                 "minimum": 1,
             },
             "waits": {
-                "description": "For each of them how many jobs wait: one with any is passed over "
-                "while another has none.",
+                "description": "An expression for each group: its number of waiting jobs. Groups "
+                "with waiting jobs are skipped while another has none.",
                 "type": "array",
                 "items": {"description": "'= …'.", "type": "string", "pattern": "^="},
                 "x-ensemble": "expression",
             },
             "samples": {
-                "description": "So many jobs of each group end before any is compared.",
+                "description": "Number of jobs of each group that must end before groups are "
+                "compared.",
                 "type": "integer",
                 "minimum": 1,
                 "default": 1,
             },
             "total": {
-                "description": "Jobs in all. Default: all that the groups' sweeps have.",
+                "description": "Total number of jobs. Default: all jobs of the groups' sweeps.",
                 "type": "integer",
                 "minimum": 1,
             },
             "grow": {
-                "description": "Whether the nodes are asked for that a job needs and that there "
-                "are not.",
+                "description": "Request the missing nodes if a job needs more than are up.",
                 "type": "boolean",
                 "default": False,
             },

@@ -1,5 +1,5 @@
-"""The built-in action ``submit-next``: jobs that are known and not released yet, some at a time.
-Registered by ``actions``."""
+"""The built-in action ``submit-next``: submits the next jobs of groups' sweeps. Registered by
+``actions``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_core.model.expressions import worked_out
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["SUBMIT_NEXT"]
@@ -22,7 +22,9 @@ def _submit_next(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decisio
     given = options.get("count", 1)
     count = float(worked_out(given, firing.fields, firing.metric))
     if not count.is_integer():
-        raise EnsembleError(f"{given!r} is {count:g}, and jobs are whole", code="bad-value")
+        raise EnsembleError(
+            f"expected a whole number of jobs, but {given!r} is {count:g}", code="bad-value"
+        )
     names = [groups] if isinstance(groups, str) else list(groups)
     order, seed = options.get("order", "given"), int(options.get("seed", 0))
     return firing.submit_next(names, int(count), order=order, seed=seed) if count > 0 else []
@@ -30,21 +32,21 @@ def _submit_next(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decisio
 
 SUBMIT_NEXT = ActionPlugin(
     name="submit-next",
-    summary="submit the next jobs of groups' sweeps, each of them once",
+    summary="submit the next jobs of groups' sweeps, each job once",
     plan=_submit_next,
     options={
         "type": "object",
         "additionalProperties": False,
         "properties": {
             "groups": {
-                "description": "The job group, or a list of them. Absent: every group.",
+                "description": "The job group, or a list of them. Default: every group.",
                 "type": ["string", "array"],
                 "minItems": 1,
                 "items": {"description": "A job group.", "type": "string"},
                 "x-ensemble": "group",
             },
             "count": {
-                "description": "How many jobs; what is left, where there are fewer.",
+                "description": "Number of jobs; fewer if fewer are left.",
                 "type": ["integer", "string"],
                 "minimum": 1,
                 "pattern": "^=",
@@ -52,14 +54,14 @@ SUBMIT_NEXT = ActionPlugin(
                 "x-ensemble": "expression",
             },
             "order": {
-                "description": "Which come first: as the groups and their sweeps are given, "
-                "drawn by the seed, those of fewest or most nodes, those of groups whose jobs "
-                "ran shortest or longest.",
+                "description": "The order of jobs: as given in the file, random by the seed, "
+                "ascending or descending by nodes, or by the group's mean duration, shortest or "
+                "longest first.",
                 "enum": [*("given", "random", "ascending", "descending", "shortest", "longest")],
                 "default": "given",
             },
             "seed": {
-                "description": "What a random order is drawn by.",
+                "description": "Seed of a random order.",
                 "type": "integer",
                 "default": 0,
             },

@@ -1,7 +1,7 @@
-"""The built-in triggers, registered through the same hook that a plugin uses.
+"""The built-in triggers, registered through the hook that plugins use.
 
-Each is a record: its options as a JSON Schema, and a function that builds the
-:class:`~ensemble_core.model.rules.Trigger` which the engine's index understands.
+Each is a record with a JSON Schema of its options and a function that builds the
+:class:`~ensemble_core.model.rules.Trigger` for the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ensemble_triggers"]
 _STATES = {
     "sched": "a job waits for resources",
     "run": "a job has its resources and runs",
-    "cleanup": "a job is over and its resources are being given back",
+    "cleanup": "a job is over and its resources are being released",
     "inactive": "a job is over for good",
 }
 _OUTCOMES = {
@@ -27,15 +27,15 @@ _OUTCOMES = {
     "cancel": "a job was cancelled",
 }
 _OVER = {
-    "done": "a job is over, with success; no retry of it is to come",
-    "lost": "a job is over, without success; no retry of it is to come",
+    "done": "a job has succeeded for good: no retry follows",
+    "lost": "a job has failed for good: no retry follows",
 }
 _RESIZES = {
     "granted": "a request for more or fewer nodes was granted",
-    "denied": "a request for more or fewer nodes was refused",
-    "timeout": "nodes that were granted never came",
+    "denied": "a request for more or fewer nodes was denied",
+    "timeout": "nodes were granted but never arrived",
 }
-#: What is known of the job by then.
+#: The job's progress at that event (``TriggerPlugin.about``).
 _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
@@ -46,7 +46,7 @@ _ABOUT: Mapping[str, Any] = {
 _LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
-#: What the contexts of RFC 21's events have; ``*`` where that is the writer's own affair.
+#: Fields in the contexts of RFC 21's events; ``*``: the writer chooses them.
 _CONTEXTS: Mapping[str, frozenset[str]] = {
     "submit": frozenset({"userid", "urgency", "flags", "version"}),
     "jobspec-update": frozenset({"*"}),
@@ -101,7 +101,7 @@ def _of_generator(wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigg
 
 
 def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
-    """``name`` is a group, or a list of groups that are looked at as one."""
+    """Build the trigger ``idle`` for a group, or for a list of groups together."""
     groups = tuple(dict.fromkeys(name)) if isinstance(name, list) else (name,)
     if len(groups) == 1:
         return Trigger(wakes=("idle",), group=groups[0])
@@ -110,7 +110,7 @@ def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
 
 @hookimpl
 def ensemble_triggers() -> Iterable[TriggerPlugin]:
-    """Start, metrics, time, what happens to jobs, what observers read, and resizes."""
+    """Return the built-in triggers."""
     yield TriggerPlugin(
         name="start", summary="the run begins (once)", build=_on("start"), about="run"
     )
@@ -122,13 +122,13 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     )
     yield TriggerPlugin(
         name="interval",
-        summary="every so many seconds",
+        summary="a fixed interval has passed",
         build=lambda name, options: Trigger(every=float(options["seconds"])),
-        options=_seconds("Time between occasions"),
+        options=_seconds("The interval"),
     )
     yield TriggerPlugin(
         name="heartbeat",
-        summary="at each heartbeat of the run",
+        summary="the run's heartbeat",
         build=_on("heartbeat"),
         about="run",
     )
@@ -145,7 +145,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         )
     yield TriggerPlugin(
         name="idle",
-        summary="no job of a group, of several, or of the run is open any more",
+        summary="no job of a group, of several groups, or of the run is open any more",
         build=_idle,
         name_means="groups",
         about="run",
@@ -158,24 +158,25 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     )
     yield TriggerPlugin(
         name="silent",
-        summary="a running job gave no row for so long (once an attempt)",
+        summary="a running job printed no row for some time (once per attempt)",
         build=lambda name, options: Trigger(
             wakes=("silent",), group=name, after=float(options["seconds"])
         ),
         name_means="group",
         about="job-begun",
-        options=_seconds("How long no row came, or none since the start"),
+        options=_seconds("Time since the last row, or since the job's start"),
     )
     yield TriggerPlugin(
         name="limit",
-        summary="a limit holds jobs; and once more when only held jobs are left",
+        summary="a limit holds jobs; a second time when only held jobs are left",
         build=_on("limit"),
         fields=_LIMIT_FIELDS,
         about="run",
     )
     yield TriggerPlugin(
         name="generator-best",
-        summary="a generator's point is the best so far; of several objectives: no other is better",
+        summary="a generator's point is the best so far; with several objectives, no other is "
+        "better",
         build=_of_generator("generator-best"),
         name_means="generator",
         fields=frozenset({"generator", "point"}),
@@ -191,7 +192,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     )
     yield TriggerPlugin(
         name="end",
-        summary="the run ends or stops, or a limit stops it; only log and notify may follow",
+        summary="the run ends or stops, or a limit stops it; only for the actions log and notify",
         build=_on("end"),
         fields=frozenset({"state", "exit_code", "reason"}),
         about="run",

@@ -223,7 +223,7 @@ def test_a_run_of_which_all_that_is_left_is_for_a_member_that_is_away_waits_for_
 
 def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
     swept = "{name: s, command: 'x {T}', parameters: {T: [1, 2]}}"
-    with pytest.raises(Exception, match="has 'parameters', and this algorithm submits it job by"):
+    with pytest.raises(Exception, match="has 'parameters', but this algorithm submits single"):
         story(swept, "workload-success", "group: s, successes: 2")
 
 

@@ -147,12 +147,12 @@ def test_what_it_cannot_do_is_refused() -> None:
     check = NELDER_MEAD.check
     assert check is not None
     several = Vocs(variables=(X,), objectives={"E": "minimize", "F": "minimize"})
-    with pytest.raises(EnsembleError, match="there are several"):
+    with pytest.raises(EnsembleError, match="takes a single objective; this generator has 2"):
         check(several, OPTIONS)
     words = Vocs(variables=(Variable(name="k", values=("a", "b")),), objectives={"E": "minimize"})
-    with pytest.raises(EnsembleError, match="needs ranges, and 'k' has values"):
+    with pytest.raises(EnsembleError, match="needs ranges, but 'k' has a list of values"):
         check(words, OPTIONS)
-    with pytest.raises(EnsembleError, match=r"the start has x = 7.0: it is from -2 to 2"):
+    with pytest.raises(EnsembleError, match=r"invalid start x = 7.0: it is from -2 to 2"):
         check(VALLEY, {**OPTIONS, "start": {"x": 7.0}})
-    with pytest.raises(EnsembleError, match=r"the start has z = 7.0: it is no variable"):
+    with pytest.raises(EnsembleError, match=r"invalid start z = 7.0: there is no such variable"):
         check(VALLEY, {**OPTIONS, "start": {"z": 7.0}})

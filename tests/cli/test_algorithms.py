@@ -22,7 +22,7 @@ def ensemble(*words: str) -> Result:
 
 def test_the_list_has_a_line_for_each_algorithm_and_as_json_all_of_it() -> None:
     listed = ensemble("algorithms", "list").output
-    assert "workload-demand         submit everything, and fit the cluster to the queue" in listed
+    assert "workload-demand         submit all jobs, and scale the cluster with the queue" in listed
     found = json.loads(ensemble("algorithms", "list", "--json").output)["algorithms"]
     assert len(found) == 6
     assert all(each["example"] and each["objective"] for each in found)

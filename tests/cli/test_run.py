@@ -442,10 +442,10 @@ def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end
     )
     result = ensemble("run", "slip.yaml")
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("no field 'los'; there was 'loss'") == 1
+    assert result.stderr.count("no field 'los'; found 'loss'") == 1
     for shown in (result.stdout, ensemble("status", "last").stdout):
         assert " warnings" in shown
-        assert "no field 'los'; there was 'loss'" in shown
+        assert "no field 'los'; found 'loss'" in shown
     (summary,) = lines_of(ensemble("status", "last", "--json").stdout)
     assert len(summary["report"]["warnings"]) == 1
 

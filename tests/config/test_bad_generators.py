@@ -45,7 +45,7 @@ wrong = partial(marked_places.wrong, STUDY)
 X, N, UNTIL = "x: [-5.0, 5.0]", "n: {values: [8, 16]}", "until: count.done >= 60"
 WRONG = [
     wrong("use: random", "use: «randm", "there is no generator 'randm'", "'random'"),
-    wrong("use: random", "use: «bayes", "there is no generator 'bayes'", "known are"),
+    wrong("use: random", "use: «bayes", "there is no generator 'bayes'", "known:"),
     wrong("group: sim", "group: «sin", "there is no job group 'sin'", "'sim'"),
     wrong(X, "x: «5", "'x'", "a list or a mapping"),
     wrong(X, "x: «[5]", "'x'"),
@@ -112,7 +112,7 @@ def test_a_variable_with_very_many_steps_needs_no_memory() -> None:
     assert len(x.steps) == 1_000_000_001
     assert (x.at(0.0), x.at(0.25), x.at(0.5)) == (0, 250_000_000, 500_000_000)
     grid = text.replace("use: random", "use: grid").replace("{seed: 1}", "{}")
-    with pytest.raises(FileErrors, match="the grid would have 2000000002 points; at most"):
+    with pytest.raises(FileErrors, match="the grid has 2000000002 points; at most"):
         load_text(grid, REGISTRY)
 
 

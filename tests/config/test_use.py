@@ -147,10 +147,10 @@ def test_options_are_checked_where_they_stand() -> None:
 def test_an_option_that_is_wrong_is_told_once_with_what_to_write_or_what_it_means() -> None:
     told = {
         "groups: sim, at_once: 2": ["write a list: [sim]"],
-        "groups: [sim], at_once: many": ["at_once: Jobs at a time."],
+        "groups: [sim], at_once: many": ["at_once: Number of concurrent jobs."],
         "groups: [sim], at_once: [2]": ["leave the brackets out: 2"],
         "groups: [sim], at_onec: 2": ["did you mean 'at_once'?"],
-        "groups: [sim]": ["at_once: Jobs at a time."],
+        "groups: [sim]": ["at_once: Number of concurrent jobs."],
     }
     for options, hints in told.items():
         with pytest.raises(FileErrors) as caught:
