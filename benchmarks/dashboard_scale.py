@@ -4,9 +4,9 @@
 ``ensemble report`` (seconds, peak memory, size of the file), the seconds from the command
 ``ensemble dashboard`` to its first overview, the time of each request (95th percentile, first and
 later), when the data of each view were there, and the share of a core that the dashboard uses while
-nobody looks. ``--state`` keeps the run for another round. ``live`` has an engine write ``--rate``
-events a second to a journal and compares the processor time of that process with three viewers and
-without, by turns.
+nobody looks. ``--state`` keeps the run for another round. ``live`` runs jobs with ``--rate`` events
+a second and compares the CPU time of the controller for each event while three viewers look with
+that while they pause, by turns.
 
     python benchmarks/dashboard_scale.py size [--jobs N] [--state FOLDER]
     python benchmarks/dashboard_scale.py live [--rate N] [--seconds N] [--rounds N]
@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -190,48 +192,90 @@ def size(chosen: argparse.Namespace) -> None:
             print(f"nobody looks: {(processor(pid) - before) / 0.2:.2f} % of a core")
 
 
-def live_part(state: Path, run: str, rate: float, seconds: float, viewers: int) -> float:
-    """Processor seconds per 1,000 events of a process that writes so many events a second."""
-    kept = KeptEngine(state / "runs" / run)
+LIVE = """
+limits: {submits_per_second: %s}
+jobs:
+  - {name: sim, command: "test {T}.{s}", parameters: {T: [2.0, 2.1, 2.2, 2.3, 2.4], s: %s}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+#: What a viewer does: ask for the overview and one other view each second, as the page does.
+VIEWER = """
+import itertools, sys, time
+sys.path.insert(0, sys.argv[1])
+import dashboard_scale as d
+for view in itertools.cycle(d.VIEWS[1:]):
+    d.asked(sys.argv[2], sys.argv[3], "overview")
+    d.asked(sys.argv[2], sys.argv[3], view)
+    time.sleep(1)
+"""
 
-    with contextlib.ExitStack() as held:
-        # Viewers are other processes: their work must not count as the run's.
-        if viewers:
-            base, token, _ = held.enter_context(dashboard(state, run))
-            script = (
-                "import sys; sys.path.insert(0, sys.argv[1]); import dashboard_scale as d, time"
-                "\nbase, token, views = sys.argv[2], sys.argv[3], d.VIEWS\nn = 0\n"
-                "while True:\n d.asked(base, token, 'overview')\n"
-                " d.asked(base, token, views[1 + n % (len(views) - 1)])\n n += 1\n time.sleep(1)"
-            )
-            own = str(Path(__file__).parent)
-            for _ in range(viewers):
-                process = subprocess.Popen([sys.executable, "-c", script, own, base, token])
-                held.callback(process.wait)
-                held.callback(process.terminate)
-            time.sleep(3)
-        began, used, events = time.monotonic(), time.process_time(), 0
-        while (passed := time.monotonic() - began) < seconds:
-            while events < passed * rate:
-                kept.one_job(time.time())
-                events += 4
-            time.sleep(0.005)
-        spent = time.process_time() - used
-    kept.writer.end(time.time(), {"over": False})
-    kept.writer.close()
-    return 1e6 * spent / events
+
+def events_of(state: Path, run: str) -> int:
+    """The number of events in the journal of a run; 0 if it has none yet."""
+    path = state / "runs" / run / NAME
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
+        try:
+            return int(journal.execute("SELECT max(last) FROM events").fetchone()[0] or 0)
+        except sqlite3.OperationalError:  # it is being made
+            return 0
 
 
 def live(chosen: argparse.Namespace) -> None:
-    found: dict[int, list[float]] = {0: [], 3: []}
-    with tempfile.TemporaryDirectory() as folder:
+    phases = 2 * chosen.rounds
+    #: A job of this machine has about fourteen events.
+    jobs = chosen.rate / 14
+    enough = int(jobs * (phases * chosen.seconds + 60) / 5)
+    with contextlib.ExitStack() as held:
+        state = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        file = state / "live.yaml"
+        file.write_text(LIVE % (jobs, list(range(enough))))
+        words = ["run", str(file), "--executor", "local", "--tag", "live", "--quiet"]
+        controller = subprocess.Popen([*CLI, *words, "--state", str(state)])
+        held.callback(controller.wait)
+        held.callback(controller.terminate)
+        while events_of(state, "live") < chosen.rate and controller.poll() is None:
+            time.sleep(0.1)
+        base, token, _ = held.enter_context(dashboard(state, "live"))
+        own = str(Path(__file__).parent)
+        viewers = [
+            subprocess.Popen([sys.executable, "-c", VIEWER, own, base, token]) for _ in range(3)
+        ]
+        for viewer in viewers:
+            held.callback(viewer.wait)
+            held.callback(viewer.kill)
+        time.sleep(5)
+        changes = []
         for number in range(chosen.rounds):
-            for viewers, spent in found.items():
-                run = f"live-{number}-{viewers}"
-                spent.append(live_part(Path(folder), run, chosen.rate, chosen.seconds, viewers))
-                print(f"{viewers} viewers: {spent[-1]:.0f} us of the processor for each event")
-    alone, watched = (statistics.median(each) for each in found.values())
-    print(f"with three viewers: {100 * (watched / alone - 1):+.1f} %")
+            spent = {}
+            for looks in (True, False) if number % 2 else (False, True):
+                for viewer in viewers:
+                    viewer.send_signal(signal.SIGCONT if looks else signal.SIGSTOP)
+                time.sleep(1)
+                used, events = processor(controller.pid), events_of(state, "live")
+                time.sleep(chosen.seconds)
+                used, events = (
+                    processor(controller.pid) - used,
+                    events_of(state, "live") - events,
+                )
+                spent[looks] = 1e6 * used / events
+                print(
+                    f"{3 * looks} viewers: {events / chosen.seconds:.0f} events/s, "
+                    f"{spent[looks]:.0f} us each",
+                    flush=True,
+                )
+            changes.append(100 * (spent[True] / spent[False] - 1))
+        if controller.poll() is not None:
+            raise SystemExit("the run ended too early")
+    low, middle, high = statistics.quantiles(changes)
+    print(
+        f"CPU time of the controller with three viewers: {middle:+.1f} % (median of "
+        f"{len(changes)} pairs; half of them {low:+.1f} to {high:+.1f} %; "
+        f"mean {statistics.mean(changes):+.1f} +- "
+        f"{statistics.stdev(changes) / len(changes) ** 0.5:.1f} %)"
+    )
 
 
 def main() -> None:
@@ -240,8 +284,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--state")
     parser.add_argument("--rate", type=float, default=500.0)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=20)
     chosen = parser.parse_args()
     {"size": size, "live": live}[chosen.part](chosen)
 

@@ -56,8 +56,14 @@ _PORTION = 5_000
 _LONGEST_END = 10_000
 #: Characters of a list that is long.
 _LONG = 200_000
-#: What an index of ``events`` says that a list has in it, by kind.
-_KINDS_OF_LISTS = {"fired": '"type":"fired"', "observed": '"observed"'}
+#: What a list has in it that holds something of a kind; the first two have an index.
+_KINDS_OF_LISTS = {
+    "fired": '"type":"fired"',
+    "observed": '"observed"',
+    "resources": '"resources"',
+    "placed": '"nodes":[',
+    "hosted": '"host":',
+}
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
 
@@ -293,7 +299,7 @@ class Journal:
 
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
         """The events with ``after < seq <= until`` of those lists that have something of a
-        ``kind`` in them (``fired``, ``observed``); decisions are lists. An index finds them."""
+        ``kind`` in them (``fired``, ``observed`` …); decisions are lists."""
         newest = after
         while True:
             with self._reading():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import time
 from array import array
 from collections import Counter
@@ -18,6 +19,7 @@ from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.log_tail import log_tail
 from ensemble_core.session.suspects import suspects
 
@@ -32,16 +34,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Failed jobs of one kind that are named, and whose output and node are read.
-_EXAMPLES, _READ = 50, 3
+#: Failed jobs of one kind that are named, and whose output and node are read; last lines of
+#: output and nodes that are counted.
+_EXAMPLES, _READ, _COUNTED = 50, 20, 5
+#: Jobs of a run whose nodes are found: of more, no chart has a bar for each.
+_PLACED = 2000
 #: Bytes of a log that are returned at most, and bytes of one line.
 _LOG, _LINE = 65_536, 500
 #: Points of one curve, curves of one variable.
 _POINTS, _CURVES = 400, 60
 _FAILED = ("failed", "cancelled")
-#: What is kept of a job's events, to find its output; and of how many jobs. The events of more
-#: jobs than the last number are looked for among all events.
-_PLACES, _REMEMBERED, _ONE_BY_ONE = ("workdir", "stdout", "stderr", "host", "nodes"), 1000, 20
+_NUMBER = re.compile(r"\d+")
+#: What is kept of a job's events, to find its output; and of how many jobs. The events of a job
+#: are looked for among all events of the run if it has fewer than the last number for each job.
+_PLACES, _REMEMBERED, _ONE_BY_ONE = ("workdir", "stdout", "stderr", "host", "nodes"), 1000, 5000
 #: Firings that are kept at most: of rules that fired more often than others, every second, every
 #: fourth …
 _FIRINGS = 10_000
@@ -68,6 +74,10 @@ class Inspection:
         #: Values that jobs reported, by group and variable, and job.
         self._points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
         self._observed_until = 0
+        self._nodes: dict[str, str] = {}
+        self._placed_until = 0
+        self._capacity = Capacity()
+        self._reported_until = 0
         #: By attempt: the last event that was looked at, and what was said of its start.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
@@ -107,7 +117,7 @@ class Inspection:
         try:
             if self._began is None:
                 self._began = next((row.time for row in journal.rows(until=1)), None)
-            newest = [row.time for row in journal.rows(last - 1)]
+            newest = [row.time for row in journal.rows(max(last - 1, 0))]
             self._newest = newest[-1] if newest else self._newest
         except EnsembleError as error:
             self._note(error)
@@ -179,7 +189,8 @@ class Inspection:
         counts = engine.state.metrics.counts
         for group in plain["groups"]:
             own = counts[group["name"]]
-            group |= {"repeated": own["repeated"], "lost": own["lost"]}
+            held = len(engine.state.table.groups[group["name"]].held)
+            group |= {"repeated": own["repeated"], "lost": own["lost"], "held": held}
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
@@ -193,7 +204,6 @@ class Inspection:
     def _jobs(self) -> JobColumns:
         """The table of jobs: read once, then only what events have changed."""
         if self._columns is None or self._stale:
-            from ensemble_core.journal.job_history import Jobs
             from ensemble_core.session.job_columns import JobColumns
 
             engine = self._engine
@@ -205,7 +215,7 @@ class Inspection:
                         self._columns = JobColumns(jobs)
             except EnsembleError as error:
                 self._note(error)
-                self._columns = JobColumns(Jobs((), ((), (), ())))
+                self._columns = JobColumns(None)
             if engine is not None:
                 engine.state.table.over = []
             self._stale = False
@@ -362,7 +372,9 @@ class Inspection:
         """Jobs that failed or were cancelled, by group, cause and exit code, the most first.
 
         ``parameters`` are values that failed more often than others: ``failed`` of ``total`` jobs
-        of the group. ``examples`` are jobs, with node and last line of output of the first.
+        of the group. ``examples`` are jobs; the first ``looked`` of them, which are from all parts
+        of the run, have their node and last line of output. ``lines`` and ``nodes`` count these;
+        lines that differ only in numbers are counted as one.
         """
         jobs = self._jobs()
         kinds: dict[tuple[Any, ...], list[int]] = {}
@@ -375,12 +387,12 @@ class Inspection:
             if failed:
                 names = self._parameters(group)
                 parameters[group] = {name: list(jobs.column(name, group)) for name in names}
-        found, read = [], dict[str, dict[str, Any]]()
+        found: list[dict[str, Any]] = []
+        read: dict[str, dict[str, Any]] = {}
         for (group, outcome, cause, code), places in kinds.items():
             first = jobs.ranges[group].start
             rows = [
-                dict(zip(jobs.names, jobs.row(first + at), strict=True))
-                for at in places[:_EXAMPLES]
+                dict(zip(jobs.names, jobs.row(first + at), strict=True)) for at in _sample(places)
             ]
             names = [f"{group}.{row['index']}" for row in rows]
             examples = [
@@ -398,11 +410,16 @@ class Inspection:
                     "of": len(jobs.ranges[group]),
                     "parameters": suspects(parameters[group], places),
                     "examples": examples,
+                    "looked": len(examples[:_READ]),
                 }
             )
         starts = self._starts(read)
         for job, example in read.items():
             example |= self._end_of_job(job, starts.get(job, {}))
+        for kind in found:
+            looked = kind["examples"][:_READ]
+            kind["lines"] = _counted("line", (each["line"] for each in looked))
+            kind["nodes"] = _counted("node", (each["node"] for each in looked if each["node"]))
         return sorted(found, key=lambda each: -each["count"])
 
     def _parameters(self, group: str) -> Sequence[str]:
@@ -414,7 +431,7 @@ class Inspection:
 
     def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
         """The node of a job's attempt, and the last line that it wrote."""
-        node = start.get("host") or start.get("nodes")
+        node = _node(start)
         for stream in ("stderr", "stdout"):
             lines = log_tail(start, stream, 4096)["text"].strip().splitlines()
             if lines:
@@ -427,7 +444,7 @@ class Inspection:
         known = {job: self._started[job] for job in jobs if job in self._started}
         new = set(jobs) - known.keys()
         found = {job: start for job, (_, start) in known.items()}
-        if len(new) > _ONE_BY_ONE:
+        if self.seq < _ONE_BY_ONE * len(new):
             rows: Iterable[Any] = self._events([json.dumps(job) for job in new])
         else:
             rows = chain.from_iterable(map(self._life_of, new))
@@ -481,11 +498,29 @@ class Inspection:
             )
         return found
 
+    def capacity(self) -> dict[str, dict[str, float]]:
+        """Hours of the queue's ``cores``, ``nodes`` and ``gpus`` since the run began, as far as the
+        queue reported them: those that were ``up``, and those of them that were ``free``. Times
+        without a controller do not count."""
+        sessions = self._kept.journal.sessions()
+        breaks = {later.seq: earlier.ended for earlier, later in pairwise(sessions)}
+        ahead = sorted(seq for seq in breaks if seq >= self._reported_until)
+        for row in self._of_kind("resources", self._reported_until):
+            while ahead and row.seq > ahead[0]:
+                self._capacity.pause(breaks[ahead.pop(0)])
+            data = row.data or {}
+            values = data.get("values" if row.type == "resources" else "resources")
+            if row.type in ("start", "resources") and values:
+                self._capacity.report(row.time, values)
+        self._reported_until = self.seq
+        return self._capacity.until(self._until() or 0.0)
+
     # -- results -----------------------------------------------------------------------------------
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table of results and every generator's points: ``name``, ``names`` of the columns,
-        ``rows`` as lists, and ``plot`` as the ensemble file has it."""
+        ``rows`` as lists, and ``plot`` as the ensemble file has it; for a generator also its
+        ``objectives``, each with ``minimize`` or ``maximize``."""
         engine = self._engine
         if engine is None:
             return []
@@ -502,7 +537,8 @@ class Inspection:
             names, points = state.table(vocs)
             rows = [[row.get(n) for n in names] for row in points]
             one = {"name": name, "names": list(names), "rows": rows, "plot": {}}
-            found.append({**one, "kind": "generator", "of": name})
+            goals = dict(vocs.objectives)
+            found.append({**one, "kind": "generator", "of": name, "objectives": goals})
         return found
 
     def curves(self) -> list[dict[str, Any]]:
@@ -610,6 +646,42 @@ class Inspection:
                 "waiting": _means(sums[0], sums[1], width),
             }
         return {"began": began, "width": width, "groups": groups}
+
+    def nodes(self) -> dict[str, str]:
+        """The node on which each job ran at last, by the job's name (``sim.3``), as far as the
+        queue reported it. Empty for a run of more than 2,000 jobs."""
+        if len(self._jobs()) > _PLACED:
+            return {}
+        for kind in ("placed", "hosted"):
+            for row in self._of_kind(kind, self._placed_until):
+                node = _node(row.data or {}) if row.type == "job" else ""
+                if node and row.job is not None:
+                    group, _, number = row.job.rpartition(".")
+                    self._nodes[f"{group}.{number.partition('-')[0]}"] = node
+        self._placed_until = self.seq
+        return dict(self._nodes)
+
+
+def _node(reported: Mapping[str, Any]) -> str:
+    """The node or nodes in what a queue reported about a job; empty if there are none."""
+    nodes = reported.get("host") or reported.get("nodes") or ""
+    return ",".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes)
+
+
+def _sample(places: Sequence[int]) -> list[int]:
+    """Some of these places, from all parts; the first ``_READ`` of them too."""
+    chosen = places[:: -(-len(places) // _EXAMPLES)]
+    first = chosen[:: -(-len(chosen) // _READ)]
+    return [*first, *(at for at in chosen if at not in first)]
+
+
+def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+    """How often each text occurs, the most frequent first; numbers in it make no difference."""
+    kinds: dict[str, list[str]] = {}
+    for text in texts:
+        kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)
+    often = sorted(kinds.values(), key=len, reverse=True)[:_COUNTED]
+    return [{name: same[0], "count": len(same)} for same in often]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from contextlib import suppress
 from heapq import nlargest, nsmallest
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.journal.job_rows import TIMES
+from ensemble_core.journal.job_rows import FIELDS, KINDS, TIMES
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
@@ -31,20 +31,22 @@ _NAN = math.nan
 
 
 class JobColumns:
-    """The jobs of a run by group and index. ``ranges`` has the positions of each group's jobs."""
+    """The jobs of a run by group and index; none without ``jobs``. ``ranges`` has the positions of
+    each group's jobs."""
 
-    def __init__(self, jobs: Jobs) -> None:
-        self.names = jobs.names
+    def __init__(self, jobs: Jobs | None) -> None:
+        self.names = FIELDS if jobs is None else jobs.names
         self.ranges: dict[str, range] = {}
+        kinds: Mapping[str, Collection[str]] = KINDS if jobs is None else jobs.kinds
         self._columns: dict[str, array[float] | list[Any]] = {
-            name: array("d") if jobs.kinds.get(name, {""}) <= {"f", "n"} else []
-            for name in jobs.names
+            name: array("d") if {*kinds.get(name, ("",))} <= {"f", "n"} else []
+            for name in self.names
         }
         #: Equal texts are kept once, in these columns.
         self._equal: dict[Any, Any] = {}
-        self._only_text = {n for n in jobs.names if jobs.kinds.get(n, {""}) <= {"s", "n"}}
+        self._only_text = {n for n in self.names if {*kinds.get(n, ("",))} <= {"s", "n"}}
         at = 0
-        for batch in jobs.batches():
+        for batch in () if jobs is None else jobs.batches():
             for name, values in zip(self.names, batch, strict=True):
                 self._columns[name].extend(self._kept(name, values))
             group, count = batch[0][0], len(batch[0])

@@ -19,12 +19,28 @@ from ensemble_core.cli.toolkit import why_not_fired
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Inspection
 
-__all__ = ["FORMAT", "NAMES", "client_file", "document", "dumps", "schema"]
+__all__ = ["CLIENT", "FORMAT", "NAMES", "client_file", "document", "dumps", "schema"]
 
 FORMAT = 1
 
+#: The files of the page, with the type of each.
+CLIENT = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    **dict.fromkeys(
+        (
+            *("vendor/htm-preact.js", "words.js", "source.js", "tables.js"),
+            *("charts.js", "views.js", "pictures.js", "app.js"),
+        ),
+        "text/javascript; charset=utf-8",
+    ),
+}
+
 #: Documents that need no argument.
-NAMES = ("overview", "failures", "costs", "tables", "curves", "firings", "timeline")
+NAMES = (
+    *("overview", "failures", "costs", "capacity", "tables"),
+    *("curves", "firings", "timeline", "nodes"),
+)
 #: Rows of a page of jobs at most.
 _PAGE = 1_000_000
 

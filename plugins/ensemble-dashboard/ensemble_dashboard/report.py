@@ -133,6 +133,8 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
             details[name] = inspection.job(group, int(index))
             values = details[name]["values"]
             details[name]["values"] = values[:: max(1, -(-len(values) // _POINTS))]
+    # Damage may have been found in any part.
+    found["overview"]["problem"] = found["overview"]["problem"] or inspection.problem
     # Who controls the run, and where, is nobody's business who reads a report.
     found["overview"]["controller"] = {}
     return {

@@ -25,17 +25,11 @@ from starlette.routing import Route
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_core.cli.toolkit import Inspection, KeptRun
-from ensemble_dashboard.documents import NAMES, client_file, document, dumps
+from ensemble_dashboard.documents import CLIENT, NAMES, client_file, document, dumps
 
 __all__ = ["application"]
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_TYPES = {
-    "index.html": "text/html; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "vendor/htm-preact.js": "text/javascript; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -78,8 +72,12 @@ class _Answer:
 class _Runs:
     """The runs that may be shown. All work is done on one thread, whose journals these are."""
 
-    def __init__(self, state: str | None, runs: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, state: str | None, runs: Callable[[], Sequence[str]], problems: dict[str, str]
+    ) -> None:
         self._state = state
+        #: By run: damage that was found. An overview names it, whoever found it.
+        self._problems = problems
         self.tags = runs
         self._thread = ThreadPoolExecutor(1, "documents")
         self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
@@ -125,7 +123,12 @@ class _Runs:
         if kept is None or ((changes or kept.seq != inspection.seq) and now >= kept.until):
             if len(answers) >= _REMEMBERED:
                 answers.clear()
-            text, done = dumps(document(inspection, name, query)), time.monotonic()
+            data = document(inspection, name, query)
+            if inspection.problem:
+                self._problems[tag] = inspection.problem
+            if name == "overview":
+                data["problem"] = data["problem"] or self._problems.get(tag, "")
+            text, done = dumps(data), time.monotonic()
             kept = answers[key] = _Answer(text, inspection.seq, done + _REST * (done - now))
         return replace(kept, current=kept.seq == inspection.seq)
 
@@ -146,7 +149,8 @@ def application(
 ) -> Starlette:
     """The server for the runs whose tags ``runs`` returns. ``seen`` is called for each request
     that had the token."""
-    quick, thorough = _Runs(state, runs), _Runs(state, runs)
+    problems: dict[str, str] = {}
+    quick, thorough = _Runs(state, runs, problems), _Runs(state, runs, problems)
     ahead: dict[str, asyncio.Task[None]] = {}
 
     async def read_ahead(tag: str) -> None:
@@ -175,9 +179,9 @@ def application(
         if (refused := refusal(request)) is not None:
             return _error(*refused)
         name = request.path_params.get("name") or "index.html"
-        if name not in _TYPES:
+        if name not in CLIENT:
             return _error(404, "there is no such page")
-        return Response(client_file(name), headers={**_HEADERS, "Content-Type": _TYPES[name]})
+        return Response(client_file(name), headers={**_HEADERS, "Content-Type": CLIENT[name]})
 
     async def api(request: Request) -> Response:
         if (refused := refusal(request)) is not None:

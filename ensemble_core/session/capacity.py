@@ -1,0 +1,46 @@
+"""Hours of the queue's cores, nodes and GPUs that were up, and free, while a run was controlled.
+
+Used by ``inspection``. The share of hours that were free is the idle share of an allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Capacity"]
+
+_KINDS = ("cores", "nodes", "gpus")
+
+
+class Capacity:
+    """Sums what the queue reported: each value holds until its next report."""
+
+    def __init__(self) -> None:
+        self._hours: dict[str, dict[str, float]] = {}
+        self._values: dict[str, float] = {}
+        self._at = 0.0
+
+    def report(self, now: float, values: Mapping[str, float]) -> None:
+        """Take the gauges (``cores.up``, ``cores.free`` …) that changed at a time."""
+        self._hours = self.until(now)
+        self._values.update(values)
+        self._at = now
+
+    def pause(self, now: float | None) -> None:
+        """The run's controller left at a time: nothing is known until the next report. Without a
+        time it was killed, and its last report is the last moment that counts."""
+        if now is not None:
+            self._hours = self.until(now)
+        self._values.clear()
+
+    def until(self, now: float) -> dict[str, dict[str, float]]:
+        """Return the hours ``up`` and ``free`` of each kind that the queue reported."""
+        hours = max(0.0, now - self._at) / 3600
+        found = {kind: dict(sums) for kind, sums in self._hours.items()}
+        for kind in _KINDS:
+            up, free = (self._values.get(f"{kind}.{name}") for name in ("up", "free"))
+            if up is not None and free is not None:
+                sums = found.setdefault(kind, {"up": 0.0, "free": 0.0})
+                sums["up"] += up * hours
+                sums["free"] += min(free, up) * hours
+        return found

@@ -1,0 +1,313 @@
+// Views: what went wrong, what it cost, what the rules did, what jobs there are.
+'use strict';
+
+// Jobs of which each has a mark or a bar in a chart, at most.
+const MOST_MARKS = 2000;
+const jobsOf = ({ groups }) => sum(groups.map((group) => group.submitted - group.repeated));
+const RESUMED = ['stopped', 'limited', 'interrupted'];
+
+function Header({ overview, now }) {
+  const { state, controller, groups, newest, reason, exit_code: code, problem, began } = overview;
+  const all = (name) => number(sum(groups.map((group) => group[name])));
+  const quiet = now - (newest || now);
+  const { host, pid } = controller;
+  const who = host ? `controlled by process ${pid} on ${host}; ` : '';
+  const last = quiet > 60 ? html`<strong>quiet for ${duration(quiet)}</strong>`
+    : quiet < 2 ? 'last event just now' : `last event ${duration(Math.round(quiet))} ago`;
+  const about = state === 'running'
+    ? html`${who}${last}: ${all('running')} running, ${all('waiting')} waiting`
+    : state === 'interrupted'
+      ? 'the controller was killed or lost; jobs in the queue were left as they were'
+      : `${reason}${isThere(code) ? `, exit code ${code}` : ''}`;
+  return html`<header class="run"><h1>${overview.tag}</h1>
+    <p><strong class=${`run-state ${state}`}>${state}</strong> ${about}</p>
+    <p class="quiet">${overview.executor && `on ${overview.executor}, `}began ${time(began)} UTC
+      ${newest ? `, ${duration(newest - began)} to the last event` : ''},
+      ${' '}${plural(overview.events, 'event')}</p>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    ${overview.warnings.map((text) => html`<p class="problem" key=${text}>${text}</p>`)}</header>`;
+}
+
+// The states of a group's attempts, with their numbers.
+function partsOf(group) {
+  const lost = group.causes.lost || 0;
+  return [['success', group.success], ['running', group.running],
+    ['waiting', group.waiting - group.held], ['held', group.held], ['failed', group.failed - lost],
+    ['lost', lost], ['cancelled', group.cancelled]];
+}
+
+function Overview({ run, overview }) {
+  const { progress, groups, rules, state } = overview;
+  const failed = sum(groups.map((group) => group.failed));
+  const lost = sum(groups.map((group) => group.lost));
+  const never = rules.filter((rule) => !rule.fired);
+  const live = state === 'running';
+  const about = (group) => [
+    plural(group.submitted - group.repeated, 'job'),
+    group.repeated ? ` in ${number(group.submitted)} attempts` : '',
+    group.mean_duration !== null ? `, mean ${duration(group.mean_duration)}` : '',
+  ].join('');
+  const far = ({ done, planned, open, to_go: left, held, holding }) => [
+    `${number(done)} of ${plural(planned, 'job')} are over`,
+    open ? ', and rules may add more.' : '.',
+    isThere(left) && live ? ` About ${duration(left)} left.` : '',
+    held ? ` ${plural(held, 'job')} held` : '',
+    held ? `${holding.length ? ` by the limit ${holding.join(', ')}` : ''}.` : '',
+  ].join('');
+  const spent = ({ used, limits }) => ['core_hours', 'gpu_hours']
+    .filter((name) => used[name] > 0 || isThere(limits[name]))
+    .map((name) => `${number(used[name] || 0)} ${isThere(limits[name])
+      ? `of ${number(limits[name])} ` : ''}${name.replace('_', '-')} used.`).join(' ');
+  return html`<section><h2>Progress</h2>
+    ${progress && html`<p>${far(progress)}${' '}
+      <a href=${address(run, 'costs')}>${spent(progress)}</a></p>`}
+    ${groups.map((group) => html`<div class="group" key=${group.name}>
+      <h3><a href=${jobsAddress(run, { group: group.name })}>${group.name}</a>${' '}
+        <span class="quiet">${about(group)}</span></h3>
+      <${Bar} parts=${partsOf(group)} /></div>`)}
+    ${!groups.length && html`<p class="quiet">Nothing is known of this run's groups.</p>`}
+    <h2>Attention</h2><ul>
+      ${failed > 0 && html`<li>
+        <a href=${address(run, 'failures')}>${plural(lost, 'job')} failed</a>
+        ${failed > lost ? `, of ${plural(failed, 'failed attempt')}` : ''}</li>`}
+      ${never.length > 0 && html`<li>
+        <a href=${address(run, 'rules')}>${plural(never.length, 'rule')} never fired</a></li>`}
+      ${!failed && !never.length && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
+    ${live && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
+      ${['stop RUN', 'cancel RUN GROUP', 'why RUN RULE'].map((words) => html`<${Command} key=${words}
+        text=${`ensemble ${words.replace('RUN', run)}`} />`)}`}
+    ${RESUMED.includes(state) && html`<h2>Commands</h2><p>This run can go on:</p>
+      <${Command} text=${`ensemble resume ${run}`} />`}</section>`;
+}
+
+// -- what went wrong ------------------------------------------------------------------------------
+
+// The filter for jobs that failed in one way.
+function ofKind({ group, outcome, cause, exit_code }, more) {
+  const known = Object.entries({ group, outcome, cause, exit_code });
+  return { ...Object.fromEntries(known.filter(([, value]) => isThere(value))), ...more };
+}
+// "T = 2.3: 31 of 33 failed", with a link to these jobs.
+const Suspect = ({ run, kind, name, value, failed, total }) => html`<li>
+  <a href=${jobsAddress(run, ofKind(kind, { [name]: value }))}>${name} = ${shown(value)}</a>:
+  ${' '}${number(failed)} of ${number(total)} failed</li>`;
+const OfLooked = ({ count, looked }) => html`<span class="quiet">
+  ${' '}${number(count)} of ${plural(looked, 'job')} looked at</span>`;
+
+function Kind({ run, kind }) {
+  const { examples, looked } = kind;
+  const named = (each) => html`<a key=${each.id} href=${jobAddress(run, each.id)}>${each.id}</a>`;
+  return html`<article class="card">
+    <h3><${State} name=${kind.outcome} />: ${number(kind.count)} of ${plural(kind.of, 'job')} of
+      ${' '}${kind.group}</h3>
+    <p>Cause <strong>${kind.cause || 'unknown'}</strong>
+      ${isThere(kind.exit_code) && html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
+      <a href=${jobsAddress(run, ofKind(kind))}>Show these jobs</a></p>
+    ${kind.parameters.length > 0 && html`<h4>More often than others at</h4>
+      <ul>${kind.parameters.map((each) => html`<${Suspect} key=${each.name + shown(each.value)}
+        run=${run} kind=${kind} ...${each} />`)}</ul>`}
+    ${looked > 0 && html`<h4>Last line of output</h4>
+      <ul>${kind.lines.map(({ line, count }) => html`<li key=${line}>
+        ${line ? html`<code>${clean(line)}</code>` : html`<span class="quiet">nothing</span>`}
+        <${OfLooked} count=${count} looked=${looked} /></li>`)}</ul>`}
+    ${kind.nodes.length > 0 && html`<h4>Nodes</h4>
+      <ul>${kind.nodes.map(({ node, count }) => html`<li key=${node}>${node}
+        <${OfLooked} count=${count} looked=${looked} /></li>`)}</ul>`}
+    <h4>${examples.length < kind.count ? `The first ${examples.length}` : 'Jobs'}</h4>
+    <p>${examples.map((each) => html`${named(each)} `)}</p></article>`;
+}
+
+function Failures({ run, seq }) {
+  const found = useData(run, 'failures', {}, seq);
+  return html`<section><h2>Failures</h2><${Loaded} of=${found}>${(kinds) => kinds.length
+    ? kinds.map((kind, n) => html`<${Kind} key=${n} run=${run} kind=${kind} />`)
+    : html`<p>No job failed.</p>`}</${Loaded}></section>`;
+}
+
+// -- what it cost ---------------------------------------------------------------------------------
+
+const COST_NAMES = ['group', 'core-hours', 'of these failed', 'median time', 'longest time',
+  'time limit', 'longest of limit', 'median wait'];
+const COST_FORMATS = { 'median time': duration, 'longest time': duration, 'time limit': duration,
+  'median wait': duration, 'longest of limit': percent };
+
+function costRow(group) {
+  const hours = sum(Object.values(group.core_hours));
+  const failed = hours - (group.core_hours.success || 0) - (group.core_hours.active || 0);
+  const took = group.duration || {}, asked = group.time_limit;
+  return [group.group, hours, failed, took.median, took.longest, asked,
+    asked && isThere(took.longest) ? took.longest / asked : null,
+    group.waiting && group.waiting.median];
+}
+
+function Totals({ progress, capacity }) {
+  const { used, committed, limits } = progress;
+  const some = (value) => isThere(value) ? number(value) : '–';
+  // The queue's report is of its cores, nodes and GPUs; that of jobs, of their hours.
+  const idle = ({ up, free }) => up > 0 ? percent(free / up) : '–';
+  return html`<${Scrolled} label="Totals"><thead><tr><th scope="col">of the run</th>
+      ${['used', 'committed', 'limit', 'idle share'].map((name) => html`
+        <th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
+    <tbody>${Object.keys({ ...used, ...limits }).map((name) => html`<tr key=${name}>
+      <th scope="row">${name.replace('_', '-')}</th>
+      ${[used, committed, limits].map((each, n) => html`
+        <td class="number" key=${n}>${some(each[name])}</td>`)}
+      <td class="number">${idle(capacity[`${name.replace('_hours', '')}s`] || {})}</td></tr>`)}
+    </tbody></${Scrolled}>
+    <p class="quiet">Idle share: of the time that the queue reported, the part in which these were
+      free. A queue that reports none has "–".</p>`;
+}
+
+function Costs({ run, here, overview, seq }) {
+  const found = useData(run, 'costs', {}, seq), capacity = useData(run, 'capacity', {}, seq);
+  return html`<section><h2>Costs</h2>
+    ${overview.progress && html`
+      <${Totals} progress=${overview.progress} capacity=${capacity.data || {}} />`}
+    <${Loaded} of=${found}>${(groups) => html`
+      <${Table} id="costs" here=${here} caption="Costs of each group" rows=${groups.map(costRow)}
+        formats=${COST_FORMATS} names=${COST_NAMES} />`}</${Loaded}></section>`;
+}
+
+// -- what the rules did ---------------------------------------------------------------------------
+
+// Marks that would hide each other are left out of a lane.
+const drawn = (firings) => firings.length <= 400 ? firings
+  : firings.filter((_, n) => n % Math.ceil(firings.length / 400) === 0);
+
+// A line for each rule, with a mark for each firing.
+function Lanes({ lanes, began, span }) {
+  const height = 30 * lanes.length + 34, left = NARROW ? 100 : 130;
+  const px = (seconds) => left + 4 + seconds / span * (WIDTH - left - 20);
+  const told = (each) => `${duration(each.time - began)}: ${each.event}`
+    + `${each.value === null ? '' : `, value ${number(each.value)}`}: ${each.decisions.join(', ')}`;
+  const lane = ([name, firings], n) => html`<g key=${name}>
+    <${Label} x=${left - 8} y=${30 * n + 24} text=${short(name, NARROW ? 13 : 18)} end=${true} />
+    <line x1=${left} x2=${WIDTH - 10} y1=${30 * n + 20} y2=${30 * n + 20} stroke="currentColor"
+      stroke-opacity="0.2" />
+    ${drawn(firings).map((each) => html`<path key=${each.firing} stroke=${SERIES[n % 6]}
+      d=${marks[n % 7](px(each.time - began), 30 * n + 20)} fill=${SERIES[n % 6]}>
+      <title>${told(each)}</title></path>`)}</g>`;
+  return html`<${Figure} title="Firings of each rule over time" height=${height}>${lanes.map(lane)}
+    ${ticks(0, span, NARROW ? 3 : 6, TIME_STEPS).map((at) => html`
+      <${Label} key=${at} x=${px(at)} y=${height - 8} text=${duration(at)} />`)}</${Figure}>`;
+}
+
+const FIRING_NAMES = ['event', 'time', 'rule', 'what happened', 'condition', 'value', 'for',
+  'decisions'];
+
+function Firings({ here, overview, firings }) {
+  const all = sum(overview.rules.map((rule) => rule.fired));
+  const conditions = new Map(overview.rules.map((rule) => [rule.id, rule.when]));
+  const each = ({ each: names }) => Object.entries(names)
+    .map(([name, value]) => `${name}=${shown(value)}`).join(' ');
+  const rows = firings.map((one) => [one.seq, one.time - (overview.began || 0), one.rule, one.event,
+    conditions.get(one.rule), one.value, each(one), one.decisions.join(', ')]);
+  const used = FIRING_NAMES.map((_, at) => at < 4 || at > 6 || rows.some((row) => row[at]));
+  return html`<h3>Firings</h3>
+    ${all > firings.length && html`<p class="quiet">${number(firings.length)} of
+      ${' '}${plural(all, 'firing')}: of rules that fired very often, some are left out.
+      "ensemble events" has each.</p>`}
+    <${Table} id="firings" here=${here} caption="Firings" formats=${{ time: duration }}
+      names=${FIRING_NAMES.filter((_, at) => used[at])}
+      rows=${rows.map((row) => row.filter((_, at) => used[at]))} />`;
+}
+
+function Rules({ run, here, overview, seq }) {
+  const found = useData(run, 'firings', {}, seq);
+  const began = overview.began || 0, span = Math.max((overview.newest || began) - began, 1e-3);
+  const never = overview.rules.filter((rule) => !rule.fired);
+  return html`<section><h2>Rules</h2><${Loaded} of=${found}>${(firings) => {
+    const lanes = new Map(overview.rules.map((rule) => [rule.id, []]));
+    for (const each of firings) {
+      if (!lanes.has(each.rule)) lanes.set(each.rule, []);
+      lanes.get(each.rule).push(each);
+    }
+    const fired = [...lanes].filter(([, own]) => own.length);
+    return html`
+      ${fired.length > 0 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
+      ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`
+        <div key=${rule.id}>
+          <dt>${rule.id} <span class="quiet">${rule.label} ${rule.when}</span></dt>
+          <dd>${rule.reason}<${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd>
+        </div>`)}</dl>`}
+      <${Firings} here=${here} overview=${overview} firings=${firings} />`;
+  }}</${Loaded}></section>`;
+}
+
+// -- what jobs there are --------------------------------------------------------------------------
+
+function Jobs({ run, here, seq }) {
+  const { sort = '', desc = '', text = '', where = '{}', page = '' } = here.query;
+  const asked = { sort, descending: desc, text, where };
+  const found = useData(run, 'jobs', { ...asked, offset: 100 * +page, limit: 100 }, seq);
+  const confines = Object.entries(JSON.parse(where));
+  const without = (name) => {
+    const rest = Object.fromEntries(confines.filter(([other]) => other !== name));
+    go(here, { where: JSON.stringify(rest), page: '' });
+  };
+  const every = async () => (await source.get(run, 'jobs', { ...asked, limit: 1000000 })).data.rows;
+  return html`<section><h2>Jobs</h2>
+    ${source.left && html`<p class="problem">${source.left}</p>`}
+    ${confines.length > 0 && html`<p class="tools">Only ${confines.map(([name, value]) => html`
+      <button key=${name} type="button" onClick=${() => without(name)}
+        aria-label=${`Show others than ${name} = ${shown(value)} too`}>
+        ${name} = ${shown(value)} ✕</button>`)}</p>`}
+    <${Loaded} of=${found}>${(data) => {
+      const own = [data.names.indexOf('group'), data.names.indexOf('index')];
+      const link = (row) => jobAddress(run, `${row[own[0]]}.${row[own[1]]}`);
+      return html`<${Grid} caption="Jobs" names=${data.names} rows=${data.rows} total=${data.total}
+        offset=${data.offset} sort=${sort} descending=${desc} text=${text}
+        links=${{ group: link, index: link }} every=${every} set=${(query) => go(here, query)} />`;
+    }}</${Loaded}></section>`;
+}
+
+function Job({ run, here, seq }) {
+  const id = here.query.id || '', at = id.lastIndexOf('.');
+  const found = useData(run, 'job', { group: id.slice(0, at), index: id.slice(at + 1) }, seq);
+  return html`<section><p><a href=${address(run, 'jobs')}>All jobs</a></p><h2>${id}</h2>
+    <${Loaded} of=${found}>${(job) => html`
+      <${JobFacts} run=${run} here=${here} job=${job} seq=${seq} />`}</${Loaded}></section>`;
+}
+
+function JobFacts({ run, here, job, seq }) {
+  const { id, row, attempts, rules, values, events } = job;
+  const variables = [...new Set(values.flatMap(([, some]) => Object.keys(some)))];
+  const newest = row.attempts > 1 ? `${id}-${row.attempts - 1}` : id;
+  const start = values.length ? values[0][0] : 0;
+  const curve = (name) => values.filter(([, some]) => typeof some[name] === 'number')
+    .map(([when, some]) => [when - start, some[name]]);
+  const node = events.map(({ context }) => context.host || context.nodes).filter(isThere).pop();
+  const facts = Object.entries({ ...row, node }).filter(([, value]) => isThere(value));
+  const context = (each) => Object.keys(each.context).length ? JSON.stringify(each.context) : '';
+  const fact = ([name, value]) => html`<tr key=${name}><th scope="row">${name}</th>
+    <td>${typeof value === 'object' ? JSON.stringify(value) : cell(name, value)}</td></tr>`;
+  return html`<p><${State} name=${row.outcome} />${row.cause && ` (${row.cause})`}</p>
+    <${Scrolled} label="The job's row"><tbody>${facts.map(fact)}</tbody></${Scrolled}>
+    ${attempts.map((each) => html`<article class="card" key=${each.id}><h3>${each.id}</h3>
+      <pre>${each.command.join(' ')}</pre>
+      <p class="quiet">${each.workdir ? `in ${each.workdir}` : ''}</p></article>`)}
+    ${rules.length > 0 && html`<h3>Rules that touched it</h3><ul>${rules.map((each, n) => html`
+      <li key=${n}>${each.rule}: ${each.decision}
+        <span class="quiet"> at event ${each.seq}</span></li>`)}</ul>`}
+    ${variables.map((name) => html`<${Chart} key=${name} title=${`${name} of ${id}`} times=${true}
+      xName="time since its first value" yName=${name}
+      series=${[{ name, line: true, points: curve(name) }]} />`)}
+    ${['stdout', 'stderr'].map((stream) => html`
+      <${Log} key=${stream} run=${run} job=${newest} stream=${stream} seq=${seq} />`)}
+    ${events.length > 0 && html`<h3>Events</h3><${Table} id="events" here=${here} caption="Events"
+      names=${['event', 'at', 'job', 'name', 'context']} rows=${events.map((each) => [
+        each.seq, time(each.time), each.job, each.name || each.type, context(each)])} />`}`;
+}
+
+function Log({ run, job, stream, seq }) {
+  const found = useData(run, 'log', { job, stream }, seq);
+  const cut = (line) => line.length > 2000
+    ? `${line.slice(0, 2000)} … (${number(line.length)} characters)` : line;
+  return html`<h3>${stream === 'stdout' ? 'Output' : 'Errors'}</h3>
+    <${Loaded} of=${found}>${(log) => log.text
+      ? html`<pre tabindex="0" aria-label=${stream}>${
+          clean(log.text).split('\n').map(cut).join('\n')}</pre>
+        ${log.size > log.text.length && html`
+          <p class="quiet">The end of ${number(log.size)} bytes.</p>`}`
+      : html`<p class="quiet">${log.problem || 'It is empty.'}</p>`}</${Loaded}>`;
+}
