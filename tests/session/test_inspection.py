@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ensemble_core as ensemble
+from ensemble_core import JobEvent
 from ensemble_core.cli.options import KeptRun
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.job_rows import row_of
+from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.stored_jobs import StoredJobs
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import Event, Resources, Started
+from ensemble_core.plugin.discovery import discover
 from ensemble_core.session import inspection as inspection_module
+from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.inspection import Inspection
 from ensemble_core.session.job_columns import JobColumns
+from ensemble_core.session.kept_run import versions
 from ensemble_core.session.suspects import suspects
 
 STUDY: dict[str, Any] = {
@@ -218,3 +228,131 @@ def test_the_table_of_jobs_of_a_live_run_follows_its_events_without_being_read_a
     outcome = jobs["names"].index("outcome")
     assert [row[outcome] for row in jobs["rows"]].count("failed") == 1
     assert jobs["total"] == 27
+
+
+FILE = """
+jobs:
+  - {name: sim, command: "run {T}", parameters: {T: [1, 2, 3, 4, 5, 6]}}
+  - {name: slow, command: "wait {n}", parameters: {n: [1, 2, 3]}, at_once: 1}
+rules:
+  - {trigger: start, action: [{name: submit, label: sim}, {name: submit, label: slow}]}
+"""
+
+
+def written(state: Path, events: Iterable[Event], ended: float | None = None) -> Inspection:
+    """Inspects a run in which these events happened, as a controller would have written them."""
+    registry = discover()
+    folder = state / "runs" / "kept"
+    folder.mkdir(parents=True)
+    writer = JournalWriter(folder / NAME)
+    about = {"tag": "kept", "shared": False, "cwd": ".", "executor": {"name": "local"}}
+    writer.describe(about)
+    writer.text("study.yaml", FILE, ())
+    writer.perform = lambda _: None
+    writer.begin(0.0, versions(registry))
+    engine = Engine(load_text(FILE, registry, file="study.yaml"))
+    over = engine.state.table.over = []
+    for event in events:
+        decisions = engine.handle(event)
+        writer.append(event, decisions, (), [row_of(record) for record in over])
+        over.clear()
+    if ended is None:
+        writer.stop(None)
+    else:
+        writer.end(ended, {"over": True, "exit_code": 0, "reason": "over"})
+    writer.close()
+    return Inspection(KeptRun(str(state), "kept", salvage=True))
+
+
+def failed(index: int, now: float, **context: Any) -> list[Event]:
+    """The events of a job that fails."""
+    name = f"sim.{index}"
+    return [
+        JobEvent(now, name, "submit"),
+        JobEvent(now, name, "start", context),
+        JobEvent(now + 1, name, "finish", {"status": 256}),
+        JobEvent(now + 1, name, "clean"),
+    ]
+
+
+def test_a_run_without_an_event_is_empty_and_not_damaged(tmp_path: Path) -> None:
+    with written(tmp_path, ()) as found:
+        assert (found.problem, found.seq) == ("", 0)
+        assert (found.failures(), found.jobs()["total"]) == ([], 0)
+
+
+def test_a_run_whose_events_are_all_damaged_has_no_jobs_and_says_so(tmp_path: Path) -> None:
+    written(tmp_path, [Started(1.0, {}), *failed(0, 2.0)]).__exit__()
+    with sqlite3.connect(tmp_path / "runs" / "kept" / NAME) as journal:
+        journal.execute("UPDATE events SET list = 'x'")
+        journal.executescript("DROP TABLE job_rows; DROP TABLE job_layouts;")
+    with Inspection(KeptRun(str(tmp_path), "kept", salvage=True)) as found:
+        assert found.jobs()["total"] == 0
+        assert found.failures() == []
+        assert "damaged" in found.problem
+
+
+def test_held_jobs_are_counted_apart_from_other_waiting_ones(tmp_path: Path) -> None:
+    with written(tmp_path, [Started(1.0, {})]) as found:
+        groups = {group["name"]: group for group in found.overview()["groups"]}
+    assert [(groups[name]["waiting"], groups[name]["held"]) for name in groups] == [(6, 0), (3, 2)]
+
+
+def test_failures_count_last_lines_and_nodes_whatever_numbers_lines_have(tmp_path: Path) -> None:
+    events: list[Event] = [Started(1.0, {})]
+    for index, (line, host) in enumerate(
+        [("lost 3 atoms", "n1"), ("lost 41 atoms", "n1"), ("no licence", "n2"), ("", "n1")]
+    ):
+        log = tmp_path / f"{index}.err"
+        log.write_text(f"begin\n{line}\n" if line else "")
+        events += failed(index, 2.0, host=host, stderr=str(log))
+    with written(tmp_path, events) as found:
+        (kind,) = found.failures()
+    assert (kind["count"], kind["looked"]) == (4, 4)
+    assert kind["lines"] == [
+        {"line": "lost 3 atoms", "count": 2},
+        {"line": "no licence", "count": 1},
+        {"line": "", "count": 1},
+    ]
+    assert kind["nodes"] == [{"node": "n1", "count": 3}, {"node": "n2", "count": 1}]
+
+
+def test_examples_of_many_failures_are_from_all_parts_of_the_run() -> None:
+    assert inspection_module._sample(range(7)) == list(range(7))
+    chosen = inspection_module._sample(range(1000))
+    assert len(chosen) == 50
+    assert len(set(chosen)) == 50
+    looked = chosen[: inspection_module._READ]
+    assert min(looked) == 0
+    assert max(looked) >= 900
+
+
+def test_the_node_of_each_job_is_that_of_its_newest_attempt(tmp_path: Path) -> None:
+    events = [Started(1.0, {}), *failed(0, 2.0, host="n1"), *failed(1, 2.0)]
+    events += [JobEvent(3.0, "sim.2", "submit"), JobEvent(3.0, "sim.2", "alloc", {"nodes": [4, 5]})]
+    with written(tmp_path, events) as found:
+        assert found.nodes() == {"sim.0": "n1", "sim.2": "4,5"}
+
+
+def test_capacity_counts_each_value_until_its_next_report(tmp_path: Path) -> None:
+    hour = 3600.0
+    events = [
+        Started(0.0, {"cores.up": 4.0, "cores.free": 4.0, "nodes.up": 1.0}),
+        Resources(1 * hour, {"cores.free": 1.0}),
+        Resources(3 * hour, {"cores.up": 8.0, "cores.free": 5.0}),
+        JobEvent(4 * hour, "sim.0", "submit"),
+    ]
+    with written(tmp_path, events, ended=4 * hour) as found:
+        # 4 free for an hour, 1 for two, 5 for one. Free nodes were not reported.
+        assert found.capacity() == {"cores": {"up": 20.0, "free": 11.0}}
+        assert found.capacity() == {"cores": {"up": 20.0, "free": 11.0}}
+
+
+def test_capacity_leaves_out_times_without_a_controller() -> None:
+    found = Capacity()
+    found.report(0.0, {"gpus.up": 2.0, "gpus.free": 1.0})
+    found.pause(3600.0)
+    assert found.until(9 * 3600.0) == {"gpus": {"up": 2.0, "free": 1.0}}
+    found.report(10 * 3600.0, {"gpus.up": 2.0, "gpus.free": 0.0})
+    found.pause(None)  # killed: its last report is the last moment that is known
+    assert found.until(99 * 3600.0) == {"gpus": {"up": 2.0, "free": 1.0}}

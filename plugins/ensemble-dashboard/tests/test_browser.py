@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_dashboard.report import write_report
+from ensemble_dashboard.report import page_of, write_report
 
 import ensemble_core
 
 VIEWS = {
     "overview": "3 jobs failed",
-    "failures": "T = 2.3",
+    "failures": "T = 2.3(.|\n)*lost atoms at step 41\\s+3 times",
     "costs": "core-hours",
     "results": "energies",
     "rules": "was false",
@@ -162,6 +165,121 @@ def test_the_token_is_not_left_in_the_address(browser: Any, dashboard_url: str) 
     page.page.get_by_role("heading", name="study").wait_for()
     assert "token" not in page.page.url
     page.context.close()
+
+
+@pytest.fixture
+def altered(
+    browser: Any, report_url: str, tmp_path: Path
+) -> Iterator[Callable[[Callable[[dict[str, Any]], object], str], Any]]:
+    """Shows a view of the report after a change of its data."""
+    pages = []
+
+    def show(change: Callable[[dict[str, Any]], object], view: str) -> Any:
+        text = Path(report_url.removeprefix("file://")).read_text()
+        data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+        change(data)
+        (tmp_path / "altered.html").write_text(page_of(data))
+        pages.append(Page(browser))
+        pages[-1].show((tmp_path / "altered.html").as_uri(), view)
+        return pages[-1].page
+
+    yield show
+    for page in pages:
+        assert page.problems == []
+        page.context.close()
+
+
+def test_a_bar_tells_held_and_lost_jobs_from_others(altered: Any) -> None:
+    group = {
+        "submitted": 16,
+        "waiting": 5,
+        "held": 2,
+        "failed": 3,
+        "causes": {"lost": 1, "exit": 2},
+    }
+    page = altered(lambda data: data["overview"]["groups"][0].update(group), "overview")
+    bar = page.locator(".bar").first
+    words = "9 done, 3 waiting, 2 held, 2 failed, 1 lost"
+    assert bar.get_attribute("aria-label") == words
+    # Colours are not all: failed jobs are striped.
+    striped = bar.locator(".fill.failed").evaluate("each => getComputedStyle(each).backgroundImage")
+    assert "gradient" in striped
+
+
+def test_the_timeline_has_a_lane_for_each_node(altered: Any) -> None:
+    nodes = {f"sim.{index}": f"node{index % 3}" for index in range(11)}
+    page = altered(lambda data: data.update(nodes=nodes), "timeline")
+    page.get_by_role("combobox", name="Lines by").select_option("node")
+    labels = page.locator("figure svg[role=group] > text").all_text_contents()
+    assert labels[:4] == ["node0", "node1", "node2", "unknown"]
+
+
+def test_a_table_is_drawn_as_its_file_says_with_error_bars(altered: Any) -> None:
+    table = {
+        "name": "binder",
+        "kind": "table",
+        "of": "sim",
+        "names": ["T", "U[16]", "U[32]", "e[16]", "e[32]"],
+        "rows": [[2.1, 0.6, 0.62, 0.01, 0.02], [2.2, 0.5, 0.4, 0.01, 0.02]],
+        "plot": {"x": "T", "y": ["U[16]", "U[32]"], "errors": {"U[16]": "e[16]", "U[32]": "e[32]"}},
+    }
+    page = altered(lambda data: data.update(tables=[table]), "results")
+    titles = page.locator("figure").first.locator("g title").all_text_contents()
+    assert "U[16]: 2.1, 0.6 ± 0.01" in titles
+    assert "U[32]: 2.2, 0.4 ± 0.02" in titles
+    page.get_by_role("combobox", name="y", exact=True).first.select_option("U[16]")
+    page.get_by_text("binder: U[16] against T").wait_for()
+
+
+def test_a_generator_has_its_best_so_far(altered: Any) -> None:
+    points = {
+        "name": "search",
+        "kind": "generator",
+        "of": "search",
+        "names": ["x", "f"],
+        "rows": [[0.0, 3.0], [1.0, 5.0], [2.0, None], [3.0, 1.0]],
+        "plot": {},
+        "objectives": {"f": "minimize"},
+    }
+    page = altered(lambda data: data.update(tables=[points]), "results")
+    page.get_by_text("Best f so far (minimize): 1", exact=True).wait_for()
+    titles = page.locator("figure").first.locator("g title").all_text_contents()
+    assert [each for each in titles if each.startswith("best so far:")] == [
+        "best so far: 0, 3",
+        "best so far: 1, 3",
+        "best so far: 3, 1",
+    ]
+
+
+def test_a_firing_has_its_condition_and_costs_their_idle_share(altered: Any) -> None:
+    def change(data: dict[str, Any]) -> None:
+        data["overview"]["rules"][0]["when"] = "attempt < 3"
+        data["capacity"] = {"cores": {"up": 8.0, "free": 2.0}}
+
+    page = altered(change, "rules")
+    page.get_by_role("cell", name="attempt < 3").wait_for()
+    page = altered(change, "costs")
+    row = page.get_by_role("row", name="core-hours")
+    assert row.first.inner_text().split()[-2:] == ["25", "%"]
+
+
+def test_a_damaged_run_says_so_in_each_view_whatever_found_the_damage(
+    browser: Any, state: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
+    with sqlite3.connect(tmp_path / "runs" / "study" / "journal.db") as journal:
+        # The engine's state is read from a snapshot after this, firings are not.
+        journal.execute(
+            "UPDATE events SET list = replace(list, 'submit', 'sxbmit') WHERE first = 1"
+        )
+    with served("study", tmp_path) as url:
+        page = Page(browser)
+        page.show(url, "rules")
+        page.page.get_by_role("alert").get_by_text("the journal is damaged").wait_for()
+        page.page.get_by_role("link", name="Overview").click()
+        page.page.get_by_role("heading", name="Progress").wait_for()
+        page.page.get_by_role("alert").get_by_text("the journal is damaged").wait_for()
+        page.context.close()
 
 
 def test_the_failing_parameter_is_two_clicks_from_the_start(browser: Any, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What is vendored is what its authors published."""
+"""What is vendored is what its authors published; the rest of the page stays small."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from importlib.resources import files
 
 import pytest
+from ensemble_dashboard.documents import CLIENT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,3 +22,18 @@ def test_vendored_files_are_unchanged() -> None:
     for name, about in listed.items():
         content = client.joinpath("vendor").joinpath(name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == about["sha256"]
+
+
+@pytest.mark.parametrize(("ending", "most"), [("js", 1200), ("css", 300)])
+def test_the_page_stays_as_small_as_its_design_says(ending: str, most: int) -> None:
+    client = files("ensemble_dashboard").joinpath("client")
+    own = [each.name for each in client.iterdir() if each.name.endswith(f".{ending}")]
+    lines = [line for name in own for line in client.joinpath(name).read_text().splitlines()]
+    assert len(lines) <= most
+    assert [line for line in lines if len(line) > 100] == []
+
+
+def test_every_file_of_the_page_is_served() -> None:
+    client = files("ensemble_dashboard").joinpath("client")
+    own = {each.name for each in client.iterdir() if each.is_file()} - {"VENDORED.toml"}
+    assert own == {name for name in CLIENT if not name.startswith("vendor/")}

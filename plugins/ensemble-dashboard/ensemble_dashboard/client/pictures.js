@@ -177,7 +177,8 @@ function packed(jobs) {
 function Bars({ run, here, page, overview, nodes }) {
   const at = (name) => page.names.indexOf(name), column = (row, name) => row[at(name)];
   const began = overview.began || 0, end = (overview.until || began + 1) - began;
-  const from = +(here.query.from || 0), until = +(here.query.until || end) || 1, span = until - from;
+  const from = +(here.query.from || 0), until = +(here.query.until || end) || 1;
+  const span = until - from;
   const by = here.query.by || 'slots';
   const parameters = page.names.filter((_, n) => n > 2 && n < at('outcome'));
   const choices = ['slots', 'group', ...Object.keys(nodes).length ? ['node'] : [], ...parameters];
@@ -185,7 +186,8 @@ function Bars({ run, here, page, overview, nodes }) {
     : at(by) < 0 ? '' : shown(column(row, by));
   const jobs = page.rows.filter((row) => isThere(column(row, 'started'))).map((row) => {
     const id = `${column(row, 'group')}.${column(row, 'index')}`;
-    const start = column(row, 'started') - began, stop = column(row, 'finished') ?? end + began;
+    const start = column(row, 'started') - began;
+    const stop = column(row, 'finished') ?? end + began;
     const state = column(row, 'outcome'), value = laneOf(row, id);
     return { id, start, stop: stop - began, state, value };
   }).sort((a, b) => a.start - b.start);

@@ -14,7 +14,7 @@ function Bar({ parts }) {
   const total = sum(there.map(([, count]) => count));
   const words = ([name, count]) => `${count} ${stateOf(name)[2]}`;
   const fill = (part) => html`<span key=${part[0]} class=${`fill ${part[0]}`} title=${words(part)}
-    style=${{ width: `${100 * part[1] / total}%`, background: stateOf(part[0])[0] }}></span>`;
+    style=${{ width: `${100 * part[1] / total}%`, backgroundColor: stateOf(part[0])[0] }}></span>`;
   return html`<div>
     <div class="bar" role="img" aria-label=${there.map(words).join(', ') || 'no jobs yet'}>
       ${there.map(fill)}</div>

@@ -72,10 +72,11 @@ function Overview({ run, overview }) {
         ${failed > lost ? `, of ${plural(failed, 'failed attempt')}` : ''}</li>`}
       ${never.length > 0 && html`<li>
         <a href=${address(run, 'rules')}>${plural(never.length, 'rule')} never fired</a></li>`}
-      ${!failed && !never.length && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
+      ${!failed && !never.length
+        && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
     ${live && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
-      ${['stop RUN', 'cancel RUN GROUP', 'why RUN RULE'].map((words) => html`<${Command} key=${words}
-        text=${`ensemble ${words.replace('RUN', run)}`} />`)}`}
+      ${['stop RUN', 'cancel RUN GROUP', 'why RUN RULE'].map((words) => html`
+        <${Command} key=${words} text=${`ensemble ${words.replace('RUN', run)}`} />`)}`}
     ${RESUMED.includes(state) && html`<h2>Commands</h2><p>This run can go on:</p>
       <${Command} text=${`ensemble resume ${run}`} />`}</section>`;
 }
@@ -91,8 +92,6 @@ function ofKind({ group, outcome, cause, exit_code }, more) {
 const Suspect = ({ run, kind, name, value, failed, total }) => html`<li>
   <a href=${jobsAddress(run, ofKind(kind, { [name]: value }))}>${name} = ${shown(value)}</a>:
   ${' '}${number(failed)} of ${number(total)} failed</li>`;
-const OfLooked = ({ count, looked }) => html`<span class="quiet">
-  ${' '}${number(count)} of ${plural(looked, 'job')} looked at</span>`;
 
 function Kind({ run, kind }) {
   const { examples, looked } = kind;
@@ -106,14 +105,14 @@ function Kind({ run, kind }) {
     ${kind.parameters.length > 0 && html`<h4>More often than others at</h4>
       <ul>${kind.parameters.map((each) => html`<${Suspect} key=${each.name + shown(each.value)}
         run=${run} kind=${kind} ...${each} />`)}</ul>`}
-    ${looked > 0 && html`<h4>Last line of output</h4>
+    ${looked > 0 && html`<h4>Last line of output of ${plural(looked, 'job')}</h4>
       <ul>${kind.lines.map(({ line, count }) => html`<li key=${line}>
         ${line ? html`<code>${clean(line)}</code>` : html`<span class="quiet">nothing</span>`}
-        <${OfLooked} count=${count} looked=${looked} /></li>`)}</ul>`}
-    ${kind.nodes.length > 0 && html`<h4>Nodes</h4>
-      <ul>${kind.nodes.map(({ node, count }) => html`<li key=${node}>${node}
-        <${OfLooked} count=${count} looked=${looked} /></li>`)}</ul>`}
-    <h4>${examples.length < kind.count ? `The first ${examples.length}` : 'Jobs'}</h4>
+        ${count > 1 ? html`<span class="quiet"> ${number(count)} times</span>` : ''}</li>`)}</ul>`}
+    ${kind.nodes.length > 0 && html`<h4>Nodes of ${plural(looked, 'job')}</h4>
+      <p>${kind.nodes.map(({ node, count }) => `${node} (${count})`).join(', ')}
+        ${sum(kind.nodes.map(({ count }) => count)) < looked ? ' and others' : ''}</p>`}
+    <h4>${examples.length < kind.count ? `${examples.length} of them` : 'Jobs'}</h4>
     <p>${examples.map((each) => html`${named(each)} `)}</p></article>`;
 }
 
