@@ -13,13 +13,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
+import run_examples
 
 import ensemble_core
+from ensemble_core.cli.main import COMMANDS
 from ensemble_core.cli.main import main as cli
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.discovery import discover
@@ -43,6 +47,12 @@ PAGES = (
 )
 #: Files of the code to which pages link, and the pages of the site that are made from them.
 GENERATED = {"ensemble_core/plugin/hookspecs.py": "hooks"}
+#: Examples that are one file: each gets a page, with what it printed.
+SINGLE = {
+    run_examples.EXAMPLES / each.file
+    for each in run_examples.examples()
+    if each.file.parent == Path()
+}
 MOST_BYTES = 10_000_000
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 
@@ -60,9 +70,15 @@ def main() -> int:
         if page.suffix in (".md", ".png", ".svg"):
             copy(page)
     generate("file-keys", file_keys())
+    generate("file-options", file_options())
     generate("commands", commands())
-    generate("api", api())
+    generate("commands-plugins", commands_of_plugins())
+    for page in API:
+        generate(page, api(page))
     generate("hooks", hooks())
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run_examples.run_all(Path(folder))
+    add_examples(ran)
     done = subprocess.run(
         [
             *(
@@ -81,6 +97,10 @@ def main() -> int:
         ],
         check=False,
     )
+    for each in ran:
+        if each.report is not None:
+            (HTML / "reports").mkdir(exist_ok=True)
+            (HTML / "reports" / f"{each.example.name}.html").write_bytes(each.report)
     size = sum(file.stat().st_size for file in HTML.rglob("*") if file.is_file())
     print(f"{HTML.relative_to(ROOT)}/index.html  {size / 1e6:.1f} MB")
     if size > MOST_BYTES:
@@ -110,6 +130,8 @@ def copy(path: Path) -> None:
             linked = ROOT / "docs" / "index.md"
         if linked in generated:
             linked = generated[linked]
+        if linked in SINGLE:
+            linked = linked.with_suffix(".md")
         if linked.is_dir():
             linked = next((page for page in (linked / "README.md",) if page.is_file()), linked)
         if linked.is_file() and linked.suffix != ".md":
@@ -145,6 +167,20 @@ def add_toctree(page: Path, pages: Sequence[Path]) -> None:
             file.write("\n```{toctree}\n:hidden:\n\n" + "\n".join(sorted(below)) + "\n```\n")
 
 
+def add_examples(ran: Sequence[run_examples.Ran]) -> None:
+    """Write a page for each example that is one file, and add runs to the pages of the others."""
+    below = SOURCE / "examples"
+    for each in ran:
+        (below / f"{each.example.name}.png").write_bytes(each.picture)
+        if each.example.file.parent != Path():
+            readme = below / each.example.file.parent / "README.md"
+            with readme.open("a", encoding="utf-8") as file:
+                file.write(f"\n## Output of `{each.example.file.name}`\n\n{each.text}")
+    for file in SINGLE:
+        text = run_examples.page(file.relative_to(run_examples.EXAMPLES), ran)
+        (below / f"{file.stem}.md").write_text(text, encoding="utf-8")
+
+
 def anchored(codes: str) -> str:
     """Return a table's cell of error codes with an anchor before each."""
     return re.sub(r"`([a-z0-9-]+)`", r'<span id="\1"></span>`\1`', codes)
@@ -178,15 +214,25 @@ PARTS = {
 KINDS = {"rule": "Trigger", "action": "Action", "statistic": "Statistic", "generator": "Generator"}
 
 
-def file_keys() -> Iterator[str]:
-    """Yield the reference of all keys, from the schema that ``ensemble schema`` prints."""
+@cache
+def schema_of_files() -> dict[str, Any]:
+    """Return the JSON Schema that ``ensemble schema`` prints."""
     command = [sys.executable, "-m", "ensemble_core.cli", "schema"]
-    schema = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    schema: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, capture_output=True).stdout
+    )
+    return schema
+
+
+def file_keys() -> Iterator[str]:
+    """Yield the reference of all keys."""
+    schema = schema_of_files()
     definitions = schema["$defs"]
     yield "# All keys of the ensemble file\n"
-    yield "This page is made from the JSON Schema that `ensemble schema` prints. Options of plugins"
-    yield "are those of the plugins in this repository. [The ensemble file](ensemble-file.md)"
-    yield "explains how the parts work together.\n"
+    yield "This page is made from the JSON Schema that `ensemble schema` prints."
+    yield "[The ensemble file](ensemble-file.md) explains how the parts work together."
+    yield "[Options of triggers, actions, statistics and generators](file-options.md) have a page"
+    yield "of their own.\n"
     yield from keys("Top level", schema)
     for key in ("logging", "limits"):
         yield from keys(f"`{key}`", schema["properties"][key])
@@ -195,6 +241,15 @@ def file_keys() -> Iterator[str]:
         for key in ("retry", "plot", "prune"):
             if inner := definitions[name]["properties"].get(key):
                 yield from keys(f"`{key}` of {title[0].lower()}{title[1:]}", inner)
+    yield children("file-options")
+
+
+def file_options() -> Iterator[str]:
+    """Yield the reference of the options of triggers, actions, statistics and generators."""
+    definitions = schema_of_files()["$defs"]
+    yield "# Options of triggers, actions, statistics and generators\n"
+    yield "This page is made from the JSON Schema that `ensemble schema` prints. It includes the"
+    yield "plugins of this repository. [All other keys](file-keys.md) are on a page of their own.\n"
     triggers = discover().triggers
     for prefix, kind in KINDS.items():
         for name, part in sorted(definitions.items()):
@@ -244,12 +299,31 @@ def commands() -> Iterator[str]:
     """Yield the reference of the command line, from click."""
     yield "# All commands\n"
     yield "This page is made from the commands: `ensemble COMMAND --help` prints the same."
-    yield "Commands of plugins are those of the plugins in this repository.\n"
-    yield from command(cli, click.Context(cli, info_name="ensemble"), 2)
+    yield "[Commands of plugins](commands-plugins.md) have a page of their own.\n"
+    yield from command(cli, click.Context(cli, info_name="ensemble"), 2, COMMANDS)
+    yield children("commands-plugins")
 
 
-def command(given: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    """Yield a command's section, and those of its subcommands."""
+def commands_of_plugins() -> Iterator[str]:
+    """Yield the reference of the commands of this repository's plugins."""
+    yield "# Commands of plugins\n"
+    yield "This page is made from the commands: `ensemble COMMAND --help` prints the same. Each"
+    yield "command needs its [plugin](install.md). [All other commands](commands.md) are on a page"
+    yield "of their own.\n"
+    context = click.Context(cli, info_name="ensemble")
+    for name in cli.list_commands(context):
+        found = cli.get_command(context, name)
+        if name not in COMMANDS and found is not None and not found.hidden:
+            yield from command(found, click.Context(found, info_name=name, parent=context), 2)
+
+
+def command(
+    given: click.Command,
+    context: click.Context,
+    level: int,
+    names: Collection[str] | None = None,
+) -> Iterator[str]:
+    """Yield a command's section, and those of its subcommands, or of those that are named."""
     yield f"{'#' * min(level, 4)} {context.command_path}\n"
     yield f"```text\n{' '.join(given.get_usage(context).removeprefix('Usage:').split())}\n```\n"
     yield inspect.cleandoc(given.help or "").replace("\b", "").replace("<", "&lt;") + "\n"
@@ -263,7 +337,7 @@ def command(given: click.Command, context: click.Context, level: int) -> Iterato
             yield f"| `{flags.replace('|', '/')}` | {cell(text)} |"
         yield ""
     if isinstance(given, click.Group):
-        for name in given.list_commands(context):
+        for name in names or given.list_commands(context):
             inner = given.get_command(context, name)
             if inner is not None and not inner.hidden:
                 below = click.Context(inner, info_name=name, parent=context)
@@ -273,13 +347,71 @@ def command(given: click.Command, context: click.Context, level: int) -> Iterato
 # ── Python ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def api() -> Iterator[str]:
-    """Yield the reference of the public names, by autodoc."""
-    yield "# Python API\n"
-    yield "The public names of `ensemble_core`. [From Python](python.md) shows how they are used.\n"
+#: Pages of the Python API: title, what it has, and the modules and aliases that are on it. The
+#: first page has all that no other has.
+API: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "api": (
+        "Python API",
+        (
+            "Start, read and steer runs, and errors: public names of `ensemble_core`. "
+            "[From Python](python.md) shows how they are used. Other pages have "
+            "[jobs, rules and generators](api-model.md), [executors and events](api-executors.md) "
+            "and [records of plugins](api-plugins.md)."
+        ),
+        (),
+    ),
+    "api-model": (
+        "Python API: jobs, rules and generators",
+        "What rules, conditions and functions work with. All names are in `ensemble_core`.",
+        ("model.jobs", "model.rules", "model.generators", "model.expressions", "metrics."),
+    ),
+    "api-executors": (
+        "Python API: executors and events",
+        (
+            "What an executor implements, and what it reports. All names are in `ensemble_core`. "
+            "[Write an executor](executor-tutorial.md) is step by step."
+        ),
+        (
+            *("plugin.executor", "plugin.resizer", "plugin.rendering", "model.", "journal."),
+            *("CAUSES", "Cause", "Emit", "WhenBusy"),
+        ),
+    ),
+    "api-plugins": (
+        "Python API: records of plugins",
+        (
+            "What [hooks](hooks.md) return, and what their functions get. All names are in "
+            "`ensemble_core`. [Write a plugin](plugin-tutorial.md) is step by step."
+        ),
+        ("plugin.", "hookimpl"),
+    ),
+}
+
+
+def api(page: str) -> Iterator[str]:
+    """Yield a page of the reference of the public names, by autodoc."""
+    title, about, _ = API[page]
+    yield f"# {title}\n"
+    yield f"{about}\n"
     for name in sorted(ensemble_core.__all__):
         value = getattr(ensemble_core, name)
-        yield from autodoc(name, value, "ensemble_core")
+        if page_of(name, value) == page:
+            yield from autodoc(name, value, "ensemble_core")
+    if page == "api":
+        yield children(*(other for other in API if other != page))
+
+
+def page_of(name: str, value: object) -> str:
+    """Return the page of a public name, by the module that defines it; of an alias, by its name."""
+    module = str(getattr(value, "__module__", "")).removeprefix("ensemble_core.")
+    for page, (_, _, homes) in API.items():
+        if name in homes or module.startswith(tuple(home for home in homes if "." in home)):
+            return page
+    return "api"
+
+
+def children(*pages: str) -> str:
+    """Return the directive that makes pages the children of this one in the navigation."""
+    return "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
 
 
 def autodoc(name: str, value: object, module: str) -> Iterator[str]:

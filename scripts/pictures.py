@@ -1,9 +1,10 @@
-"""Pictures of the documentation: made from a real run of ``studies/peaks``, in a browser.
+"""Pictures of the documentation: charts of the reports of real runs, taken in a browser.
 
-    python scripts/pictures.py
+    python scripts/pictures.py [STUDY …]
 
-Runs the example (about a minute on two cores), writes its report and takes the pictures in
-``docs/pictures``. Needs Chromium on the ``PATH``.
+Runs each study (about eight minutes for all on two cores), writes its report and takes pictures in
+``docs/pictures``. Needs Chromium on the ``PATH``. Examples that end within seconds have no picture
+here: ``make docs`` runs them.
 """
 
 from __future__ import annotations
@@ -15,41 +16,85 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 PICTURES = ROOT / "docs" / "pictures"
-#: Each picture with its view and its height in pixels.
+#: Views of the report of ``studies/peaks``, with their height in pixels.
 VIEWS = {"report-results": ("results", 820), "report-rules": ("rules", 620)}
+#: Studies, each with the table, generator or group of its chart, and x, y and the curves of that.
+CHARTS = {
+    "ams/ensemble": ("answers", "x", "y", ""),
+    "ising/ensemble": ("ising", "T", "U", "L"),
+    "parameters/optimise": ("measure", "x", "y", ""),
+    "potential/ensemble": ("fit", "sigma", "miss", ""),
+    "retrain/ensemble": ("sim", "k", "dt", "outcome"),
+    "studies/bayes/ensemble": ("search", "alpha", "E", ""),
+    "studies/errors/ensemble": ("gas", "g", "E", "algo"),
+    "studies/fan-in/ensemble": ("sim", "T", "time", ""),
+    "studies/ladder/ensemble": ("oscillator", "n", "E", "g"),
+    "studies/mlmc/ensemble": ("levels", "l", "done", ""),
+    "studies/peaks/ensemble": ("ising", "T", "chi", "L"),
+    "studies/refine/ensemble": ("lattice", "p", "spans", ""),
+    "studies/replica-exchange/ensemble": ("walk", "iteration", "left", "T"),
+    "studies/screening/ensemble": ("exact", "seed", "E", ""),
+    "studies/simplex/ensemble": ("downhill", "a", "E", ""),
+    "studies/weighted-ensemble/ensemble": ("resample", "iteration", "rate", ""),
+}
 MOST_BYTES = 200_000
 
 
 def main() -> int:
-    """Make all pictures; the exit code."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
+    """Make the pictures; return the exit code."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
         print("no Chromium on the PATH (Debian: apt install chromium)", file=sys.stderr)
         return 2
-    PICTURES.mkdir(exist_ok=True)
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as tools:
-        page = Path(folder, "ising.html")
-        example = ROOT / "examples" / "studies" / "peaks" / "ensemble.yaml"
-        program = [sys.executable, "-m", "ensemble_core.cli", "run", example, "--tag", "ising"]
-        words = ["--quiet", "--state", folder, "--report", page]
-        subprocess.run([*program, *words], check=True, cwd=folder)
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        chromium = tools.chromium.launch(executable_path=browser, args=arguments)
+        browser = tools.chromium.launch(executable_path=program, args=arguments)
+        for study in sys.argv[1:] or CHARTS:
+            take(study, browser, Path(folder))
+        browser.close()
+    large = [path for path in PICTURES.iterdir() if path.stat().st_size > MOST_BYTES]
+    for path in large:
+        print(f"{path} is larger than {MOST_BYTES} bytes", file=sys.stderr)
+    return int(bool(large))
+
+
+def take(study: str, browser: Browser, folder: Path) -> None:
+    """Run a study, and take the pictures of its report."""
+    tag = name_of(study)
+    report = folder / f"{tag}.html"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "ensemble_core.cli", "run", EXAMPLES / f"{study}.yaml"),
+            *("--executor", "local", "--tag", tag, "--quiet", "--state", folder),
+            *("--report", report),
+        ],
+        check=True,
+        cwd=folder,
+    )
+    table, x, y, by = CHARTS[study]
+    page = browser.new_page(viewport={"width": 760, "height": 600})
+    asked = f"{table}-x={x}&{table}-y={y}&{table}-by={by or 'none'}"
+    page.goto(f"{report.as_uri()}#/{tag}/results?{asked}")
+    chart = page.get_by_role("img", name=f"{table}: {y} against {x}").first
+    chart.screenshot(path=PICTURES / f"{tag}.png")
+    print(f"docs/pictures/{tag}.png")
+    if tag == "peaks":
         for name, (view, height) in VIEWS.items():
-            shown = chromium.new_page(viewport={"width": 900, "height": height})
-            shown.goto(f"{page.as_uri()}#/ising/{view}")
-            shown.wait_for_selector("figure svg")
-            path = PICTURES / f"{name}.png"
-            shown.screenshot(path=path)
-            if path.stat().st_size > MOST_BYTES:
-                print(f"{path} is larger than {MOST_BYTES} bytes", file=sys.stderr)
-                return 1
-        chromium.close()
-    return 0
+            page = browser.new_page(viewport={"width": 900, "height": height})
+            page.goto(f"{report.as_uri()}#/{tag}/{view}")
+            page.wait_for_selector("figure svg")
+            page.screenshot(path=PICTURES / f"{name}.png")
+
+
+def name_of(study: str) -> str:
+    """Return the name of a study's picture: that of its folder, and of a file with its own name."""
+    *_, folder, file = study.split("/")
+    return folder if file == "ensemble" else f"{folder}-{file}"
 
 
 if __name__ == "__main__":

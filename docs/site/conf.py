@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version as installed_version
 from typing import Any
 
+from bs4 import BeautifulSoup
+
 project = "Ensemble"
 author = "The Ensemble developers"
 copyright = author  # noqa: A001
@@ -24,11 +26,27 @@ html_copy_source = False
 html_show_search_summary = False
 
 
+#: Entries of the navigation whose children only their own pages show: these are many.
+LONG = ("examples/", "plugins/", "api", "commands", "file-keys")
+
+
+def shortened(navigation: str) -> str:
+    """Return the navigation without entries that few pages need: it is repeated on each page."""
+    tree = BeautifulSoup(navigation, "html.parser")
+    for entry in tree.select("li.has-children:not(.current)"):
+        link = entry.a["href"].replace("../", "") if entry.a else ""
+        if link.startswith(LONG):
+            entry["class"].remove("has-children")
+            for part in entry.find_all(["ul", "input", "label"], recursive=False):
+                part.decompose()
+    return str(tree)
+
+
 def make_accessible(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
     """Add what screen readers and keyboards need and Sphinx leaves out."""
-    navigation = context.get("furo_navigation_tree", "")
+    navigation = shortened(context.get("furo_navigation_tree", ""))
     context["furo_navigation_tree"] = navigation.replace(
         'role="heading"', 'role="heading" aria-level="2"'
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,43 @@ def test_the_figures_of_the_page_are_those_of_its_json(tmp_path: Path) -> None:
     for picture in re.findall(r"\]\((pictures/[^)]+)\)", page):
         assert (ROOT / "docs" / picture).is_file()
     assert json.loads(FIGURES.read_text("utf-8"))["machine"]["cores"]
+
+
+def test_the_comparisons_in_the_text_of_the_page_agree_with_its_json() -> None:
+    works = json.loads(FIGURES.read_text("utf-8"))["works"]
+
+    def medians(work: str, figure: str) -> dict[str, float]:
+        names = {name for one in works[work]["rounds"] for name in one}
+        return {
+            name: statistics.median(
+                one[name][figure] for one in works[work]["rounds"] if figure in one.get(name, {})
+            )
+            for name in names
+        }
+
+    def below(work: str, figure: str) -> set[str]:
+        found = medians(work, figure)
+        return {name for name, value in found.items() if value < found["ensemble"]}
+
+    page = " ".join((ROOT / "docs" / "performance.md").read_text("utf-8").split())
+    sentences = {
+        "than Dask and HyperQueue, and more than libEnsemble, Parsl and Optuna.": (
+            below("a", "cpu_per_job_ms") == {"bare", "libensemble", "parsl", "optuna"}
+        ),
+        "Parsl and libEnsemble are ahead of Ensemble": (
+            below("d", "cpu_per_job_ms") == {"bare", "libensemble", "parsl", "optuna"}
+        ),
+        "Parsl, Optuna, libEnsemble and Dask react sooner.": (
+            below("c", "reaction_ms") == {"bare", "parsl", "optuna", "libensemble", "dask"}
+        ),
+        "and no job begins twice": medians("e", "again")["ensemble"] == 0,
+        "the 4 % that even `bare` loses": 0.035 < 1 - medians("b", "utilisation")["bare"] < 0.045,
+        "HyperQueue, Optuna and a bare loop need less CPU time to start": (
+            below("a", "start_cpu") == {"bare", "hyperqueue", "optuna"}
+        ),
+        "**A reaction within three milliseconds.**": (
+            max(medians("c", "reaction_ms")[name] for name in ("optuna", "parsl")) < 3
+        ),
+    }
+    assert {sentence for sentence in sentences if sentence not in page} == set()
+    assert {sentence for sentence, true in sentences.items() if not true} == set()

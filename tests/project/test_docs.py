@@ -83,6 +83,18 @@ def test_a_part_of_a_job_group_in_the_documentation_is_valid(
     load_text(group + start, discover(), file="part.yaml")
 
 
+def test_the_algorithm_in_a_file_on_its_page_can_be_used(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text("utf-8")
+    (text,) = re.findall(r"^```yaml\n(summary: .*?)^```", page, re.M | re.S)
+    (tmp_path / "demand.yaml").write_text(text)
+    study = """
+jobs: [{name: sim, command: "true"}]
+use: [{algorithm: ./demand.yaml, with: {group: sim, then: {name: terminate}}}]
+"""
+    loaded = load_text(study, discover(), file=str(tmp_path / "study.yaml"))
+    assert len(loaded.rules) == 2
+
+
 def test_no_page_is_too_long_to_read_in_one_sitting() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     pages += ROOT.glob("plugins/*/README.md")

@@ -6,15 +6,20 @@ Building it takes about 40 seconds, looking at all pages a few minutes.
 from __future__ import annotations
 
 import fcntl
+import html
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import ensemble_core
 
 ROOT = Path(__file__).parents[2]
 #: A page of each kind, by what its template or its generator puts on it.
@@ -24,10 +29,11 @@ KINDS = {
     "code and output": "start-laptop.html",
     "list of pages": "cookbook.html",
     "picture and list of files": "examples/README.html",
+    "example": "examples/hello-world.html",
     "plugin": "plugins/ensemble-slurm/README.html",
     "keys of the file": "file-keys.html",
     "commands": "commands.html",
-    "Python API": "api.html",
+    "Python API": "api-model.html",
     "error codes": "error-codes.html",
     "search": "search.html?q=idle",
     "index": "genindex.html",
@@ -108,6 +114,57 @@ def test_a_kind_of_page_has_no_serious_problem_of_accessibility(
     ]
     assert found == []
     page.close()
+
+
+def text_of(page: Path) -> str:
+    """The text of a page, without the navigation."""
+    article = re.search(r"<article.*?</article>", page.read_text("utf-8"), re.S)
+    return html.unescape(re.sub(r"<[^>]+>", "", article[0])) if article else ""
+
+
+def test_no_page_of_the_site_is_too_long_to_read_in_one_sitting(site: Path) -> None:
+    pages = site.rglob("*.html")
+    words = {str(page.relative_to(site)): len(text_of(page).split()) for page in pages}
+    assert {page: count for page, count in words.items() if count > 3500} == {}
+
+
+def test_the_api_has_each_public_name_on_one_page(site: Path) -> None:
+    names = [
+        name
+        for page in site.glob("api*.html")
+        for name in re.findall(r'<dt [^>]*id="ensemble_core\.(\w+)"', page.read_text("utf-8"))
+    ]
+    assert sorted(names) == sorted(ensemble_core.__all__)
+
+
+def test_the_page_of_an_example_shows_a_run_of_it(site: Path) -> None:
+    """The exit code that it promises, its file, its jobs over time; LAMMPS may be missing."""
+    files = [
+        file for file in (ROOT / "examples").glob("*.yaml") if ".ensemble-test" not in file.name
+    ]
+    pages = {file.stem: site / "examples" / f"{file.stem}.html" for file in files}
+    texts = {name: text_of(page) for name, page in pages.items()}
+    not_run = {name for name, text in texts.items() if "Not run for this page" in text}
+    assert "two-members" in not_run
+    assert all(name.startswith("lammps") for name in not_run - {"two-members"})
+    linked = set()
+    for name, page in pages.items():
+        source = page.read_text("utf-8")
+        linked |= set(re.findall(r'href="\.\./reports/([\w-]+)\.html"', source))
+        assert "jobs:" in texts[name]
+        if name not in not_run:
+            promised = re.search(r"exit\s+code\s+(\d)", texts[name], re.I)
+            assert promised is not None
+            assert re.search(rf"^ exit code {promised[1]}: ", texts[name], re.M), name
+            assert f"/{name}.png" in source
+    assert {"hello-world", "json-lines"} <= linked
+    assert all((site / "reports" / f"{name}.html").is_file() for name in linked)
+
+
+def test_no_page_shows_a_folder_of_the_machine_that_built_it(site: Path) -> None:
+    pages = [*(site / "examples").rglob("*.html"), *(site / "reports").rglob("*.html")]
+    shown = re.compile(f"{tempfile.gettempdir()}/tmp|{Path.home()}/")
+    assert [page.name for page in pages if shown.search(page.read_text("utf-8"))] == []
 
 
 def test_the_search_finds_pages_without_a_server(site: Path, browser: Any) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: All pages of the site that people wrote.
 PAGES = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted(ROOT.glob("plugins/*/**/*.md")),
+    *sorted(ROOT.glob("examples/**/README.md")),
 ]
 #: Pages whose snippets a test follows one by one: the page, and the test.
 FOLLOWED = {
@@ -29,7 +31,9 @@ FOLLOWED = {
 #: The pages on the ensemble file: ``test_docs.py`` validates parts of files there as well.
 REFERENCE = re.findall(r"^[a-z-]+$", (ROOT / "docs" / "ensemble-file.md").read_text("utf-8"), re.M)
 #: A block, with a comment before it. A reason is in that comment, or in the block's first line.
-_BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+_BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?( *)```(\S*)\n(.*?)^ *```$", re.M | re.S)
+#: Languages of blocks that nobody is meant to run. A block without a language needs a reason.
+_SHOWN = ("text", "mermaid", "{toctree}")
 _REASON = re.compile(r"\s*(#+|<!--) (not )?run by ")
 
 pytestmark = pytest.mark.checkout
@@ -44,7 +48,7 @@ def unexplained(text: str, yaml_part: bool = False) -> list[str]:
     return [
         block.splitlines()[0]
         for comment, _, language, block in _BLOCK.findall(text)
-        if language in ("console", "python", "sh", "toml", "yaml")
+        if language not in _SHOWN
         and not (language == "yaml" and (yaml_part or re.search(r"^jobs:", block, re.M)))
         and not _REASON.match(block)
         and not _REASON.match(comment)
@@ -103,5 +107,27 @@ def test_the_readme_shows_what_its_first_study_prints(tmp_path: Path) -> None:
             re.sub(r"sleep\.\d", "sleep.N", re.sub(r"[\d.:]+ s\b|at [\d:]+", "T", one)).split()
             for one in lines
         ]
+
+    assert alike(done.stdout) == alike(shown)
+
+
+def test_the_page_on_runs_shows_what_ensemble_why_prints(tmp_path: Path) -> None:
+    """Numbers and times of events differ; all else is as shown."""
+    page = (ROOT / "docs" / "kept-runs.md").read_text("utf-8")
+    (shown,) = re.findall(r"^\$ ensemble why last later\n(.*?)^```", page, re.M | re.S)
+    study = str(ROOT / "examples" / "backoff.yaml")
+    for words in (["run", "--quiet", "--executor", "local", study], ["why", "last", "later"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ensemble_core.cli", *words],
+            env={**os.environ, "ENSEMBLE_STATE": str(tmp_path), "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def alike(text: str) -> list[list[str]]:
+        text = re.sub(r"\[ *[\d.]+\]|sleep\.\d", "N", text)
+        return [re.sub(r"^ *\d+(–\d+)?|event \d+", "", line).split() for line in text.splitlines()]
 
     assert alike(done.stdout) == alike(shown)

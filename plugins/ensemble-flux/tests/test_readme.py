@@ -1,8 +1,12 @@
-"""The plugin's README: its ensemble files are valid, and it names every option there is."""
+"""The plugin's README: its ensemble files are valid, and it names every option there is. The page
+``docs/start-flux.md``: its options exist, and where there is a Flux its commands run."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -18,6 +22,10 @@ def readme() -> str:
     if file.is_file():
         return file.read_text("utf-8")
     return str(metadata("ensemble-flux").json["description"])  # as it was built into the wheel
+
+
+def start_page() -> str:
+    return (Path(__file__).parents[3] / "docs" / "start-flux.md").read_text("utf-8")
 
 
 FILES = re.findall(r"^```yaml\n(.*?)^```", readme(), re.M | re.S)
@@ -41,3 +49,45 @@ def test_the_batch_script_in_the_readme_has_the_directives_of_the_example() -> N
     assert set(re.findall(r"^#flux: .*", example.read_text(), re.M)) == set(
         re.findall(r"^#flux: .*", readme(), re.M)
     )
+
+
+@pytest.mark.checkout
+def test_the_page_get_started_names_options_and_files_that_exist() -> None:
+    """This needs no Flux, unlike the test below."""
+    page = start_page()
+    options = set(re.findall(r"`-o (\w+)=", page))
+    assert options >= {"uri", "queue", "bank"}
+    assert options <= set(OPTIONS["properties"])
+    (of_group,) = re.findall(r"`(options: .*?)` in the group", page)
+    start = "rules: [{trigger: start, action: {name: submit}}]\n"
+    fields = "tasks: 8, nodes: 2"
+    assert all(f"`{field}`" in page for field in fields.split(", "))
+    group = f"jobs: [{{name: a, command: 'true', {fields}, {of_group}}}]\n"
+    assert load_text(group + start, discover(), file="e.yaml").warnings == ()
+
+
+@pytest.mark.checkout
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_page_get_started_run_the_study_on_flux(
+    flux_command: str, tmp_path: Path
+) -> None:
+    """The first command of the page opens a shell in an instance; here it gets the others to run."""
+    (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", start_page(), re.M | re.S)
+    begin, _, commands = block.partition("\n")
+    program = tmp_path / "ensemble"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ensemble_core.cli "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        [*begin.split(), "sh", "-ec", commands],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "ENSEMBLE_STATE": str(tmp_path / "state"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "executor flux" in done.stdout
+    assert " exit code 0" in done.stdout

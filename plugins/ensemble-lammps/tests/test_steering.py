@@ -54,7 +54,7 @@ def ensemble(folder: Path, file: str) -> list[str]:
 
 def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     text = README.read_text("utf-8")
-    script = re.search(r"^`in.melt`:\n\n```\n(.*?)^```", text, re.M | re.S)
+    script = re.search(r"^`in.melt`:\n\n```text\n(.*?)^```", text, re.M | re.S)
     file = re.search(r"^```yaml\n(jobs:\n.*?)^```", text, re.M | re.S)
     assert script
     assert file
