@@ -1,5 +1,5 @@
-"""The Python API: an ensemble begun, watched, steered and evaluated by a Python program.
+"""The Python API, with which a program runs, watches, steers and evaluates an ensemble.
 
-``ensemble_core.run``, ``load`` and ``open_run`` come from here; nothing else of the core imports
-this room.
+It provides ``ensemble_core.run``, ``load`` and ``open_run``; no other package of the core imports
+it.
 """

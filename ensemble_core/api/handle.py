@@ -1,7 +1,7 @@
-"""Handle of a run: under way in this process, in another, or over.
+"""Handle of a run that is live in this process, live in another, or over.
 
-:class:`EnsembleRun` is what ``run`` and ``open_run`` return. While a run is under way here it is
-asked between two events of its engine; a kept one is read from its journal.
+``run`` and ``open_run`` return an :class:`EnsembleRun`. If the run is live in this process, it
+reads the engine between two events; otherwise it reads the journal.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _LOG = logging.getLogger("ensemble")
 
 _T = TypeVar("_T")
 
-#: Seconds between looks at a run of another process, and between frames in a notebook.
+#: Seconds between polls of a run in another process, and between frames in a notebook.
 _LOOK, _FRAME = 0.5, 0.25
 
 
 class EnsembleRun:
-    """One run of an ensemble.
+    """A run of an ensemble.
 
-    ``tag`` names it, ``folder`` has its journal (``None`` where it keeps none). ``await run`` is
-    :meth:`wait` for asyncio.
+    ``tag`` is its name, ``folder`` has its journal (``None`` if it has none). In asyncio, use
+    ``await run`` instead of :meth:`wait`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class EnsembleRun:
         self._task = task
         self._program = program
         self._over: Engine | None = None
-        #: Executes plugin files of the run once, not each time that its journal is read.
+        #: Loads the run's plugin files once, not for each reading of the journal.
         self._find_plugins: FindPlugins = lru_cache(maxsize=1)(find_plugins)
 
     def __repr__(self) -> str:
@@ -73,12 +73,12 @@ class EnsembleRun:
         reason = f": {self.reason}" if self.reason else ""
         return "\n".join([f"{self.tag}: {self.state}{ending}{reason}", *lines])
 
-    # -- how it stands ---------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """``running``, ``ended``, ``stopped``, ``limited`` or ``interrupted`` (these three can be
-        resumed) …, as ``ensemble runs`` says it; ``failed`` where it could not begin."""
+        """The state as in ``ensemble runs``: ``running``, ``ended``, or ``stopped``, ``limited`` or
+        ``interrupted``, which can be resumed; ``failed`` if the run could not start."""
         task = self._task
         if task is not None and not task.done.is_set():
             return "running"
@@ -94,7 +94,7 @@ class EnsembleRun:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the command line; ``None`` while the run goes on."""
+        """The exit code as in the command line; ``None`` while the run is live."""
         if self._task is not None:
             outcome = self._task.outcome
             return None if outcome is None else outcome.exit_code
@@ -102,18 +102,18 @@ class EnsembleRun:
 
     @property
     def reason(self) -> str:
-        """Why the run ended; empty while it goes on, or where it ended by itself."""
+        """Why the run ended; empty while it is live, or if all its work was done."""
         if self._task is not None:
             outcome = self._task.outcome
             return "" if outcome is None else outcome.reason
         return self._info().reason
 
     def report(self) -> Report:
-        """How the run's groups and rules stand."""
+        """Return the state of the run's groups and rules."""
         return self._ask(lambda engine: engine.report())
 
     def watch(self, every: float = 1.0) -> Iterator[Report]:
-        """Reports on the run, so many seconds apart, until it is over; then the last one."""
+        """Yield a report every few seconds until the run is over, then the last one."""
         while self.state == "running":
             yield self.report()
             if self._task is not None:
@@ -122,13 +122,13 @@ class EnsembleRun:
                 time.sleep(every)
         yield self.report()
 
-    # -- what it has found -----------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def results(self, table: str | None = None) -> Rows:
-        """A table that the ensemble has under ``results``; without a name :meth:`jobs`.
+        """Return a table of the ensemble's ``results``; without a name, the same as :meth:`jobs`.
 
-        Raises :class:`UsageError` where there is no such table. While the run goes on it is the
-        table as it stands.
+        While the run is live, the table is incomplete. Raises :class:`UsageError` if the ensemble
+        does not define the table.
         """
         if table is None:
             return self.jobs()
@@ -137,16 +137,16 @@ class EnsembleRun:
         def found(engine: Engine) -> Rows:
             tables = engine.tables()
             if name not in tables:
-                if_empty = "its file has no 'results:'; without a name there is a row for each job"
+                if_empty = "its file has no 'results:'; omit the name to get a row for each job"
                 raise no_such("the run", "table", name, tables, if_empty)
             return Rows(tables.columns(name), [dict(row) for row in tables[name]])
 
         return self._ask(found)
 
     def jobs(self, *, attempts: bool = False) -> Rows:
-        """A row for each job: how it ended, its times (seconds since the epoch), core-hours,
-        parameters, result and the last value of each column that it printed. With ``attempts`` a
-        row for each attempt, those that were retried included, and the core-hours of each."""
+        """Return a row for each job: its outcome, times (seconds since the epoch), core-hours,
+        parameters, result and the last value of each variable that it printed. With ``attempts``,
+        return a row for each attempt, including retried ones."""
         with self._kept() as kept:
             history = kept.jobs(attempts=attempts)
             try:
@@ -155,8 +155,8 @@ class EnsembleRun:
                 history.close()
 
     def metric(self, path: str) -> float | None:
-        """A metric's value (``mean.sim-energy``, ``count.sim.success``); ``None`` while there is
-        none. Raises :class:`UsageError` for a path that can have none."""
+        """Return the value of a metric (``mean.sim-energy``, ``count.sim.success``), or ``None``
+        if it has none yet. Raises :class:`UsageError` for an invalid path."""
         from ensemble_core.metrics.store import parse_path
 
         def found(engine: Engine) -> tuple[float | None, Ensemble]:
@@ -167,20 +167,22 @@ class EnsembleRun:
         value, ensemble = self._ask(found)
         if value is not None or self.folder is None:
             return value
-        # Of what jobs print the engine has what rules speak of.
+        # The engine has only those variables of jobs' output that rules use.
         from ensemble_core.journal.metric_history import metric_of_rows
 
         with self._kept() as kept:
             return metric_of_rows(kept.journal, kept.jobs, ensemble, path)
 
     def metrics(self) -> dict[str, float]:
-        """Every metric that was kept, by path."""
+        """Return all metrics of the engine by path."""
         return self._ask(lambda engine: dict(engine.snapshot()))
 
     def inspect(self) -> Inspection:
-        """The run as pages and reports show it: failures by cause, firings, a job's log. Use the
-        result with ``with``. It also opens a damaged run. Raises :class:`UsageError` for a run that
-        keeps no journal."""
+        """Return the data of reports and dashboards: failures by cause, firings, jobs' logs.
+
+        Use the result in a ``with`` statement. Damaged runs can be inspected too. Raises
+        :class:`UsageError` if the run has no journal.
+        """
         from ensemble_core.session.inspection import Inspection
 
         return Inspection(self._kept(salvage=True))
@@ -188,10 +190,10 @@ class EnsembleRun:
     # -- waiting and steering --------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> EnsembleRun:
-        """Wait until the run is over, or so many seconds; the run itself.
+        """Wait until the run is over, at most ``timeout`` seconds, and return the run.
 
-        Raises what ended a run that broke off. Ctrl-C stops the run politely, then raises
-        :class:`KeyboardInterrupt`; a second one leaves its jobs as they are.
+        If an error ended the run, raise it. Ctrl-C stops the run and then raises
+        :class:`KeyboardInterrupt`; a second Ctrl-C returns at once and leaves the jobs alone.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._task is None:
@@ -202,7 +204,7 @@ class EnsembleRun:
         return self
 
     def begin(self, *, wait: bool, show: bool) -> None:
-        """Start the run, unless it is over; then :meth:`wait`, shown in the notebook."""
+        """Start the run unless it is over, and optionally wait for it and show its progress."""
         task = self._task
         if task is None:
             return
@@ -225,7 +227,7 @@ class EnsembleRun:
         self._wait_here(task, waiting)
 
     def _wait_here(self, task: Task, waiting: Callable[[], None]) -> None:
-        """Wait; signals of this process stop the run meanwhile."""
+        """Call ``waiting``; meanwhile, signals to this process stop the run."""
         from ensemble_core.session.interrupts import Interrupts
 
         heard: list[int] = []
@@ -244,7 +246,9 @@ class EnsembleRun:
         task.join(None)
         task.raise_error()
         if heard and heard[0] == 130:
-            raise KeyboardInterrupt(f"run {self.tag} was stopped; open_run({self.tag!r}) has it")
+            raise KeyboardInterrupt(
+                f"run {self.tag} was stopped; open it with open_run({self.tag!r})"
+            )
         if heard:
             raise SystemExit(heard[0])
 
@@ -278,7 +282,7 @@ class EnsembleRun:
         try:
             await asyncio.shield(over)
         except asyncio.CancelledError:
-            # As after Ctrl-C, which asyncio turns into this.
+            # asyncio turns Ctrl-C into a cancellation.
             self.stop("the task that awaits the run was cancelled")
             await over
             raise
@@ -286,9 +290,9 @@ class EnsembleRun:
         return self
 
     def stop(self, reason: str = "stopped by the program") -> None:
-        """Ask the run to stop, wherever it is under way, as ``ensemble stop`` does: ``ensemble
-        resume`` goes on with it. Returns at once. A second time: a run of this process leaves at
-        once."""
+        """Request the run to stop, in this or another process, like ``ensemble stop``. Returns at
+        once. ``ensemble resume`` can resume the run. A second call makes a run of this process
+        leave without waiting for its jobs."""
         task = self._task
         if task is not None:
             if not task.done.is_set():
@@ -304,12 +308,13 @@ class EnsembleRun:
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any
     ) -> list[str]:
-        """Submit a group's jobs beside what the rules do; the ids of those that went to the queue
-        at once. ``parameters`` have these values instead of the group's (a list multiplies),
-        ``fields`` are others of the group (``count=2, nodes=4``).
+        """Submit jobs of a group, in addition to those of the rules. Return the ids of the jobs
+        that were submitted at once.
 
-        Raises :class:`UsageError` where the run is not under way, and for what a rule could not ask
-        for either. The journal keeps who asked, here and below; ``ensemble why`` shows it.
+        ``parameters`` replaces values of the group's parameters (a list is a sweep); ``fields``
+        replaces other fields (``count=2, nodes=4``). Raises :class:`UsageError` if the run is not
+        live, or if a rule could not request the same. The journal records who made this request and
+        those below; ``ensemble why`` shows it.
         """
         if parameters is not None:
             fields = {**fields, "parameters": dict(parameters)}
@@ -318,26 +323,27 @@ class EnsembleRun:
         return [job["id"] for each in decided if each["type"] == "submit" for job in each["jobs"]]
 
     def cancel(self, group: str) -> list[str]:
-        """Cancel the jobs of a group; their ids."""
+        """Cancel the jobs of a group and return their ids."""
         decided = self._request({"name": "cancel", "label": group})
         return [job for each in decided if each["type"] == "cancel" for job in each["jobs"]]
 
     def set(self, group: str, **fields: Any) -> None:
-        """Change fields of a group for jobs that are submitted from now on."""
+        """Change fields of a group for later submissions."""
         self._request({"name": "set", "label": group, "with": fields})
 
     def enable(self, *rules: str) -> None:
-        """Let these rules fire again."""
+        """Enable these rules."""
         self._request({"name": "enable", "rules": list(rules)})
 
     def disable(self, *rules: str) -> None:
-        """Keep these rules from firing."""
+        """Disable these rules."""
         self._request({"name": "disable", "rules": list(rules)})
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
-        """The result of a function of the engine: the run's own, or one made of its journal."""
+        """Return the result of a function of the engine: the live one, or one recovered from the
+        journal."""
         task = self._task
         if task is not None:
             if task.done.is_set():
@@ -353,7 +359,7 @@ class EnsembleRun:
         return function(engine)
 
     def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Ask the run for an action, wherever it is under way; what was decided."""
+        """Request an action from the live run, in this or another process. Return its decisions."""
         from ensemble_core.journal.request_files import ask, requester
 
         by = f"a program of {requester()}"
@@ -368,8 +374,8 @@ class EnsembleRun:
 
         if self.folder is None:
             raise UsageError(
-                f"run {self.tag} keeps no journal",
-                hint="begin it without keep=False: rows of jobs are read from there",
+                f"run {self.tag} has no journal, from which this is read",
+                hint="start the run without keep=False",
                 code="no-journal",
             )
         return KeptRun(

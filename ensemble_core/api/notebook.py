@@ -1,4 +1,4 @@
-"""Runs in a notebook: a table that is kept up to date below the cell while a run goes on."""
+"""Display of runs in a notebook: a table below the cell, updated while the run is live."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class _Run(Protocol):
 
 
 def in_notebook() -> bool:
-    """True in a cell of a notebook: an IPython that has a kernel."""
+    """Return whether this is a notebook's cell: an IPython with a kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 def progress(run: _Run) -> Callable[[], None]:
-    """Show how a run stands, below the cell: what shows it anew."""
+    """Show the state of a run below the cell. Return a function that updates it."""
     from importlib import import_module
 
     display: Any = import_module("IPython.display")
@@ -57,7 +57,7 @@ def progress(run: _Run) -> Callable[[], None]:
 
 
 def as_html(run: _Run, elapsed: float | None = None) -> str:
-    """A run as a notebook shows it: its state and a row for each group."""
+    """Return a run's state, with a row for each group, as HTML."""
     state, code = run.state, run.exit_code
     said = [f"<b>{html.escape(run.tag)}</b>", state]
     if code is not None:

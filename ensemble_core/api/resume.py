@@ -1,6 +1,6 @@
-"""``run(…, tag=…, or_resume=True)``: goes on with a run that is there already.
+"""Implementation of ``run(…, tag=…, or_resume=True)``: resumes an existing run.
 
-As ``ensemble run --or-resume`` does; the program brings its callables again. Called by ``start``.
+Like ``ensemble run --or-resume``, with the program's callables. Called by ``start``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LOG = logging.getLogger("ensemble")
 def resume_by_tag(
     tag: str, home: Path, source: Source, overrides: Sequence[str]
 ) -> EnsembleRun | None:
-    """The run with this tag, to be begun again where it is not over; ``None`` where there is none.
+    """Return the run with this tag, ready to resume if it is not over, or ``None`` if none exists.
 
-    Raises :class:`UsageError` for a run of another file, of one that has changed since, or that was
-    begun in another folder.
+    Raises :class:`UsageError` if the run belongs to another file, the file has changed, or the run
+    was started in another folder.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):
@@ -43,7 +43,7 @@ def resume_by_tag(
     file = os.path.abspath(source.file) if source.file else ""
     if info.state != "unreadable" and info.file != file:
         raise UsageError(
-            f"run {tag} is one of {info.file or 'a mapping'}, not of {file or 'this mapping'}",
+            f"run {tag} belongs to {info.file or 'a mapping'}, not to {file or 'this mapping'}",
             hint="choose another tag",
             code="tag-taken",
         )
@@ -81,27 +81,26 @@ def resume_by_tag(
 
 
 def _data(text: str) -> str:
-    """The data that a text says; ``1``, ``1.0`` and ``true`` are not the same."""
+    """Return the data of a file's text in a comparable form; ``1``, ``1.0`` and ``true`` differ."""
     return json.dumps(read_text(text, "").data)
 
 
 def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
-    """Raise :class:`UsageError` if the file has changed, or this is not the run's folder."""
+    """Raise :class:`UsageError` if the file has changed or the run was started elsewhere."""
     text = past.journal.texts()[-1]
-    # The text of a mapping depends on the version of PyYAML, and whether it has libyaml.
+    # Compare data: the text of a mapping depends on PyYAML's version and on libyaml.
     same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
     if not same or text.overrides != tuple(overrides):
         raise UsageError(
             f"{source.file or 'the mapping'} has changed since run {past.tag} read it",
-            hint="go on with it as it was, or choose another tag; 'ensemble resume "
-            "--accept-changes' takes a changed file",
+            hint="restore it, choose another tag, or use 'ensemble resume --accept-changes'",
             code="file-changed",
         )
     began_in = str(past.journal.about.get("cwd", "."))
     if began_in != os.getcwd():
         raise UsageError(
-            f"run {past.tag} was begun in another folder: {began_in}",
-            cause="its jobs' relative paths start there",
-            hint=f"os.chdir({began_in!r}) before",
+            f"run {past.tag} was started in another folder: {began_in}",
+            cause="relative paths of its jobs refer to that folder",
+            hint=f"call os.chdir({began_in!r}) first",
             code="no-folder",
         )

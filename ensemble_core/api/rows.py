@@ -1,4 +1,4 @@
-"""Rows of a table for a Python program: a list of dictionaries that other libraries take."""
+"""Rows of a table for a Python program: a list of dictionaries with conversions to data frames."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows"]
 
-#: Rows that a notebook shows.
+#: Number of rows that a notebook shows.
 _SHOWN = 30
 
 
 class Rows(list[dict[str, Any]]):
-    """A table: a list of its rows, each a dictionary. ``names`` are its columns, in their order;
-    ``times`` are those in seconds since the epoch, which a notebook shows as dates.
+    """A table as a list of rows, each a dictionary.
+
+    ``names`` are its columns in order; ``times`` are the columns in seconds since the epoch, which
+    a notebook shows as dates.
 
     >>> rows = Rows(("T", "m"), [{"T": 2.0, "m": 0.9}, {"T": 2.5, "m": None}])
     >>> rows[0]["m"], rows.column("T")
@@ -42,17 +44,18 @@ class Rows(list[dict[str, Any]]):
         super().__init__({name: row.get(name) for name in self.names} for row in rows)
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column, ``None`` where there is none. Raises :class:`UsageError`."""
+        """Return the values of a column, ``None`` for missing ones. Raises :class:`UsageError` if
+        the table has no such column."""
         if name not in self.names:
             raise UsageError(
                 f"the table has no column {name!r}",
-                hint=f"it has {', '.join(self.names)}",
+                hint=f"its columns are {', '.join(self.names)}",
                 code="no-such-column",
             )
         return [row[name] for row in self]
 
     def to_arrow(self) -> pa.Table:
-        """The table for pyarrow. Raises :class:`UsageError` where that is not installed."""
+        """Convert to a pyarrow table. Raises :class:`UsageError` if pyarrow is not installed."""
         arrow = imported("pyarrow", "to_arrow()")
         columns, kinds = self._columns()
         types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
@@ -61,14 +64,14 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table for pandas; what is missing is nan in columns of numbers. Raises
-        :class:`UsageError` where pandas is not installed."""
+        """Convert to a pandas data frame; missing numbers become nan. Raises :class:`UsageError` if
+        pandas is not installed."""
         pandas = imported("pandas", "to_pandas()")
         found: pd.DataFrame = pandas.DataFrame(self._columns()[0], columns=list(self.names))
         return found
 
     def to_polars(self) -> pl.DataFrame:
-        """The table for polars. Raises :class:`UsageError` where that is not installed."""
+        """Convert to a polars data frame. Raises :class:`UsageError` if polars is not installed."""
         polars = imported("polars", "to_polars()")
         columns, kinds = self._columns()
         types = {float: polars.Float64, int: polars.Int64, bool: polars.Boolean}
@@ -79,7 +82,7 @@ class Rows(list[dict[str, Any]]):
     def _columns(self) -> tuple[dict[str, list[Any]], dict[str, type]]:
         columns, kinds, mixed = in_columns(self.names, self)
         for name in mixed:
-            warnings.warn(f"{name} has numbers and texts: it is text in the table", stacklevel=3)
+            warnings.warn(f"column {name} has numbers and text: converted to text", stacklevel=3)
         return columns, kinds
 
     def _repr_html_(self) -> str:

@@ -1,8 +1,8 @@
-"""Source of a run: an ensemble file, or a mapping that says the same, as text and callables.
+"""Source of a run: an ensemble file or an equivalent mapping, as text plus callables.
 
-A mapping may have :class:`JobGroup`, :class:`Rule` and :class:`Action` objects in it, and Python
-callables where an ensemble file has the name of a function, an action, a trigger or a statistic.
-It becomes the text of an ensemble file, which is checked and goes into the journal like any other.
+A mapping may contain :class:`JobGroup`, :class:`Rule` and :class:`Action` objects, and callables in
+place of the names of functions, actions, triggers and statistics. It is converted to the text of an
+ensemble file, which is checked and stored in the journal like any other.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ensemble_core.plugin.program import Program
 __all__ = ["Source", "source_of"]
 
 _DEEPEST = 64
-#: What a :class:`JobGroup` knows beside what a file says of it.
+#: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated"}
-#: And what cannot be told from it.
+#: Fields that cannot be converted back to keys.
 _ONLY_IN_FILES = {"points", "retry", "more"}
-#: Keys under which a callable may stand, with what it is then.
+#: Keys that may have a callable, with its kind.
 _KINDS = {
     "label": "functions",
     "action": "functions",
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``text`` is that of an ensemble file, ``file`` its path; empty where it was a mapping."""
+    """An ensemble as the ``text`` of a file; ``file`` is its path, or empty for a mapping."""
 
     text: str
     file: str
@@ -48,14 +48,14 @@ class Source:
 
 
 def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
-    """The ensemble to be run. Raises :class:`UsageError` for what is neither a file nor a mapping
-    of plain data and callables."""
+    """Return the source for a file or mapping. Raises :class:`UsageError` if it is neither a path
+    nor a mapping of plain data and callables."""
     if isinstance(given, (str, os.PathLike)):
         return Source(read(given), os.fspath(given), program)
     if not isinstance(given, Mapping):
         raise UsageError(
-            f"an ensemble is a file or a mapping, not {type(given).__name__}",
-            hint="give the path of an ensemble file, or {'jobs': […], 'rules': […]}",
+            f"expected a file or a mapping, got {type(given).__name__}",
+            hint="pass the path of an ensemble file, or {'jobs': […], 'rules': […]}",
             code="wrong-type",
         )
     callables = _Callables(program)
@@ -77,15 +77,15 @@ def _dumped(data: Mapping[str, Any]) -> str:
 
     try:
         return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
-    except UnicodeEncodeError:  # half a surrogate pair: the reader tells where
+    except UnicodeEncodeError:  # half a surrogate pair; the reader reports its position
         return _dumped_by(yaml.SafeDumper, data)
 
 
 def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
     import yaml
 
-    class Dumper(base):  # type: ignore[misc]  # libyaml's, where there is one
-        """Texts in quotation marks, so that none is read as a number; no aliases."""
+    class Dumper(base):  # type: ignore[misc]  # libyaml's, if available
+        """Dumper that quotes strings, so that none is read as a number, and uses no aliases."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -101,13 +101,13 @@ def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Callables:
-    """The callables that were found, each under a name of its own."""
+    """The callables that were found, by unique name."""
 
     given: Program
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def custom(self, value: Any) -> None:
-        """The functions under ``custom``: one, several, or several by name."""
+        """Add the functions under ``custom``: a function, a list, or a mapping by name."""
         if isinstance(value, Mapping):
             for name, function in value.items():
                 self.add("functions", function, ("custom", name), str(name))
@@ -116,21 +116,21 @@ class _Callables:
                 self.add("functions", function, ("custom",))
 
     def add(self, kind: str, value: Any, path: Path, name: str = "") -> str:
-        """The name by which the file speaks of a callable."""
+        """Add a callable and return its name in the file."""
         where = Location(spelled(path))
         if not callable(value):
             raise UsageError(
-                f"{type(value).__name__} is no function",
+                f"expected a function, got {type(value).__name__}",
                 where=where,
-                hint="give functions, or {NAME: function}; Python source is a text",
+                hint="pass functions, {NAME: function}, or Python source as a string",
                 code="wrong-type",
             )
         name = name or str(getattr(value, "__name__", ""))
         if not name.isidentifier() and kind == "functions":
             raise UsageError(
-                f"this function has no name ({name or type(value).__name__})",
+                f"the function has no name ({name or type(value).__name__})",
                 where=where,
-                hint="define it with 'def', or give it one: functions={'NAME': …}",
+                hint="define it with 'def', or pass functions={'NAME': …}",
                 code="wrong-type",
             )
         if kind in ("actions", "triggers"):
@@ -138,9 +138,9 @@ class _Callables:
         known = self.found.setdefault(kind, {**getattr(self.given, kind)})
         if known.setdefault(name, value) is not value:
             raise UsageError(
-                f"two of the {kind} are called {name!r}",
+                f"two {kind} are named {name!r}",
                 where=where,
-                hint="give one of them another name",
+                hint="rename one of them",
                 code="duplicate-name",
             )
         return name
@@ -156,12 +156,12 @@ class _Callables:
 
 @dataclass(slots=True)
 class _Plain:
-    """Copies a value as plain data, callables as their names."""
+    """Converter of values to plain data, with callables replaced by their names."""
 
     callables: _Callables
 
     def copy(self, value: Any, path: Path) -> Any:
-        """Raises :class:`UsageError` for anything else."""
+        """Return a value as plain data. Raises :class:`UsageError` if that is impossible."""
         if len(path) > _DEEPEST:
             raise UsageError(
                 "the mapping is nested too deeply", where=Location(str(path[0])), code="too-deep"
@@ -176,7 +176,7 @@ class _Plain:
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise self._wrong(f"{value} is no number that a file can have", path)
+                raise self._wrong(f"{value} is not allowed in an ensemble file", path)
             return value
         if isinstance(value, os.PathLike):
             return os.fspath(value)
@@ -207,7 +207,7 @@ class _Plain:
         parameter = path[:1] == ("jobs",) and path[-3:-1:2] == ("parameters",) and key == "function"
         rule = path[:1] in (("rules",), ("statistics",)) and key in _KINDS
         if not (parameter or rule):
-            raise self._wrong("a function cannot stand here", path)
+            raise self._wrong("a function is not allowed here", path)
         name = self.callables.add("functions" if parameter else _KINDS[key], value, path)
         return {"name": "custom", "label": name} if key == "action" else name
 
@@ -215,14 +215,14 @@ class _Plain:
         return UsageError(
             what,
             where=Location(spelled(path)),
-            hint="use strings, numbers, booleans, lists and mappings; a function is an action, a "
-            "label, a trigger, a statistic or the 'function' of a parameter",
+            hint="use strings, numbers, booleans, lists and mappings; functions only as action, "
+            "label, trigger, statistic or 'function' of a parameter",
             code="wrong-type",
         )
 
 
 def _group(group: JobGroup, path: Path) -> dict[str, Any]:
-    """A job group as an ensemble file has it."""
+    """Return a job group in the format of an ensemble file."""
     spec: dict[str, Any] = {}
     for each in fields(JobGroup):
         value = getattr(group, each.name)
@@ -230,9 +230,9 @@ def _group(group: JobGroup, path: Path) -> dict[str, Any]:
             continue
         if each.name in _ONLY_IN_FILES:
             raise UsageError(
-                f"{each.name!r} cannot be given with a JobGroup",
+                f"a JobGroup in a mapping cannot have {each.name!r}",
                 where=Location(spelled((*path, each.name))),
-                hint="write the group as a mapping, as the ensemble file has it",
+                hint="write the group as a mapping, as in an ensemble file",
                 code="bad-fields",
             )
         spec[each.name] = value

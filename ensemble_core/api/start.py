@@ -1,4 +1,4 @@
-"""``run``, ``load`` and ``open_run``: how a Python program begins a run, checks one, opens one."""
+"""``run``, ``load`` and ``open_run``: start, check and open runs from a Python program."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def load(
     overrides: Mapping[str, Any] = _None,
     allow_idle: bool = False,
 ) -> Ensemble:
-    """Check an ensemble file or a mapping, and run nothing.
+    """Check an ensemble file or a mapping without running it.
 
-    Takes what :func:`run` takes. Raises :class:`FileErrors` with every error that was found.
+    The arguments are those of :func:`run`. Raises :class:`FileErrors` with all errors.
     """
     program = Program(
         functions=functions, actions=actions, triggers=triggers, statistics=statistics
@@ -82,25 +82,26 @@ def run(
     show: bool | None = None,
     reuse: Sequence[str | os.PathLike[str]] = (),
 ) -> EnsembleRun:
-    """Run an ensemble: a file, or a mapping that says the same.
+    """Run an ensemble, given as a file or as an equivalent mapping.
 
-    ``executor`` names the queue (default: the best that can work here), ``options`` are its
-    options. ``functions``, ``actions``, ``triggers`` and ``statistics`` are callables by the names
-    under which the ensemble speaks of them; in a mapping they may stand in its place.
-    ``plugins`` are files of plugins, ``overrides`` change values of the file
-    (``{"jobs.sim.count": 3}``). The run is kept below ``state`` (default: ``$ENSEMBLE_STATE``, or
-    the user's own folder) under ``tag``; where there is such a run already, ``or_resume`` goes on
-    with it, or returns it if it is over. ``keep=False`` keeps nothing. Jobs' output goes below
-    ``output``. ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that
-    only steers other jobs. ``reuse`` names earlier runs, by tag or folder: their results are taken
-    instead of running the same job again.
+    ``executor`` names the queue (default: the best available one); ``options`` are its options.
+    ``functions``, ``actions``, ``triggers`` and ``statistics`` are callables by their names in the
+    ensemble; a mapping may also contain the callables themselves. ``plugins`` are plugin files;
+    ``overrides`` changes values of the file (``{"jobs.sim.count": 3}``).
 
-    Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
-    notebook its progress is shown, unless ``show`` is false.
+    The run's folder is ``tag`` below ``state`` (default: ``$ENSEMBLE_STATE``, or the user's state
+    folder). If the run exists, ``or_resume`` resumes it, or returns it if it is over. With
+    ``keep=False``, the run has no folder and no journal. Jobs' output goes to ``output``.
+    ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that only steers
+    other jobs. ``reuse`` names earlier runs by tag or folder; their results replace jobs that would
+    be run again.
 
-    Raises :class:`FileErrors` for a wrong file, :class:`UsageError` for wrong arguments and
-    :class:`ExecutorError` where the queue cannot be used: nothing was submitted then. How the
-    jobs fared is no error: ``exit_code`` says it.
+    Returns when the run is over; with ``wait=False``, at once, while the run continues in a thread.
+    In a notebook, the progress is shown unless ``show`` is false.
+
+    Raises :class:`FileErrors` for an invalid file, :class:`UsageError` for invalid arguments and
+    :class:`ExecutorError` if the queue cannot be used; nothing was submitted then. Failed jobs
+    raise nothing: see ``exit_code``.
     """
     if wait is None:
         wait = _may_block()
@@ -113,22 +114,22 @@ def run(
     if or_resume and not keep:
         raise UsageError(
             "or_resume=True cannot be combined with keep=False",
-            cause="a run that keeps no journal cannot be resumed",
-            hint="leave out one of them",
+            cause="a run without a journal cannot be resumed",
+            hint="remove one of them",
             code="bad-option",
         )
     if or_resume and tag is None:
-        raise UsageError("or_resume needs the tag of a run", hint="tag='NAME'", code="bad-tag")
+        raise UsageError("or_resume needs a tag", hint="add tag='NAME'", code="bad-tag")
     if tag is not None:
         check_tag(tag, os.fspath(home), new=keep and not or_resume)
     given = _overrides(overrides)
     if tag is not None and or_resume:
         from ensemble_core.api.resume import resume_by_tag
 
-        there = resume_by_tag(tag, home, found, given)
-        if there is not None:
-            there.begin(wait=wait, show=show is not False and in_notebook())
-            return there
+        existing = resume_by_tag(tag, home, found, given)
+        if existing is not None:
+            existing.begin(wait=wait, show=show is not False and in_notebook())
+            return existing
     registry = found.program.added_to(find_plugins(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
@@ -185,12 +186,11 @@ def open_run(
     triggers: _Callables = _None,
     statistics: _Callables = _None,
 ) -> EnsembleRun:
-    """Open a kept run: by its tag, a beginning or an end of it that fits no other, its folder, or
-    ``last``. It may be under way, in this process or another.
+    """Open a run by its tag, an unambiguous beginning or end of the tag, its folder, or ``last``.
 
-    A run that a program began with callables of its own is given them again where they are needed.
-    Raises :class:`UsageError` where there is no such run, :class:`EnsembleError` where its journal
-    is damaged.
+    The run may be live, in this process or another. If it was started with callables, pass them
+    again if they are needed. Raises :class:`UsageError` if there is no such run, and
+    :class:`EnsembleError` if its journal is damaged.
     """
     from ensemble_core.journal.reader import NAME, Journal
 
@@ -208,7 +208,7 @@ def open_run(
 
 
 def _may_block() -> bool:
-    """True where the caller may be kept waiting. Raises :class:`UsageError` within asyncio."""
+    """Return whether ``run`` may block by default. Raises :class:`UsageError` inside asyncio."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or in_notebook():
         return True
@@ -217,8 +217,8 @@ def _may_block() -> bool:
     except RuntimeError:
         return True
     raise UsageError(
-        "run() would keep this event loop waiting until the run is over",
-        hint="write 'await run(…, wait=False)', or wait=True where that is meant",
+        "run() would block this event loop until the run is over",
+        hint="write 'await run(…, wait=False)', or pass wait=True to block it",
         code="event-loop",
     )
 
@@ -245,5 +245,5 @@ def _checked(
 
 
 def _overrides(given: Mapping[str, Any]) -> list[str]:
-    """Changes as ``--set`` has them."""
+    """Return overrides in the format of ``--set``."""
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]

@@ -1,7 +1,7 @@
-"""A run under way in this process: its thread, what it says, and how it is stopped and waited for.
+"""A live run of this process: its thread, its log, and how to stop it and wait for it.
 
-What the command line prints goes to the logger ``ensemble``: lines of the run as information, what
-went wrong as warnings, which Python prints where nobody set logging up.
+The output of the command line goes to the logger ``ensemble``: event lines with level INFO,
+problems with level WARNING, which Python prints even if logging is not configured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("ensemble")
 
 
 class _Logged:
-    """Where lines go that belong on a stream: to the log, at this level."""
+    """Stream that writes its lines to the log."""
 
     def __init__(self, level: int) -> None:
         self._level = level
@@ -51,13 +51,16 @@ class _Logged:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: each line is a record."""
+        """Do nothing: each line is logged at once."""
 
 
 class Task:
-    """One run under way on a thread of its own. Raises :class:`UsageError` where functions of the
-    file cannot be loaded; nothing was submitted then. A run that is taken up again has its
-    ``engine`` from its journal; ``earlier`` are the jobs of the runs that it reuses."""
+    """A live run in a separate thread.
+
+    ``engine`` is recovered from the journal if the run is resumed; ``earlier`` has the jobs of the
+    runs that it reuses. Raises :class:`UsageError` if functions of the file cannot be loaded;
+    nothing was submitted then.
+    """
 
     def __init__(
         self,
@@ -115,19 +118,19 @@ class Task:
         self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
 
     def start(self) -> None:
-        """Begin. The run goes on whatever becomes of the caller."""
+        """Start the thread. The run does not depend on the caller."""
         for text in self.ensemble.warnings:
             _LOG.warning("%s", text)
         self._thread.start()
 
     def stop(self, reason: str, exit_code: int = STOPPED, how: How = "stop") -> None:
-        """Ask the run to stop, or to end; where it does, to leave at once."""
+        """Request the run to stop or to end; if it is stopping already, leave at once."""
         ended = self.runtime.ended
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
             self.runtime.stop(reason, exit_code, end=how == "end")
 
     def tell_when_done(self, function: Callable[[], None]) -> None:
-        """Call this once the run is over, on the run's thread; at once where it is."""
+        """Call a function in the run's thread when the run is over, or at once if it is."""
         with self._lock:
             if not self.done.is_set():
                 self._waiting.append(function)
@@ -135,7 +138,7 @@ class Task:
         function()
 
     def join(self, timeout: float | None) -> None:
-        """Wait for the end of the run's thread, not only of the run."""
+        """Wait for the run's thread, which ends after the run."""
         self._thread.join(timeout)
 
     def _main(self) -> None:
@@ -145,16 +148,16 @@ class Task:
             with kept if kept is not None else contextlib.nullcontext(), self._output:
                 try:
                     folder = kept.folder if kept is not None else None
-                    desk = (
+                    inbox = (
                         RequestInbox(folder, self.runtime.request) if folder is not None else None
                     )
-                    with Interrupts(self.stop, folder, desk):
+                    with Interrupts(self.stop, folder, inbox):
                         self.outcome = self.runtime.run()
                 finally:
                     problem = kept.end(self.outcome) if kept is not None else None
                     if problem is not None:
                         _LOG.warning("%s", problem)
-        except BaseException as error:  # for whoever waits: this thread has nobody to tell
+        except BaseException as error:  # wait() and await raise it
             self.error = error
         with self._lock:
             self.done.set()
@@ -163,7 +166,7 @@ class Task:
             function()
 
     def raise_error(self) -> None:
-        """Raise what ended the run, if anything did."""
+        """Raise the error that ended the run, if any."""
         error = self.error
         if error is None:
             return

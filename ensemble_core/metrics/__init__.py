@@ -1,1 +1,1 @@
-"""Streaming metrics: the store of counts, statistics and gauges, and the series they reduce."""
+"""Streaming metrics: the store of counts, statistics and gauges."""

@@ -1,8 +1,8 @@
-"""One variable of one group, reduced by several statistics as its values come.
+"""Series: the values of one variable of one group, reduced by several statistics.
 
-A series keeps a small buffer and hands it to its statistics when somebody reads one of them or the
-buffer is full, so a value that nobody looks at costs little more than the reducers' own work, and
-memory does not grow with the number of values. Kept by ``store.MetricStore``.
+A series passes values to its statistics in bulk, when one of them is read or a small buffer is
+full. So a value costs little more than the reducers' work, and memory does not grow with the number
+of values. Owned by ``store.MetricStore``.
 """
 
 from __future__ import annotations
@@ -23,50 +23,53 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It is given finite numbers only, and asked only after the first."""
+    """A streaming reducer. It gets finite numbers only, and is read only after the first one."""
 
     def update(self, value: float, /) -> Any:
-        """Take one more value."""
+        """Take a value."""
 
     def get(self) -> float | None:
-        """Current value; ``None`` before the first."""
+        """Return the current result, or ``None``."""
 
 
 class TimedStatistic(Protocol):
-    """A streaming reducer whose value depends on when its values came (seconds)."""
+    """A streaming reducer whose result depends on the time of its values (in seconds)."""
 
     def update(self, value: float, timestamp: float, /) -> Any:
-        """Take one more value, which came at ``timestamp``."""
+        """Take a value with its time."""
 
     def get(self, now: float, /) -> float | None:
-        """The value at the time ``now``; ``None`` while there is none."""
+        """Return the result at the time ``now``, or ``None``."""
 
 
 class OrderFree(Protocol):
-    """A reducer for tables, whose rows change: its value depends on the values alone, to the last
-    bit, and not on their order. A statistic that has one gives it by ``order_free(grows=…)``; if it
-    only grows, no value is taken back."""
+    """A reducer for tables, whose rows change: its result does not depend on the order of values,
+    to the last bit.
+
+    A statistic that supports this returns a reducer from ``order_free(grows=…)``. If it ``grows``
+    only, ``remove`` is never called.
+    """
 
     def add(self, value: float, /) -> None:
-        """Take one more value."""
+        """Add a value."""
 
     def remove(self, value: float, /) -> None:
-        """Take back a value that was added."""
+        """Remove a value that was added."""
 
     def get(self) -> float | None:
-        """Current value; ``None`` before the first."""
+        """Return the current result, or ``None``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticSpec:
-    """A statistic that can be asked for by ``name``; see ``hookspecs.StatisticPlugin``."""
+    """A statistic that can be requested by ``name``; see ``hookspecs.StatisticPlugin``."""
 
     name: str
     build: Callable[[], Statistic | TimedStatistic]
     timed: bool = False
     default: bool = False
     within: bool = False
-    #: Whose it is, in words; empty for one of our own.
+    #: The plugin that registered it, for messages; empty for a built-in.
     plugin: str = ""
 
     def __str__(self) -> str:
@@ -75,20 +78,20 @@ class StatisticSpec:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for the bare and the qualified name of one statistic."""
+        """Identity of the statistic: the same for its bare and its qualified name."""
         return self.plugin, self.name.rpartition(":")[2]
 
     def order_free(self, *, grows: bool) -> OrderFree | None:
-        """The order-free reducer of this statistic; ``None`` if it has none."""
+        """Return the order-free reducer of this statistic, or ``None`` if it has none."""
         try:
             make = getattr(self.build(), "order_free", None)
             reducer: OrderFree | None = None if make is None else make(grows=grows)
-        except Exception:  # a plugin's code: its series reports it
+        except Exception:  # a plugin's code; its series reports the error
             return None
         return reducer
 
     def fault(self) -> Exception | None:
-        """The error that building one raises; ``None`` where it can be built."""
+        """Return the error that building it raises, or ``None``."""
         try:
             built: object = self.build()
             if not (hasattr(built, "update") and hasattr(built, "get")):
@@ -101,38 +104,38 @@ class StatisticSpec:
 
 
 class NoNumber(TypeError):
-    """A statistic gave something else than a number."""
+    """A statistic returned something other than a number."""
 
 
 def _number(value: object) -> float | None:
-    """A statistic's value, unless its sum or square outgrew what a float can hold. Raises
-    :class:`NoNumber` for what is none."""
+    """Return a statistic's result, or ``None`` if it overflowed. Raises :class:`NoNumber` if it is
+    not a number."""
     if value is None:
         return None
     if not isinstance(value, (int, float)):
         if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-            raise NoNumber(f"get() gave {_shown(value)}, expected a number or None")
+            raise NoNumber(f"get() returned {_shown(value)}, expected a number or None")
         value = float(value)
     return value if value - value == 0.0 else None
 
 
 def _shown(value: object) -> str:
-    """A wrong value, or what it is, where it is nothing to be shown."""
+    """Return a wrong value for a message: strings as they are, otherwise the type."""
     return repr(value)[:80] if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
 
 
 class _Nothing:
-    """In the place of a statistic that could not be built."""
+    """Stand-in for a statistic that could not be built."""
 
     def update(self, *_: float) -> None:
-        """Take nothing."""
+        """Ignore the value."""
 
     def get(self, *_: float) -> None:
-        """Have no value."""
+        """Return no result."""
 
 
 class _Cell:
-    """One statistic of a series, and how much of the series' buffer it has taken."""
+    """A statistic of a series, and how many values of the series' buffer it has taken."""
 
     __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
 
@@ -144,21 +147,21 @@ class _Cell:
         self.hold(spec.build() if statistic is None else statistic)
 
     def hold(self, statistic: Any) -> None:
-        """Reduce by this statistic."""
+        """Use this statistic."""
         self.statistic = statistic
         self.update: Callable[..., Any] = statistic.update
         self.get: Callable[..., float | None] = statistic.get
-        #: Some take many values at once, with the same result. (What river calls ``update_many``
-        #: takes arrays and rounds differently.)
+        #: Takes many values at once, with the same result, if the statistic has it. (river's
+        #: ``update_many`` takes arrays and rounds differently.)
         self.update_all: Callable[..., Any] | None = getattr(statistic, "update_all", None)
 
 
 class Series:
     """The values of one variable of one group, reduced by several statistics.
 
-    Values wait in a small buffer; a statistic takes them when it is read, and all do when the
-    buffer is full. ``problems`` is told the name of a statistic that raised and what it raised: it
-    has no value any more.
+    Values wait in a small buffer. A statistic takes them when it is read, and all do when the
+    buffer is full. If a statistic raises, it has no value from then on, and ``problems`` is called
+    with its name and the error.
     """
 
     __slots__ = (
@@ -191,19 +194,18 @@ class Series:
             self.keep(spec)
 
     def keep(self, spec: StatisticSpec) -> None:
-        """Keep this statistic from now on."""
+        """Add a statistic, which gets the values from now on."""
         if spec.name not in self._cells:
             self._flush()
             try:
                 self._cells[spec.name] = _Cell(spec)
-            except Exception as error:  # a plugin's statistic: it must not take the run with it
+            except Exception as error:  # a plugin's statistic must not end the run
                 cell = self._cells[spec.name] = _Cell(spec, _Nothing())
                 self._break(cell, error)
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
-        """Take one more value. What is no finite number is passed over: it would spoil every value
-        after it, and one that is missing does less harm."""
+        """Record a value. Skip nan and infinity, which would spoil all later results."""
         if value - value != 0.0:
             return
         self.count += 1
@@ -220,7 +222,7 @@ class Series:
             self._flush()
 
     def extend(self, values: Sequence[float]) -> None:
-        """Take these finite numbers, whose time does not matter."""
+        """Record finite numbers whose time does not matter."""
         if not values:
             return
         self.count += len(values)
@@ -243,7 +245,7 @@ class Series:
             self._stamps.clear()
 
     def _catch_up(self, cell: _Cell) -> None:
-        """Let one statistic take what it has not taken of the buffer."""
+        """Pass the rest of the buffer to a statistic."""
         done, buffer, update = cell.done, self._buffer, cell.update
         cell.done = len(buffer)
         if cell.broken or done == len(buffer):
@@ -257,7 +259,7 @@ class Series:
             else:
                 for value in buffer[done:] if done else buffer:
                     update(value)
-        except Exception as error:  # a plugin's statistic: it must not take the run with it
+        except Exception as error:  # a plugin's statistic must not end the run
             self._break(cell, error)
 
     def _break(self, cell: _Cell, error: Exception) -> None:
@@ -266,24 +268,24 @@ class Series:
             self._problems(cell.name, error)
 
     def get(self, statistic: str, now: float) -> float | None:
-        """A statistic's value; ``None`` before the first value, or if it is not kept."""
+        """Return a statistic's result, or ``None`` before the first value or if it is not kept."""
         cell = self._cells.get(statistic)
         return None if cell is None else self.read(cell, now)
 
     def scoped(self, statistic: str, now: float) -> float | None:
-        """A statistic's value as ``STAT.NAME`` and tables have it: there is no variance of one
-        value. (The metric's is 0, as it was in the first implementation.)"""
+        """Return a statistic's result as ``STAT.NAME`` and tables use it: the variance of one value
+        is ``None``. (As a metric it is 0, like in the first implementation.)"""
         cell = self._cells.get(statistic)
         if cell is None or (statistic == "variance" and self.count < 2):
             return None
         return self.read(cell, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
-        """A function that gives this statistic's value at a time; the look-up is done once."""
+        """Return a function that reads this statistic at a time, with the look-up done once."""
         return partial(self.read, self._cells[statistic])
 
     def read(self, cell: _Cell, now: float) -> float | None:
-        """A kept statistic's value; the way of rules that ask at every update, so it is short."""
+        """Return a cell's result. Fast path: rules call this at every update."""
         buffer = self._buffer
         left = len(buffer) - cell.done
         if left:
@@ -307,7 +309,7 @@ class Series:
             return None
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
-        """A statistic's value as if ``values`` had been recorded too; nothing is added."""
+        """Return a statistic's hypothetical result with further ``values``; record nothing."""
         cell = self._cells.get(statistic)
         if cell is None:
             return None
@@ -328,21 +330,19 @@ class Series:
             return None
 
     def states(self, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
-        """The state of each statistic. Raises :class:`NoState`, which names the one whose state
-        cannot be told."""
+        """Return the state of each statistic. Raises :class:`NoState` with the name of a statistic
+        whose state is not plain data."""
         states = {}
         for name, cell in self._cells.items():
             if not cell.broken:
                 try:
                     states[name] = state_of(cell.statistic, specs[name].build())
                 except Exception as error:  # a plugin's code, whatever it raises
-                    raise NoState(
-                        f"{specs[name]} has a state that cannot be kept: {error}"
-                    ) from error
+                    raise NoState(f"the state of {specs[name]} cannot be saved: {error}") from error
         return states
 
     def restore(self, specs: Mapping[str, StatisticSpec], states: Mapping[str, Any]) -> None:
-        """Build the statistics of a series that was read, each with its state."""
+        """Rebuild the statistics of a series from a snapshot, each with its state."""
         self._problems = None
         for name, cell in self._cells.items():
             cell.hold(_Nothing() if cell.broken else specs[name].build())
@@ -350,7 +350,7 @@ class Series:
                 put_state(cell.statistic, states[name])
 
     def copy(self) -> Series:
-        """The series as it is now, which goes its own way from here on."""
+        """Return an independent copy of the series."""
         self._flush()
         found = Series(problems=self._problems)
         found.count, found.total, found.low, found.high = (
@@ -367,10 +367,10 @@ class Series:
         return found
 
     def tell(self, problems: Callable[[str, Exception], None]) -> None:
-        """Tell this from now on of a statistic that raises."""
+        """Set the function that is called when a statistic raises."""
         self._problems = problems
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The statistics that are kept."""
+        """The names of the statistics."""
         return tuple(self._cells)

@@ -1,9 +1,9 @@
-"""State of a statistic as plain data, and back upon one that was built anew.
+"""Conversion of a statistic's state to plain data and back.
 
-A snapshot holds no code and names no class of a plugin: a statistic is built by its plugin, as at
-the start of a run, and is given what values made of it. Which attributes those are follows from the
-object; one that holds anything but plain data says itself what to keep, by ``__getstate__`` and
-``__setstate__``. Used by snapshots of the engine, and by statistics that hold others.
+A snapshot contains no code and no class names of plugins. A resume builds each statistic as at the
+start of a run and restores the attributes that values have changed. A statistic with anything but
+plain data in its attributes needs ``__getstate__`` and ``__setstate__``. Used by snapshots of the
+engine, and by statistics that contain others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _plain(value: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if both are what a statistic is built with: the same function or object."""
+    """Return whether two constructor arguments are the same function or equal objects."""
     if isinstance(one, partial) and isinstance(other, partial):
         parts = zip((one.func, *one.args), (other.func, *other.args), strict=False)
         alike = len(one.args) == len(other.args) and one.keywords == other.keywords
@@ -42,12 +42,12 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
-    """The parts of an object that Python itself would copy: its constructor's arguments and its
-    state (attributes by name, or what ``__getstate__`` gives)."""
+    """Return what ``copy`` would copy of an object: its constructor's arguments and its state
+    (attributes by name, or the result of ``__getstate__``)."""
     cls = type(statistic)
     made, arguments, state, items, pairs = (*statistic.__reduce_ex__(2), None, None, None)[:5]
     if made is not copyreg.__newobj__ or items or pairs:  # type: ignore[attr-defined]
-        raise NoState(f"{cls.__name__} is more than its attributes")
+        raise NoState(f"{cls.__name__} has state besides its attributes")
     if hasattr(cls, "__setstate__"):
         return arguments, state
     both = state if isinstance(state, tuple) else (state,)
@@ -55,35 +55,35 @@ def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """The state of ``statistic`` as plain data, relative to ``fresh``, which was built a moment
-    ago. Raises :class:`NoState`, and whatever the objects raise."""
+    """Return the state of ``statistic`` as plain data, relative to a newly built one. Raises
+    :class:`NoState`, and errors of the objects' code."""
     (made_with, state), (fresh_with, at_first) = _kept(statistic), _kept(fresh)
     if made_with != fresh_with:
-        raise NoState(f"{type(statistic).__name__} is built otherwise each time")
+        raise NoState(f"{type(statistic).__name__} is built with different arguments each time")
     if not hasattr(type(statistic), "__setstate__"):
         return list(_changes(statistic, state, at_first))
     if not _plain(state):
-        raise NoState(f"what __getstate__ of {type(statistic).__name__} gives is not plain data")
+        raise NoState(f"__getstate__ of {type(statistic).__name__} does not return plain data")
     return state
 
 
 def _changes(
     statistic: Any, state: dict[str, Any], fresh: dict[str, Any]
 ) -> Iterator[tuple[str, bool, Any]]:
-    """Each attribute's name, whether its value is an object with a state, and that or the value."""
+    """Yield each attribute's name, whether it is an object with state, and the state or value."""
     if fresh.keys() - state.keys():
         raise NoState(f"{type(statistic).__name__} has lost an attribute")
     for name, value in state.items():
         if _plain(value):
             yield name, False, value
         elif name not in fresh or type(fresh[name]) is not type(value):
-            raise NoState(f"{type(statistic).__name__}.{name} was not there when it was built")
+            raise NoState(f"{type(statistic).__name__}.{name} is missing in a new object")
         elif not _same(value, fresh[name]):
             yield name, True, state_of(value, fresh[name])
 
 
 def put_state(statistic: Any, state: Any) -> None:
-    """Give a statistic that was built a moment ago the state that :func:`state_of` told."""
+    """Restore the state from :func:`state_of` in a newly built statistic."""
     if hasattr(type(statistic), "__setstate__"):
         statistic.__setstate__(state)
         return

@@ -1,8 +1,8 @@
-"""Streaming metrics: counts, statistics over what jobs do, and gauges of the queue.
+"""Store of streaming metrics: counts, statistics over jobs' variables, and gauges of the queue.
 
 A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
-``p95.GROUP-duration.failed``, ``queue.sched``, ``mean.queue.sched``. The engine writes, rules and
-users read. How a variable's values are reduced is the business of ``series``.
+``p95.GROUP-duration.failed``, ``queue.sched``, ``mean.queue.sched``. The engine writes the metrics;
+rules and users read them. ``series`` reduces the values of a variable.
 """
 
 from __future__ import annotations
@@ -39,27 +39,25 @@ __all__ = [
     "split_filter",
 ]
 
-#: What is counted for each group.
-#: ``submitted`` to ``active`` and ``reused`` count attempts, the others indices: jobs with all
-#: their attempts.
+#: Counters of each group. ``submitted`` to ``active`` and ``reused`` count attempts; the others
+#: count indices, i.e. jobs with all their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
     *("open", "done", "lost", "reused"),
 )
-#: What of that is kept, and how many attempts were not the first of their index; the others are
-#: worked out.
+#: Stored counters, from which the others are calculated. ``repeated`` is the number of retries.
 KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
-#: Variables that each group has, whatever observes it. Seconds.
+#: Variables that each group has, in seconds.
 VARIABLES = ("duration", "pending")
-#: By which these can be told apart.
+#: Suffixes of these variables: ``duration.failed``.
 OUTCOMES = ("success", "failed", "cancelled")
-#: What jobs take of an allocation; and the gauges of what the run used of each and of what is
-#: committed to jobs that are not over.
+#: Resources of an allocation, and the prefixes of their gauges: used by the run, and committed to
+#: jobs that are not over.
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
-#: What is known of the queue. ``queue.active`` and ``waiting.*`` but ``nodes`` are always of this
-#: run's jobs alone.
+#: Gauges of the queue and of the run. ``queue.active`` and ``waiting.*`` (except ``nodes``) cover
+#: only this run's jobs.
 GAUGES = (
     "queue.active",
     "queue.depend",
@@ -84,12 +82,12 @@ GAUGES = (
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
 )
-#: Gauges of one group each (jobs that ``submit-next`` has not taken yet; 1 while a member that has
-#: jobs of it is away), and of one rule each (how often it fired).
+#: Prefixes of gauges of a group (jobs that ``submit-next`` has not taken yet; 1 while a member with
+#: its jobs is disconnected) and of a rule (how often it fired).
 BACKLOG = "backlog."
 AWAY = "away."
 FIRINGS = "count.rule."
-#: Gauges of one generator each: GENERATOR + NAME + one of these, or ``best.OBJECTIVE``.
+#: Prefix of a generator's gauges: GENERATOR + NAME + one of these, or ``best.OBJECTIVE``.
 GENERATOR = "generator."
 _OF_GENERATOR = re.compile(
     r"generator\.([\w-]+)\.(suggested|ingested|pending|successes|pareto|best\.(\w+))"
@@ -97,9 +95,9 @@ _OF_GENERATOR = re.compile(
 
 
 class MetricPath(NamedTuple):
-    """A checked path. ``variable`` is the counter's name, the variable of the group (with its
-    outcome: ``duration.failed``), or empty for a gauge. A series without a group is of the gauge
-    that ``variable`` names, as it was at each heartbeat."""
+    """A checked path. ``variable`` is the counter's name, the group's variable (with an outcome:
+    ``duration.failed``), or empty for a gauge. A series without a group has the values of the gauge
+    ``variable`` at each heartbeat."""
 
     text: str
     kind: Literal["count", "series", "gauge"]
@@ -114,11 +112,11 @@ def parse_path(
     statistics: Collection[str],
     rules: Collection[str] | None = None,
 ) -> MetricPath:
-    """Read a metric's path. Raises :class:`EnsembleError` with the nearest path there is.
+    """Parse a metric's path. Raises :class:`EnsembleError` with the most similar valid path.
 
-    Whether the variable exists for that group is the caller's to know: a path whose variable is
-    none of ``VARIABLES`` comes from an observer. ``rules`` are the ids that there are; ``None``:
-    any may be one. What a job group's name makes a metric of that group is no gauge.
+    A variable that is not in ``VARIABLES`` comes from an observer; the caller checks whether the
+    group has it. ``rules`` are the known rule ids; ``None`` accepts any id. If a path could mean
+    both a group's metric and a gauge, the group's metric wins.
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
@@ -139,7 +137,7 @@ def parse_path(
 
 
 def split_filter(name: str) -> tuple[str, str]:
-    """Split ``NAME(CONDITION)`` into its two parts; the condition is empty where it has none.
+    """Split ``NAME(CONDITION)`` into its two parts; without a condition the second is empty.
 
     >>> split_filter("mean.U(L == 16)"), split_filter("mean.U")
     (('mean.U', 'L == 16'), ('mean.U', ''))
@@ -149,7 +147,7 @@ def split_filter(name: str) -> tuple[str, str]:
 
 
 def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
-    """True if this is the path of a gauge."""
+    """Return whether this is the path of a gauge."""
     if text.startswith((BACKLOG, AWAY)):
         return text.partition(".")[2] in groups
     if text.startswith(FIRINGS):
@@ -159,7 +157,7 @@ def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) 
 
 
 def generator_gauge(text: str) -> tuple[str, str | None] | None:
-    """The generator that a gauge is of, and the objective that it is the best of; ``None`` for
+    """Return the generator of a gauge's path, and the objective of a ``best`` gauge; ``None`` for
     other paths."""
     found = _OF_GENERATOR.fullmatch(text) if text.startswith(GENERATOR) else None
     return None if found is None else (found[1], found[3])
@@ -174,14 +172,14 @@ def _series_path(
         base, dot, outcome = variable.partition(".")
         if not base or (dot and not outcome):
             continue
-        # What observers yield may have a dot in its name; what each group has means an outcome.
+        # Observers' variables may contain a dot; after the built-in ones, a dot means an outcome.
         if outcome and base in VARIABLES and outcome not in OUTCOMES:
             continue
         return MetricPath(text, "series", group, variable, statistic)
     return None
 
 
-#: Statistics as other libraries call them.
+#: Common names of statistics in other libraries, with ours.
 USUAL_STATISTICS = {
     "avg": "mean",
     "average": "mean",
@@ -216,16 +214,16 @@ def _unknown(
         f"unknown metric {text!r}",
         hint=f"did you mean {near!r}?"
         if near
-        else "a path is count.GROUP.success, mean.GROUP-duration or queue.sched",
+        else "write a path such as count.GROUP.success, mean.GROUP-duration or queue.sched",
         code="no-such-metric",
     )
 
 
 class MetricStore:
-    """All metrics of one run.
+    """All metrics of a run.
 
-    ``everything`` keeps every statistic for every variable, for runs in which a user's function may
-    ask for any of them; otherwise the default ones are kept, and what rules name.
+    ``everything`` keeps every statistic of every variable, because users' functions may read any;
+    otherwise only the default ones and those that rules use are kept.
     """
 
     def __init__(
@@ -239,16 +237,16 @@ class MetricStore:
         self.everything = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
-        #: What went wrong in plugins' statistics, for the engine to tell: with those that a rule
-        #: asks for, and with those that are kept beside them.
+        #: Errors in plugins' statistics, which the engine reports: of those that rules use
+        #: (problems), and of others (warnings).
         self.problems: list[str] = []
         self.warnings: list[str] = []
-        #: The metrics that were asked for by name: (group, variable, statistic).
+        #: The metrics that rules use: (group, variable, statistic).
         self._asked: set[tuple[str, str, str]] = set()
-        #: The statistics of which it was told that they are at fault.
+        #: The faulty statistics that were reported.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        #: By group and filter, what of ``KEPT`` is counted of the attempts that pass.
+        #: The counters ``KEPT`` of attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         self.adopt(groups, statistics, everything=everything)
 
@@ -259,7 +257,7 @@ class MetricStore:
         *,
         everything: bool = False,
     ) -> None:
-        """Go on with a changed file: its groups and statistics beside those that are there."""
+        """Add the groups and statistics of a changed file to the existing ones."""
         self.statistics = {**self.statistics, **statistics}
         self.everything = self.everything or everything
         self._kept = self._to_keep()
@@ -272,18 +270,17 @@ class MetricStore:
                     self.add(group, f"duration.{outcome}")
 
     def add(self, group: str, variable: str) -> Series:
-        """The series of this variable, made if there is none yet."""
+        """Return the series of this variable; create it if necessary."""
         series = self.series.get((group, variable))
         if series is None:
-            told = partial(self._fault, group, variable)
-            # Of a gauge, or with a filter, only what is asked for: nobody reads the rest.
+            problems = partial(self._fault, group, variable)
+            # Gauges, and variables with a filter, have only those statistics that rules use.
             kept = self._kept if group and not variable.endswith(")") else ()
-            series = self.series[group, variable] = Series(kept, told)
+            series = self.series[group, variable] = Series(kept, problems)
         return series
 
     def _to_keep(self) -> list[StatisticSpec]:
-        """The statistics that every variable has. One that cannot be built is left out: nobody may
-        ever ask for it."""
+        """Return the statistics that every variable has, without those that cannot be built."""
         kept = []
         for spec in self.statistics.values():
             if self.everything or spec.default:
@@ -293,23 +290,23 @@ class MetricStore:
                 elif spec.key not in self._told:
                     self._told.add(spec.key)
                     self.warnings.append(
-                        f"{spec} cannot be built and is left out: it {_spoken(error)}"
+                        f"{spec} cannot be built and is left out: it {_describe(error)}"
                     )
         return kept
 
     def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
-        """A statistic raised, or gave what is no number. Each is told of once, and of each metric
-        that a rule waits for: that rule is one that never fires."""
-        asked, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
-        if not asked and spec.key in self._told:
+        """Report a statistic that raised or returned a non-number: once, and for each metric that a
+        rule uses, because that rule can no longer fire."""
+        used, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
+        if not used and spec.key in self._told:
             return
         self._told.add(spec.key)
         path = _series_text(statistic, group, variable)
-        message = f"{spec} {_spoken(error)}; {path} has no value any more"
-        (self.problems if asked else self.warnings).append(message)
+        message = f"{spec} {_describe(error)}; {path} has no value from now on"
+        (self.problems if used else self.warnings).append(message)
 
     def keep(self, path: MetricPath) -> None:
-        """Make sure that this metric is there to be read."""
+        """Keep this metric from now on."""
         if path.kind == "series":
             self._asked.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
@@ -319,15 +316,15 @@ class MetricStore:
             counts.setdefault(condition, dict.fromkeys(KEPT, 0))
 
     def moves_with_time(self, path: MetricPath) -> bool:
-        """True if the value may change although nothing happens to a job of the group."""
+        """Return whether the value can change without an event of the group's jobs."""
         return path.kind == "gauge" or path.variable == "pending" or self.is_timed(path)
 
     def is_timed(self, path: MetricPath) -> bool:
-        """True if the value depends on how long ago things happened."""
+        """Return whether the value depends on the current time."""
         return path.kind == "series" and self.statistics[path.statistic].timed
 
     def get(self, path: MetricPath, now: float) -> float | None:
-        """A metric's value; ``None`` while there is none."""
+        """Return a metric's value, or ``None`` if it has none yet."""
         if path.kind == "count":
             return self.count(path.group, path.variable)
         if path.kind == "gauge":
@@ -336,7 +333,7 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """One of ``COUNTS`` of a group, perhaps with a filter; 0 where that is not kept."""
+        """Return a counter of a group, optionally with a filter; 0 if the filter is not kept."""
         if counter.endswith(")"):
             counter, condition = split_filter(counter)
             counts = self.filtered.get(group, {}).get(condition)
@@ -344,32 +341,32 @@ class MetricStore:
         return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
-        """A function that gives this metric's value at a time; the look-up is done once."""
+        """Return a function that reads this metric at a time, with the look-up done once."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
         if path.kind == "count" and path.variable in KEPT:
-            # It is always there: the time that ``get`` is given too is never its default.
+            # The key always exists, so ``get`` never returns its second argument, the time.
             return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
 
     def sampled(self) -> list[str]:
-        """The gauges of which a statistic was asked for."""
+        """Return the gauges that have statistics."""
         return [variable for group, variable in self.series if not group]
 
     def bounds(self, path: MetricPath) -> Series | None:
-        """The series whose smallest and largest value this metric always lies between."""
+        """Return the series whose smallest and largest value bound this metric, if any."""
         if path.kind == "series" and self.statistics[path.statistic].within:
             return self.series[path.group, path.variable]
         return None
 
     def mean(self, group: str, variable: str) -> float | None:
-        """The plain mean of a variable of a group, whatever statistics are kept."""
+        """Return the mean of a group's variable, even if that statistic is not kept."""
         series = self.series.get((group, variable))
         return series.total / series.count if series is not None and series.count else None
 
     def snapshot(self, now: float) -> MetricsView:
-        """Every metric's value now, safe to read from another thread."""
+        """Return all current values, safe to read from another thread."""
         values: dict[str, float] = dict(self.gauges)
         for group in self.counts:
             for counter in COUNTS:
@@ -386,13 +383,13 @@ class MetricStore:
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
-        """Hear of faulty statistics, after this was read from a snapshot."""
+        """Receive the errors of statistics again, after this was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
 
 
 def counted(counts: Mapping[str, int], counter: str) -> int:
-    """The value of one of ``COUNTS``, of which those in ``KEPT`` are kept."""
+    """Return the value of one of ``COUNTS``, calculated from those in ``KEPT``."""
     if counter in counts:
         return counts[counter]
     finished = counts["success"] + counts["failed"]
@@ -407,16 +404,16 @@ def _series_text(statistic: str, group: str, variable: str) -> str:
     return f"{statistic}.{group}-{variable}" if group else f"{statistic}.{variable}"
 
 
-def _spoken(error: Exception) -> str:
-    """An error in a plugin's code, in one line, with the place in that code."""
+def _describe(error: Exception) -> str:
+    """Return one line about an error in a plugin's code, with the position in that code."""
     if isinstance(error, NoNumber):
-        return f"is at fault: {error}"
+        return f"is faulty: {error}"
     place = raised_at(error)
     return f"raised {error!r}" + (f" ({place})" if place else "")
 
 
 class _Model(NamedTuple):
-    """One value with river's way of asking for it."""
+    """A value with river's interface."""
 
     value: float
 
@@ -428,7 +425,7 @@ class _Model(NamedTuple):
 
 
 class MetricsView(Mapping[str, float]):
-    """Metrics by path, as they were when the function that reads them was called.
+    """Snapshot of all metrics by path, for users' functions.
 
     >>> MetricsView({"count.echo.success": 3}).get("count.echo.success")
     3
@@ -454,8 +451,8 @@ class MetricsView(Mapping[str, float]):
 
     @property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The values nested as ensemble-python 0.0.16 has them: ``models["mean"]["g-duration"]``
-        and ``models["count"]["g"]["success"]``, each with ``get()``."""
+        """The values nested as in ensemble-python 0.0.16: ``models["mean"]["g-duration"]`` and
+        ``models["count"]["g"]["success"]``, each with ``get()``."""
         nested: dict[str, dict[str, Any]] = {}
         for path, value in self._values.items():
             head, _, rest = path.partition(".")

@@ -233,15 +233,21 @@ def test_a_wrong_key_of_a_mapping_is_told_with_its_path() -> None:
             {"jobs": [{"name": "a", "command": object()}]},
             r"jobs\[0\]\.command: object is not plain",
         ),
-        ({"jobs": [{"name": "a", "command": print}]}, r"jobs\[0\]\.command: a function cannot"),
+        (
+            {"jobs": [{"name": "a", "command": print}]},
+            r"jobs\[0\]\.command: a function is not allowed",
+        ),
         (
             {"jobs": [group(parameters={"x": [float("nan")]})]},
             r"jobs\[0\]\.parameters\.x\[0\]: nan",
         ),
-        ({"jobs": [group(points={"x": [1]})]}, r"jobs\[0\]\.points: 'points' cannot be given"),
-        ({"rules": [{"trigger": "start", "action": lambda **_: 0}]}, "this function has no name"),
+        (
+            {"jobs": [group(points={"x": [1]})]},
+            r"jobs\[0\]\.points: a JobGroup in a mapping cannot have 'points'",
+        ),
+        ({"rules": [{"trigger": "start", "action": lambda **_: 0}]}, "the function has no name"),
         ({1: 2}, "the key 1"),
-        ({"custom": 3}, "custom: int is no function"),
+        ({"custom": 3}, "custom: expected a function, got int"),
     ],
 )
 def test_what_no_file_could_say_is_told_with_its_path(parts: Any, said: str) -> None:
@@ -250,7 +256,7 @@ def test_what_no_file_could_say_is_told_with_its_path(parts: Any, said: str) -> 
 
 
 def test_neither_a_file_nor_a_mapping_is_refused() -> None:
-    with pytest.raises(ensemble.UsageError, match="a file or a mapping, not list"):
+    with pytest.raises(ensemble.UsageError, match="a file or a mapping, got list"):
         ensemble.load([1])  # type: ignore[arg-type]
 
 

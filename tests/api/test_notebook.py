@@ -108,7 +108,7 @@ def test_ctrl_c_in_a_cell_stops_the_run_politely_and_the_notebook_goes_on(
         thread.join()
     _, stopped, after = done[0]["cells"]
     assert [out.get("text") for out in stopped["outputs"] if out["output_type"] == "stream"] == [
-        "run t was stopped; open_run('t') has it\n"
+        "run t was stopped; open it with open_run('t')\n"
     ]
     assert shown(after, "text/plain") == ["'stopped'"]
     assert open_run("t", state=state).exit_code == 130

@@ -103,11 +103,11 @@ def test_another_ensemble_than_the_run_s_is_refused(
         Path(name).write_text(text)
     given = {"executor": "local", "state": "state", "tag": "t", "or_resume": True}
     assert ensemble.run("one.yaml", **given).exit_code == 0  # type: ignore[arg-type]
-    with pytest.raises(ensemble.UsageError, match=r"is one of .*one\.yaml, not of .*other\.yaml"):
+    with pytest.raises(ensemble.UsageError, match=r"belongs to .*one\.yaml, not to .*other\.yaml"):
         ensemble.run("other.yaml", **given)  # type: ignore[arg-type]
-    with pytest.raises(ensemble.UsageError, match="not of this mapping"):
+    with pytest.raises(ensemble.UsageError, match="not to this mapping"):
         ensemble.run({"jobs": [], "rules": []}, **given)  # type: ignore[arg-type]
-    with pytest.raises(ensemble.UsageError, match="needs the tag"):
+    with pytest.raises(ensemble.UsageError, match="needs a tag"):
         ensemble.run("one.yaml", executor="local", or_resume=True)
     with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
         ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)

@@ -24,7 +24,7 @@ def rows() -> Rows:
 @pytest.mark.checkout
 def test_arrow_has_one_type_for_each_column(rows: Rows) -> None:
     pytest.importorskip("pyarrow")
-    with pytest.warns(UserWarning, match="mixed has numbers and texts"):
+    with pytest.warns(UserWarning, match="mixed has numbers and text"):
         table = rows.to_arrow()
     assert [str(field.type) for field in table.schema] == [
         *("int64", "double", "bool", "string", "string", "string", "double"),

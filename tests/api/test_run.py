@@ -94,7 +94,7 @@ def test_a_run_without_a_journal_has_tables_and_no_rows_of_jobs(study: Path) -> 
     run = ensemble.run(study, executor="local", keep=False)
     assert run.state == "ended"
     assert len(run.results("energies")) == 3
-    with pytest.raises(ensemble.UsageError, match="keeps no journal"):
+    with pytest.raises(ensemble.UsageError, match="has no journal"):
         run.jobs()
 
 
@@ -129,7 +129,7 @@ def test_a_table_or_metric_that_is_not_there_is_told_with_the_nearest(study: Pat
         run.results("energy")
     with pytest.raises(ensemble.EnsembleError, match="mean"):
         run.metric("meen.sim-energy")
-    with pytest.raises(ensemble.UsageError, match="it has index, twice"):
+    with pytest.raises(ensemble.UsageError, match="its columns are index, twice"):
         run.results("energies").column("thrice")
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_and_sigterm_stop_a_program_s_run_politely(
     said = program.communicate()[0]
     assert program.returncode == code
     if number == signal.SIGINT:
-        assert said == "run t was stopped; open_run('t') has it stopped\n"
+        assert said == "run t was stopped; open it with open_run('t') stopped\n"
     assert ensemble.open_run("t", state=tmp_path).state == "stopped"
 
 

@@ -218,7 +218,7 @@ def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_is_told_once(
     writer.close()
     with Journal(tmp_path / NAME) as journal:
         decided = [row.decisions or "" for row in journal.rows(0)]
-        assert sum("cannot be kept" in text for text in decided) == 1
+        assert sum("cannot be saved" in text for text in decided) == 1
         assert list(journal.snapshots()) == []
 
 

@@ -244,7 +244,7 @@ def test_a_statistic_that_cannot_say_whether_it_is_timed_disturbs_nobody_else() 
     ("kind", "reason"),
     [
         (Raises, "raised ValueError('math domain error') (tests/plugin/test_faulty_plugins.py:"),
-        (Speaks, "is at fault: get() gave 'a lot', expected a number or None"),
+        (Speaks, "is faulty: get() returned 'a lot', expected a number or None"),
     ],
 )
 def test_a_statistic_at_fault_is_named_once_with_its_plugin_and_other_rules_go_on(
@@ -268,7 +268,7 @@ def test_a_statistic_at_fault_is_named_once_with_its_plugin_and_other_rules_go_o
     (said,) = logs(story, "error")
     assert said.startswith("statistic 'odd' (plugin 'odd' of ensemble-odd 1.0) ")
     assert reason in said
-    assert "odd.a-duration has no value any more" in said
+    assert "odd.a-duration has no value from now on" in said
     assert story.fired() == ["rule-1", "wait", "row", "row"]
     assert story.metric("odd.a-duration") is None
     assert story.engine.state.metrics.warnings == []
@@ -314,7 +314,7 @@ def test_a_run_with_a_statistic_at_fault_can_be_replayed(tmp_path: Path) -> None
     replayed = CliRunner().invoke(main, ["replay", "last"])
 
     assert done.exit_code == 0, done.output
-    assert done.output.count("statistic 'below' (plugin 'odd' of odd) is at fault") == 1
+    assert done.output.count("statistic 'below' (plugin 'odd' of odd) is faulty") == 1
     assert replayed.exit_code == 0, replayed.output
 
 
