@@ -202,7 +202,7 @@ def did_you_mean(
     """Return the hint for an unknown name: the closest one of ``names`` in ``form``, or else
     ``otherwise``.
 
-    >>> did_you_mean("sumbit", ["submit", "cancel"], "known are submit, cancel")
+    >>> did_you_mean("sumbit", ["submit", "cancel"], "known: submit, cancel")
     "did you mean 'submit'?"
     """
     near = closest(name, names, cutoff)

@@ -229,7 +229,7 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """Return True if a plain submit leaves no parameter without a value; otherwise report it."""
+    """Report a parameter to which a plain submit gives no value."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
@@ -259,7 +259,7 @@ class OptionCheck:
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         self.messages: list[Path] = []
-        #: The target group with the action's changes.
+        #: The target group after the action's changes.
         self.group: JobGroup | None = None
         self._context = context
         self._schema = schema
@@ -651,4 +651,4 @@ def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str
         return f"its observers yield {', '.join(sorted(variables)[:15])}"
     if occasion.job and variables and name in variables:
         return f"only rows of output have {name!r} (trigger: observed)"
-    return f"it has {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"
+    return f"its fields are {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"

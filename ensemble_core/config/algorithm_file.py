@@ -28,7 +28,7 @@ _KEYS: Mapping[str, Any] = {
     "rules": list, "statistics": dict, "heartbeat": object, "example": str,
 }  # fmt: skip
 _FILLED = ("rules", "statistics", "heartbeat")
-_TYPES: Mapping[Any, str] = {str: "text", list: "a list", dict: "a mapping"}
+_TYPES: Mapping[Any, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
 
 def is_file(name: str) -> bool:
@@ -78,7 +78,7 @@ def _wrong_keys(document: Document) -> list[UsageError]:
     for key, value in data.items():
         if key not in _KEYS:
             near = nearest(key, list(_KEYS))
-            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(_KEYS)}"
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KEYS)}"
             what = f"unknown key {key!r} in the algorithm file"
             found.append(
                 UsageError(what, where=document.at_key((key,)), hint=hint, code="unknown-key")
@@ -98,7 +98,7 @@ def _wrong(what: str, where: Location | None) -> UsageError:
 
 
 def _filled(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
-    """Return the fragment with options filled in, and the places of its parts."""
+    """Return the fragment with options filled in, and the positions of its parts."""
     errors: list[UsageError] = []
     given = {**options, "instance": view.instance}
     parts = {key: _fill(document, (key,), document.data.get(key), given, errors) for key in _FILLED}
@@ -132,9 +132,9 @@ def _fill(
     if whole is None:
         errors.append(
             UsageError(
-                f"{value!r} has an option inside a text",
+                f"{value!r} has an option inside a string",
                 where=document.at(path),
-                hint="an option replaces a whole value: make the whole text an option",
+                hint="an option replaces a whole value: make the whole string an option",
                 code="bad-placeholder",
             )
         )

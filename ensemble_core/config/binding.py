@@ -140,7 +140,7 @@ def _concerns_failure(
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
-    """Return True if this rule handles failed jobs, and of which group (``None``: of any)."""
+    """Return whether this rule handles failed jobs, and of which group (``None``: of any)."""
     groups: set[str | None] = set()
     by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome

@@ -161,7 +161,7 @@ class Context:
         self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
-        """Report an error that has no place yet."""
+        """Report an error, at this path unless it has a place already."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
@@ -205,7 +205,7 @@ class Context:
         if near is not None:
             hint = f"did you mean {written.replace('NAME', near)}?"
         elif names:
-            hint = f"known are {', '.join(sorted(names)[:15])}"
+            hint = f"known: {', '.join(sorted(names)[:15])}"
         else:
             hint = f"no {noun} is defined here"
         code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
@@ -433,7 +433,7 @@ class Context:
         elif variables:
             hint = f"its observers yield {', '.join(sorted(variables)[:15])}"
         else:
-            hint = f"give the job group an observer ('observe:'), or use {' or '.join(VARIABLES)}"
+            hint = f"add an observer to the job group ('observe:'), or use {' or '.join(VARIABLES)}"
         self.report(
             path,
             f"unknown metric {text!r}: nothing yields {found.variable!r} for the job group "

@@ -1,8 +1,8 @@
-"""Expansion: replaces entries of an ensemble file by what a plugin makes of them.
+"""Expansion: replaces entries of an ensemble file by the fragments that plugins make of them.
 
-Called by the loader before all checks; sources here, algorithms in ``instances``. Results are
-stored with the run as JSON, so that a resume and a replay do not depend on the file or the plugin.
-Parts keep their places for later errors.
+Called by the loader before all checks. Sources are expanded here, algorithms in ``instances``. The
+fragments are stored with the run as JSON, so that a resume or replay needs neither the file nor the
+plugin. Parts keep their places for later errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Unread(Exception):
 
 
 def expand_sources(context: Context) -> None:
-    """Replace entries of sources by what they stand for."""
+    """Replace entries of sources by their job groups and rules."""
     document = context.document
     entries = document.data.get("jobs")
     if not isinstance(entries, list):
@@ -132,7 +132,7 @@ def _read(context: Context, path: Path, file: str) -> str:
     return text
 
 
-# -- what every expansion has ------------------------------------------------------------------
+# -- sources and algorithms --------------------------------------------------------------------
 
 
 def keep(
@@ -155,7 +155,7 @@ def keep(
             for error in errors.errors:
                 context.attach(error, path)
             return {}
-        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+        except Exception as error:  # a bug in the plugin, reported as such
             context.failed(path, whose, error)
             return {}
         data["whose"] = whose
@@ -177,7 +177,7 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
         items = plain(getattr(made, part))
         wanted = str if part == "warnings" else dict
         if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
-            noun = "texts" if wanted is str else "mappings"
+            noun = "strings" if wanted is str else "mappings"
             raise _bad(f"{whose} returned {part} that are not a list of {noun}", build)
         data[part] = items
     data["statistics"] = plain(made.statistics)
@@ -239,9 +239,9 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
         if isinstance(known, dict) and known.setdefault(name, spec) != spec:
             context.report(
                 path,
-                f"{kept['whose']} needs a statistic {name!r}, but the file has another one with "
-                "this name",
-                hint="rename the one in the file",
+                f"{kept['whose']} needs a statistic {name!r}, but the file has a different one "
+                "with this name",
+                hint="rename the statistic in the file",
                 code="duplicate-name",
                 where=where,
             )

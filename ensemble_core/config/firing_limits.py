@@ -14,7 +14,7 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
-#: What a rule has one instance for: an index, or jobs with equal values of parameters.
+#: A rule has one instance per job index, or per combination of these parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 
@@ -31,8 +31,8 @@ class FiringLimits(NamedTuple):
 def read_each(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
 ) -> Each:
-    """Return what the rule has instances for; ``None`` for a rule without, or after reporting an
-    error."""
+    """Return what a rule has instances for; ``None`` for a rule without instances, or after
+    reporting an error."""
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None
@@ -142,7 +142,7 @@ def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigg
 
 
 def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-    """Yield the rule's actions with their paths."""
+    """Return the rule's actions with their paths."""
     given = spec.get("action")
     if isinstance(given, list):
         return [((*path, "action", i), one) for i, one in enumerate(given)]

@@ -153,7 +153,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
                 record.check(vocs, options)
             if classes and context.known.purpose == "run":
                 build_generator(record, vocs, options, "run")
-        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+        except Exception as error:  # a bug in the plugin, reported as such
             place = _option(spec.get("with") or {}, str(error), (*path, "with"))
             context.failed(place or (*path, "use"), shown_as, error)
     finite = record.finite is not None and bool(
@@ -244,12 +244,8 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
             continue
         low, high, step, log = spec["from"], spec["to"], spec.get("step"), spec.get("log", False)
         if not low < high:
-            _wrong(
-                context,
-                place,
-                f"{name!r} is from {low:g} to {high:g}",
-                ("write the lower value first"),
-            )
+            what = f"{name!r} has an empty range: {low:g} to {high:g}"
+            _wrong(context, place, what, "write the lower value first")
         elif log and (low <= 0 or step is not None):
             why = "has a 'step'" if low > 0 else f"begins at {low:g}"
             hint = "a logarithmic variable needs a range above 0 and no step"
@@ -306,7 +302,7 @@ def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: J
             context.report(
                 (*path, "variables", name),
                 f"{name!r} is a column of the points of {group.name!r}",
-                hint="leave the column out, or give the variable another name",
+                hint="leave the column out, or rename the variable",
                 code="duplicate-name",
                 where=context.document.at_key((*path, "variables", name)),
             )
@@ -340,7 +336,7 @@ def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool
     elif names:
         hint = f"its results are {', '.join(names)}"
     else:
-        hint = f"give the group a result: {{{name}: last.{name}}}, of what an observer reads"
+        hint = f"add a result to the group: {{{name}: last.{name}}}, for a column of an observer"
     context.report(
         path,
         f"the job group {group.name!r} has no result {name!r}",
@@ -426,7 +422,7 @@ def _prune(
         context.report(
             place,
             f"the generator {spec['use']!r} cannot use rows of running jobs",
-            hint=f"{', '.join(able)} does" if able else f"{install} provides one that can",
+            hint=f"{', '.join(able)} can" if able else f"{install} provides one that can",
             code="cannot-prune",
             where=context.document.at_key(place),
         )

@@ -114,8 +114,12 @@ def check_merge(
         if key in fields and (single or key == "points"):
             context.report(
                 (*path, key),
-                f"{key!r} says how many jobs there are, and "
-                + ("this submits one again" if single else "'parameters' say that here"),
+                f"{key!r} is not allowed here: "
+                + (
+                    "this retries a single job"
+                    if single
+                    else "'parameters' determine the number of jobs"
+                ),
                 hint="remove the key",
                 code="bad-value",
                 where=context.document.at_key((*path, key)),

@@ -59,18 +59,17 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     _check_program(context, group)
     command = spec["command"]
     if isinstance(command, str):
-        unheard = sorted(_SHELL & set(group.command))
-        if unheard:
+        operators = sorted(_SHELL & set(group.command))
+        if operators:
             context.warnings.append(
-                f"job group {group.name!r}: the command is not run by a shell, so {unheard[0]!r} "
+                f"job group {group.name!r}: the command is not run by a shell, so {operators[0]!r} "
                 "is an ordinary argument; write bash -c '...' to use a shell"
             )
     return group if len(context.errors) == before else None
 
 
 def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
-    """Return True if each observer can be built; report wrong options. A plugin's bug shows up in
-    the run."""
+    """Build each observer to report wrong options. Bugs of plugins show up in the run."""
     if not group.observe or group.missing or not group.size:
         return
     from ensemble_core.plugin.observer import Observer
@@ -100,7 +99,7 @@ def _check_program(context: Context, group: JobGroup) -> None:
         script = name.endswith(_SCRIPTS)
         problem = ""
         if name.startswith("{here}/") and (script or not number):
-            problem = _problem_of_own(context, group, name, runs=number == 0)
+            problem = _problem_in_here(context, group, name, runs=number == 0)
         elif "{" in name or (number and (os.path.isabs(name) or not (script or "/" in name))):
             continue
         elif _is_missing(group, name, number, here):
@@ -113,10 +112,10 @@ def _check_program(context: Context, group: JobGroup) -> None:
             context.warnings.append(f"job group {group.name!r}: program {name!r} {problem}")
 
 
-def _problem_of_own(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
+def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
     """Return what is wrong with a program in ``{here}``, if anything.
 
-    It may be missing on this machine if jobs run on another one.
+    If jobs run on another machine, it may be missing here.
     """
     path = name.replace("{here}", group.here)
     if "{" in path:
@@ -132,7 +131,7 @@ def _problem_of_own(context: Context, group: JobGroup, name: str, *, runs: bool)
 def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
     """Return True if this word of the command, a program or a script, is not found."""
     if number or ("/" in name and not os.path.isabs(name)):
-        return _is_absent(group, name)  # it starts at the job's folder
+        return _is_absent(group, name)  # relative to the job's folder
     if "/" in name:
         return here and not os.path.exists(name)
     return "PATH" not in group.environment and shutil.which(name) is None

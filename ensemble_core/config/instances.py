@@ -79,7 +79,7 @@ def _name_of(context: Context, path: Path, entry: Any) -> str | None:
         context.report(path, f"the entry of 'use' {what}", hint=hint, code=code)
     for key in ("with",) if own else ("statistics", "heartbeat"):
         if key in entry:
-            whose = "rules of its own" if own else "an algorithm"
+            whose = "'rules'" if own else "'algorithm'"
             context.report(
                 (*path, key),
                 f"{key!r} cannot be combined with {whose}",
@@ -89,7 +89,7 @@ def _name_of(context: Context, path: Path, entry: Any) -> str | None:
             )
     name = entry.get("as")
     if name is None and own:
-        what = "an entry of 'use' with its own rules needs a name"
+        what = "an entry of 'use' with 'rules' needs a name"
         context.report(path, what, hint="write as: NAME", code="missing-key")
     if len(context.errors) > before:
         return None
@@ -218,12 +218,12 @@ def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> No
         context.report(
             path,
             f"the algorithm {record.name!r} supports {able}, not {executor.name!r}",
-            hint="run it there: --executor NAME",
+            hint="choose another executor: --executor NAME",
             code="other-executor",
         )
 
 
-# -- into the file -----------------------------------------------------------------------------
+# -- adding it to the file ---------------------------------------------------------------------
 
 
 def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[str, Any]) -> None:
@@ -261,9 +261,9 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
 
 
 def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return the keys of a rule whose text is an option's value, with that option.
+    """Yield the keys of a rule whose text is an option's value, with that option.
 
-    Errors in these are the file's, not the algorithm's.
+    Errors in these texts are errors of the file, not of the algorithm.
     """
     texts = {text: option for option, text in options.items() if isinstance(text, str)}
     for key, text in rule.items():
@@ -340,7 +340,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
 
 
 def _options_of_rules(context: Context, action: object) -> Iterator[str]:
-    """Return the options of an action that name rules."""
+    """Yield the options of an action that name rules."""
     actions = context.registry.actions
     if isinstance(action, str) and action in actions:
         for key, schema in actions[action].options.get("properties", {}).items():
@@ -360,7 +360,7 @@ def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str,
 
 
 def expanded_data(context: Context) -> dict[str, Any]:
-    """Return the file's data fully expanded: it runs the same."""
+    """Return the fully expanded data of the file, which runs the same."""
     data: dict[str, Any] = copy.deepcopy(context.document.data)
     rules = data.get("rules", [])
     data["rules"] = [rule for index, rule in enumerate(rules) if index not in context.of_instance]

@@ -46,7 +46,7 @@ def _duration(
     path = ("limits", name)
     found = context.duration(path, given[name]) if given.get(name) is not None else None
     if found == 0:
-        hint = f"write how long {hint}, or leave it out"
+        hint = f"write how long {hint}, or remove the key"
         context.report(path, of_zero, hint=hint, code="out-of-range")
     return found
 

@@ -178,7 +178,7 @@ def _opened(
     for change, error in apply(document, unset).items():  # only of what was just added
         # 'use' is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
-    known.spoken = _spoken(document.data)
+    known.spoken = _words_outside(document.data)
     return context, whole
 
 
@@ -194,7 +194,7 @@ _SILENT = frozenset(
 )
 
 
-def _spoken(data: Mapping[str, Any]) -> frozenset[str]:
+def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
     """Return words used outside of job groups: rules may refer to parameters."""
     parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
@@ -314,7 +314,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # The misspelt key is already reported; rules that name the group are right.
+                # The misspelt key is reported already; rules that name the group are correct.
                 meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
@@ -346,7 +346,7 @@ class _Loader:
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:
-        """Return job groups whose fields actions in this part of the file change."""
+        """Yield job groups whose fields actions in this part of the file change."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
             kinds = (
@@ -370,7 +370,7 @@ class _Loader:
         self._context.report(
             path,
             f"duplicate {noun} {name!r}{where}",
-            hint="give one of them another name",
+            hint="rename one of them",
             code="duplicate-name",
         )
 

@@ -21,7 +21,7 @@ _MOST = 2000
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """Return a warning for each group and observer whose file two jobs share."""
+    """Yield a warning for each group and observer if two jobs share the observer's file."""
     for group in groups:
         if not group.observe or group.size < 2:
             continue
@@ -38,8 +38,8 @@ def warn_of_shared_files(
                 file = os.path.normpath(os.path.join(one.workdir or "", paths[0]))
                 yield (
                     f"{one.id} and {other.id} would both write {file}, which "
-                    f"the observer {name!r} reads: give each job a folder of its own, "
-                    "'workdir: runs/{run}/{group}/{index}'"
+                    f"the observer {name!r} reads; give each job a separate folder: "
+                    "workdir: runs/{run}/{group}/{index}"
                 )
 
 

@@ -73,7 +73,7 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         spoken = ".".join(map(str, path)) or "the file"
         raise _error(origin, f"{spoken} is neither a mapping nor a list: it has no {step!r}")
     if path == ("jobs",):
-        for number, entry in enumerate(here):  # of a source, which has no name
+        for number, entry in enumerate(here):  # entries of sources have no name
             if isinstance(entry, dict) and step in entry and "name" not in entry:
                 return number
         return _named(here, "name", step, origin, "job group")

@@ -33,7 +33,7 @@ _TRIED = 1000
 
 
 def words_of(value: Any) -> Iterator[str]:
-    """Return every word in plain data that could be a parameter's name."""
+    """Yield every word in plain data that could be a parameter's name."""
     if isinstance(value, str):
         yield from _WORD.findall(value)
     elif isinstance(value, dict):
@@ -52,7 +52,7 @@ def check_placeholders(
     if not all(context.intact((*path, name)) for name in ("parameters", "points")):
         return
     if "points" in spec and not group.points:
-        return  # they could not be read
+        return  # the points could not be read
     names = {*group.points, *group.parameters}
     known = _BUILTIN | names
     used: set[str] = set()
@@ -133,7 +133,7 @@ def _check_format(context: Context, place: Path, match: re.Match[str], group: Jo
 
 
 def _values(name: str, group: JobGroup) -> Iterator[object]:
-    """Return sample values of a placeholder, at least one of each type."""
+    """Yield sample values of a placeholder, at least one of each type."""
     found: Sequence[object] | None = group.parameters.get(name, group.points.get(name))
     if isinstance(found, Range):
         yield from islice(found, _TRIED)
@@ -146,7 +146,7 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """Return a job's texts that may have placeholders, with their places.
+    """Yield a job's texts that may have placeholders, with their places.
 
     Texts that ``spec`` lacks are placed at ``path``.
     """

@@ -86,7 +86,7 @@ _COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
 
 
 #: Common mistakes on the line where YAML parsing stops, with hints.
-_SLIPS = (
+_MISTAKES = (
     (re.compile(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
     (
         re.compile(r":\s*\{[A-Za-z_][\w.:]*\}\s*[^\s,}]"),
@@ -108,7 +108,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
         tab = mark.column
     if tab >= 0:
         return _fault(
-            "a tab where YAML wants spaces",
+            "a tab where YAML needs spaces",
             Location(file, mark.line + 1, tab + 1),
             "indent with spaces",
             "tab",
@@ -117,10 +117,10 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     begun = error.context_mark
     since = f" (begun in line {begun.line + 1})" if context and begun is not None else ""
     hint = None
-    slip = next((say for pattern, say in _SLIPS if pattern.search(line)), None)
+    mistake = next((say for pattern, say in _MISTAKES if pattern.search(line)), None)
     column = next((m for m in _COLUMN.finditer(line) if m.start() <= mark.column), None)
-    if slip is not None:
-        hint = slip
+    if mistake is not None:
+        hint = mistake
     elif column is not None and ("token" in problem or "did not find expected" in problem):
         # Between { and }, a bracket begins a list even inside a condition.
         hint = f'quote text that contains brackets: "{column[0]} …"'
@@ -166,7 +166,7 @@ class _Parser:
             raise UsageError(
                 "the file is empty",
                 where=Location(document.file, 1, 1),
-                hint="an ensemble file has at least 'jobs' and 'rules'",
+                hint="add at least 'jobs' and 'rules'",
                 code="empty-file",
             )
         document.data = self._value(0, (), 0)

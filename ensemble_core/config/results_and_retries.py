@@ -44,7 +44,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
-        found[name] = expression("0")  # keep the name of a wrong one for references to it
+        found[name] = expression("0")  # keep wrong names, so that references to them are valid
         if not context.intact(inner):
             continue
         taken = _taken(group, name)
@@ -93,7 +93,7 @@ def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> Non
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(
-            f"{name!r} is a column, and a job has many rows of it",
+            f"{name!r} is a column, which has many rows per job",
             hint=f"write last.{name}, mean.{name} or another statistic of its rows",
             code="bad-condition",
         )

@@ -31,8 +31,8 @@ _NAMES = {
 }
 
 
-#: Keys of a job group that actions cannot change: needed before anything runs, or not specific to
-#: one submit.
+#: Keys of a job group that actions cannot change: they are needed before anything runs, or do not
+#: belong to a single submission.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
 #: Options common to all observers.
@@ -98,7 +98,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:
-    """Allow entries under ``jobs`` to name a source; a file of such entries needs no rules."""
+    """Allow entries under ``jobs`` to name a source; a file with such entries needs no rules."""
     definitions = schema["$defs"]
     names = sorted(registry.sources)
     for name in names:
@@ -299,7 +299,7 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 class _Shared:
     """Schema and validators of one registry, shared by the files that a process loads.
 
-    The first file is validated without them if it is correct.
+    A correct first file is validated without them.
     """
 
     schema: dict[str, Any] | None = None
@@ -363,11 +363,11 @@ class Validators:
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            # Each was valid alone, so their references to each other must be wrong.
+            # Each schema is valid alone, so references between them must be wrong.
             raise PluginError(
                 "the plugins' option schemas cannot be combined",
                 cause=str(error).split("\n", 1)[0],
-                hint="remove the most recently added plugin, or report it to its author",
+                hint="uninstall the most recently added plugin, or report this to its author",
                 code="bad-plugin-schema",
             ) from None
 

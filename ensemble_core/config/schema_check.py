@@ -1,4 +1,4 @@
-"""Schema check: explains each jsonschema_rs error in words that a user can act on, at its place.
+"""Schema check: reports each jsonschema_rs error as a readable message at its place in the file.
 
 Called by the loader for a file, and by the binder for what arrives during the run.
 """
@@ -44,7 +44,7 @@ _EXAMPLES = {
 }
 
 
-#: Names of keys in queues and other programs.
+#: Names of keys in other programs, with ours.
 _USUAL = {
     "cores": "cores_per_task", "cpus": "cores_per_task", "cpus_per_task": "cores_per_task",
     "gpus": "gpus_per_task", "ntasks": "tasks", "time": "duration", "walltime": "duration",
@@ -179,11 +179,11 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         what = f"{name} is {found}, expected a whole number, or a share such as 5%"
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
-        hint = "and must not begin with -"
+        hint = "do not begin with -"
     elif kind == "falseSchema":
         what, code = f"{name} is not allowed here", "unknown-key"
         if path and path[-1] in ("repetitions", "backoff"):
-            hint, where = "write it on the rule, beside 'trigger'", document.at_key(path)
+            hint, where = "write it on the rule, next to 'trigger'", document.at_key(path)
     elif kind == "not":
         # A rejected key's schema may explain why, and what to do instead.
         refused = error.kind.schema
@@ -283,7 +283,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         elif near:
             hint = f"did you mean {near!r}?"
         else:
-            hint = f"known are {', '.join(known)}" if known else "no key is allowed here"
+            hint = f"known: {', '.join(known)}" if known else "no key is allowed here"
         context.report(
             inner,
             f"unknown key {shown(key)} in {_thing(path, document, context.registry)}",

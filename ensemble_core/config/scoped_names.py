@@ -164,7 +164,7 @@ def _check_variable(context: Context, path: Path, name: str, over: Over) -> None
         # Mention the option with which an observer would yield the column.
         if context.left_out(variable, group, path):
             return
-    listed = f"known are {', '.join(sorted(variables)[:15])}"
+    listed = f"known: {', '.join(sorted(variables)[:15])}"
     form = f"did you mean '{statistic}.{{}}'?"
     hint = did_you_mean(variable, variables, listed, cutoff=0.5, form=form)
     whose = "any job group" if over == (None,) else " or ".join(map(repr, over))

@@ -52,7 +52,7 @@ def read(
         ) from None
     if stat.S_ISREG(status.st_mode):
         raise too_large(name, status.st_size, largest)
-    what, hint = "is not a regular file", "write the ensemble to a file first"
+    what, hint = "is not a regular file", "save the ensemble as a regular file"
     if stat.S_ISDIR(status.st_mode):
         kind, example = ("an ensemble file", "YAML ") if suffixes is _YAML else ("a file", "")
         what, hint = f"is a folder, not {kind}", f"name the {example}file in it"
@@ -84,12 +84,12 @@ def decode(data: bytes, name: str) -> str:
 
 def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
     """Return the error for a text above ``largest`` bytes."""
-    noun, hint = "such a file", "is it the right file?"
+    noun, hint = "this file", "is it the right file?"
     if largest == LARGEST:
         noun = "an ensemble file"
         hint += " A sweep needs one entry under 'parameters', not many jobs"
     return UsageError(
-        f"the file has {size / 1024 / 1024:.1f} MiB; the limit for {noun} is {largest >> 20}",
+        f"the file has {size / 1024 / 1024:.1f} MiB; the limit for {noun} is {largest >> 20} MiB",
         where=Location(name),
         hint=hint,
         code="file-too-large",

@@ -1,4 +1,4 @@
-"""Checks that some rule can fire first; otherwise a run would end at once.
+"""Startup check: some rule must be able to fire first; otherwise the run would end at once.
 
 Called by the loader after all rules are bound.
 """
@@ -18,7 +18,7 @@ from ensemble_core.metrics.store import (
     parse_path,
 )
 from ensemble_core.model.rules import BoundRule, Trigger
-from ensemble_core.plugin.validation import OCCASIONS
+from ensemble_core.plugin.validation import CORE_EVENTS
 
 __all__ = ["check_can_start"]
 
@@ -65,7 +65,7 @@ def _is_off(context: Context, rule: BoundRule) -> bool:
 def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
     """Return True if the trigger can fire before this run has submitted a job."""
     if trigger.metric is None:
-        ours = trigger.every is None and OCCASIONS.issuperset(trigger.wakes)
+        ours = trigger.every is None and CORE_EVENTS.issuperset(trigger.wakes)
         return not ours or not _FIRST.isdisjoint(trigger.wakes)
     path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
     if path.group or path.kind == "count":

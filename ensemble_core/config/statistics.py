@@ -1,4 +1,4 @@
-"""Statistics that a file may name: the plugins', and those under ``statistics:``.
+"""Statistics that a file can use: those of plugins, and those under ``statistics:``.
 
 Called by the loader first, because groups and rules refer to them in paths.
 """
@@ -46,7 +46,7 @@ def bind_statistics(context: Context, given: object) -> None:
             )
             continue
         unfit.pop(name, None)
-        # Its own errors do not make paths that use it wrong.
+        # Even if it has errors, paths that use it are valid.
         known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
             name=name, build=_never
         )
@@ -78,7 +78,7 @@ def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> Statis
 def _plain_statistic(
     context: Context, name: str, record: StatisticPlugin
 ) -> StatisticSpec | EnsembleError:
-    """Return a statistic for paths, without options; or why that is not possible."""
+    """Return a statistic without options, for use in paths; or an error if it needs options."""
     shown = context.named(record, name)
     missing = required_options(record.options)
     if missing:
@@ -89,7 +89,7 @@ def _plain_statistic(
             f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric path "
             "cannot express",
             hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
-            f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
+            f"next to 'jobs:', and use the metric {own + '.NAME'!r}",
             code="statistic-needs-options",
         )
     try:

@@ -78,7 +78,8 @@ def check_function(context: Context, path: Path, name: str) -> None:
     context.report(
         path,
         f"there is no function {name!r}",
-        hint=f"'custom: FILE.py' names a file with 'def {name}(group, index, metrics, results):'",
+        hint=f"define 'def {name}(group, index, metrics, results):' in a file, and write "
+        "'custom: FILE.py'",
         code="no-such-function",
     )
 
@@ -174,7 +175,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
         return by_count(first, last, count, log=bool(log))
     step = given.get("step", 1)
     if step == 0:
-        context.report((*path, "step"), "'step' is 0: the range has no end", code="bad-range")
+        context.report((*path, "step"), "'step' is 0, so the range never ends", code="bad-range")
         return None
     if abs(last - first) / abs(step) > MOST_COUNTED:
         context.report(
@@ -221,7 +222,7 @@ def read_points(
         inner = (*path, "columns", index) if chosen is not header else path
         if name not in header:
             known = [each for each in header if _NAME.fullmatch(each)]
-            listed = f"it has {', '.join(known[:15])}"
+            listed = f"its columns are {', '.join(known[:15])}"
             context.report(
                 inner,
                 f"{file} has no column {name!r}",

@@ -1,6 +1,6 @@
-"""Tables of results: the semantic checks of the part ``results:``.
+"""Tables of results: checks of the part ``results:``.
 
-Called by the loader once the groups are known, before the rules, whose actions may name tables.
+Called by the loader after the groups and before the rules, whose actions may name tables.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["bind_tables", "check_filter_names", "check_rows", "check_table_name"
 
 
 def bind_tables(context: Context, given: object) -> dict[str, Table]:
-    """The checked tables by name; what is wrong with the others was reported."""
+    """Return the checked tables by name; report errors."""
     specs = {
         name: spec
         for name, spec in (given.items() if isinstance(given, dict) else ())
         if isinstance(spec, dict) and _may_be_called(context, ("results", name), name)
     }
-    # Their names first: tables may speak of one another.
+    # First all names, because tables may refer to each other.
     for name, spec in specs.items():
         table = _shape(context, ("results", name), name, spec, specs)
         if table is not None:
@@ -55,8 +55,8 @@ def _may_be_called(context: Context, path: Path, name: str) -> bool:
     if name == "job":
         context.report(
             path,
-            "a table cannot be called 'job': 'rows: job' means the rows that a job printed",
-            hint="give the table another name",
+            "a table cannot be named 'job': 'rows: job' means the rows that a job printed",
+            hint="rename the table",
             code="bad-name",
             where=context.document.at_key(path),
         )
@@ -70,8 +70,10 @@ def _shape(
     spec: Mapping[str, Any],
     tables: Collection[str],
 ) -> Table | None:
-    """The table without its expressions; ``None`` where its group is not known. ``tables`` are the
-    names of all."""
+    """Return the table without its expressions; ``None`` if its group is unknown.
+
+    ``tables`` are the names of all tables.
+    """
     if not context.intact((*path, "of")):
         return None
     try:
@@ -132,7 +134,7 @@ def _pivot(
     spec: Mapping[str, Any],
     only: str,
 ) -> tuple[str, tuple[Any, ...]]:
-    """The parameter of ``pivot`` and those of its values in the file that pass the filter. Both are
+    """Return the parameter of ``pivot`` and its values in the file that pass the filter. Both are
     empty if the table has no pivot."""
     place = (*path, "pivot")
     if "pivot" not in spec or not context.intact(place):
@@ -143,15 +145,15 @@ def _pivot(
     elif not by:
         context.report(
             place,
-            f"'pivot' needs 'by': each row has a column for each {pivot}",
-            hint="write by: [PARAMETER], of which each row has one value",
+            f"'pivot' needs 'by', because each row gets a column for each {pivot}",
+            hint="write by: [PARAMETER] to get a row for each of its values",
             code="bad-value",
         )
     elif pivot in by:
         context.report(
             place,
-            f"{pivot!r} is in 'by' and 'pivot'",
-            hint="leave it out of one of them",
+            f"{pivot!r} is in both 'by' and 'pivot'",
+            hint="remove it from one of them",
             code="bad-value",
         )
     else:
@@ -160,17 +162,16 @@ def _pivot(
             return pivot, values
         context.report(
             place,
-            f"{pivot!r} has {len(values)} values, and 'pivot' makes at most {MOST_PIVOT_VALUES} "
-            "columns of one",
-            hint=f"choose some with of: {group.name}({pivot} < …), or write {pivot} in 'by'",
+            f"{pivot!r} has {len(values)} values; 'pivot' allows at most {MOST_PIVOT_VALUES}",
+            hint=f"select some with of: {group.name}({pivot} < …), or move {pivot} to 'by'",
             code="out-of-range",
         )
     return "", ()
 
 
 def _values(group: JobGroup, name: str, only: str) -> tuple[Any, ...]:
-    """The values that the file gives a parameter, the least first, as far as these may pass the
-    filter; empty if it does not say them all."""
+    """Return a parameter's values in the file that may pass the filter, in ascending order; empty
+    if the file does not have all of them."""
     found: dict[Any, None] = {}
     for entry in (group, *group.more):
         values = entry.parameters.get(name, entry.points.get(name, ()))
@@ -192,15 +193,15 @@ def _no_metric(path: str) -> None:
 def _per_value(
     context: Context, spec: Mapping[str, Any], pivot: str, tables: Collection[str]
 ) -> frozenset[str]:
-    """The columns that have one value for each value of the pivot: those that name a statistic of
-    jobs, ``n``, ``reused``, the pivot or another such column without an index."""
+    """Return the columns with one value for each value of the pivot: those that use a statistic of
+    jobs, ``n``, ``reused``, the pivot, or another per-value column without an index."""
     found: set[str] = set()
     columns = spec.get("columns")
     for name, text in columns.items() if isinstance(columns, dict) else ():
         try:
             names = expression(str(text), texts=True).names
         except EnsembleError:
-            continue  # told of when the column is bound
+            continue  # reported when the column is bound
         by = {*(spec["by"] if isinstance(spec.get("by"), list) else [spec.get("by")])}
         for each in names - by:
             head, dot, _ = each.partition(".")
@@ -212,7 +213,7 @@ def _per_value(
 
 
 def _column_name(text: object) -> str:
-    """The name of a column, as rows have it: ``U["hex"]`` is ``U[hex]``."""
+    """Return a column's name as it is in rows: ``U["hex"]`` becomes ``U[hex]``."""
     name, bracket, _ = str(text).partition("[")
     try:
         (found,) = expression(str(text).removeprefix("-")).names if bracket else (name,)
@@ -239,7 +240,7 @@ def _results(group: JobGroup) -> Iterator[str]:
 
 
 def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) -> Table:
-    """The table with its expressions, as far as these are right."""
+    """Return the table with its valid expressions; report the others."""
     reads: set[str] = set()
     others: set[str] = set()
 
@@ -251,7 +252,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             reads.update(found - others)
         return found is not None
 
-    columns = dict(table.columns)  # a wrong one too has its name, for those who speak of it
+    columns = dict(table.columns)  # keep names of wrong columns, so that references are valid
     above: list[str] = []
     for name, text in (spec.get("columns") or {}).items():
         place, right = (*path, "columns", name), False
@@ -259,7 +260,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
                 columns[name], right = parsed, True
-        if not right or text != name:  # a column ``x: x`` is the row's own x
+        if not right or text != name:  # a column ``x: x`` is the row's x
             above.append(name)
     where: Condition | None = None
     place = (*path, "where")
@@ -297,14 +298,16 @@ def _spoken_of(
     above: Collection[str],
     column: str,
 ) -> frozenset[str] | None:
-    """The ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` that the formula of ``column`` (of ``where``:
-    empty) speaks of; ``None`` where one of its names is not known here, which is reported.
-    ``above`` are the columns that it may use."""
+    """Return the ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in the formula of ``column`` (empty for
+    ``where``); ``None`` after reporting an unknown name.
+
+    ``above`` are the columns that it may use.
+    """
     if formula.metrics:
         path_of = min(formula.metrics)
         error = refused(
-            f"{formula.text!r} asks for the metric {path_of!r}, and a table is over its rows alone",
-            "write STAT.TABLE.COLUMN for a statistic over another table, such as mean.best.E",
+            f"{formula.text!r} uses the metric {path_of!r}, but a table can use only its rows",
+            "for a statistic over another table write STAT.TABLE.COLUMN, such as mean.best.E",
         )
         context.attach(error, path)
         return None
@@ -335,13 +338,13 @@ def _spoken_of(
 def _warn_of_both(
     context: Context, table: Table, name: str, above: Collection[str], column: str
 ) -> None:
-    """Warn of a name that the row and a column have."""
+    """Warn about a name that is both a column and a value of the row."""
     if name in above:
         where = f"the column {column!r}" if column else "'where'"
         what = "parameter" if name in (*table.by, table.pivot) else "value"
         context.warnings.append(
-            f"the table {table.name!r} has a column {name!r}, and so has its row: in {where} the "
-            f"row's {what} is meant; give the column another name"
+            f"{name!r} in the table {table.name!r} is both a column and the row's {what}: {where} "
+            f"uses the row's {what}; rename the column"
         )
 
 
@@ -353,7 +356,7 @@ def _is_over_rows(table: Table, name: str, statistics: Collection[str]) -> bool:
 
 
 def _check_over_rows(context: Context, path: Path, table: Table, name: str, column: str) -> bool:
-    """False if a statistic over the jobs of a row can have no value here, which is reported."""
+    """Return False after reporting a statistic over a row's jobs that can never have a value."""
     _, base, condition = spoken(name)
     if condition:
         try:
@@ -365,7 +368,7 @@ def _check_over_rows(context: Context, path: Path, table: Table, name: str, colu
         if not check_filter_names(context, path, base, names, inner, "job"):
             return False
     if table.pivot and not column:
-        _report_per_value(context, path, table, name, "make it a column, and write NAME[VALUE]")
+        _report_per_value(context, path, table, name, "define a column of it and use NAME[VALUE]")
         return False
     return _check_order_free(context, path, base)
 
@@ -383,8 +386,8 @@ def _report_per_value(context: Context, path: Path, table: Table, name: str, hin
 def _check_column(
     context: Context, path: Path, table: Table, name: str, written: str = "'NAME'"
 ) -> bool:
-    """False if a table's rows have no such column, which is reported. Of a pivot value that the
-    file does not have there is a warning."""
+    """Return False after reporting a column that the table does not have. Warn about a pivot value
+    that is not in the file."""
     if name in table.row_names:
         return True
     base = table.per_value_of(name)
@@ -392,7 +395,7 @@ def _check_column(
         if table.values:
             value = name[len(base) + 1 : -1]
             known = ", ".join(map(str, table.values[:15]))
-            context.warnings.append(f"{table.pivot} has no value {value}: {known}")
+            context.warnings.append(f"{table.pivot} has no value {value}; known: {known}")
         return True
     if name in table.per_value:
         value = table.values[0] if table.values else "VALUE"
@@ -412,8 +415,10 @@ def check_filter_names(
     known: Collection[str],
     what: str,
 ) -> bool:
-    """False if the filter of ``base`` speaks of what one job (or row: ``what``) does not have,
-    which is reported."""
+    """Return False after reporting a name in the filter of ``base`` that a job does not have.
+
+    ``what`` is the noun for messages: job or row.
+    """
     right = True
     for name in names:
         if name in known:
@@ -424,20 +429,20 @@ def check_filter_names(
         if dot and (head in context.known.statistics or head == "count"):
             context.report(
                 path,
-                f"a filter sees one {what}: {name!r} is a statistic",
-                hint=f"known are {', '.join(sorted(known)[:15])}",
+                f"a filter is evaluated for one {what}, but {name!r} is a statistic",
+                hint=f"known: {', '.join(sorted(known)[:15])}",
                 code="bad-condition",
                 where=where,
             )
             continue
-        said = f"{name!r} is not known in the filter of {base!r}"
+        said = f"unknown name {name!r} in the filter of {base!r}"
         context.unknown(path, "column", name, [*known], what=said, where=where)
     return right
 
 
 def check_rows(context: Context, path: Path, text: str) -> Table | None:
-    """The table of ``rows: all.TABLE(CONDITION)``. ``None`` if there is no such table or if the
-    filter is wrong; a wrong filter is reported."""
+    """Return the table of ``rows: all.TABLE(CONDITION)``; ``None`` after reporting an unknown table
+    or a wrong filter."""
     try:
         name, condition = filtered(text, "rows")
     except EnsembleError as error:
@@ -455,7 +460,7 @@ def check_rows(context: Context, path: Path, text: str) -> Table | None:
 def _check_table_filter(
     context: Context, path: Path, table: Table, base: str, condition: str
 ) -> bool:
-    """False if the filter of a table's rows is wrong, which is reported."""
+    """Return False after reporting a wrong filter of a table's rows."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -472,14 +477,14 @@ def _check_table_filter(
 
 
 def _check_order_free(context: Context, path: Path, name: str) -> bool:
-    """False if a statistic depends on the time at which values came, which is reported."""
+    """Return False after reporting a statistic that depends on the time of its values."""
     spec = context.known.statistics.get(name.partition(".")[0])
     if spec is None or not spec.timed:
         return True
     context.report(
         path,
-        f"{name!r} depends on when values came, and a table is the same whenever they did",
-        hint="take a statistic without a time, such as mean",
+        f"{name!r} depends on the time of its values, but a table must not",
+        hint="use a statistic that does not depend on time, such as mean",
         code="bad-value",
         where=context.document.at_text(path, name),
     )
@@ -487,8 +492,10 @@ def _check_order_free(context: Context, path: Path, name: str) -> bool:
 
 
 def check_table_name(context: Context, path: Path, name: str, each: Sequence[str] = ()) -> bool:
-    """False if an ``all.STAT.TABLE.COLUMN(CONDITION)`` can have no value, which is reported;
-    ``each`` are the parameters of a slice that it is in, empty in none."""
+    """Return False after reporting an ``all.STAT.TABLE.COLUMN(CONDITION)`` that can have no value.
+
+    ``each`` are the parameters of the rule's slices, if any.
+    """
     _, base, condition = spoken(name)
     found = table_column(base, context.known.tables)
     assert found is not None
@@ -528,8 +535,10 @@ def _check_in_slice(
     statistic: str,
     column: str,
 ) -> bool:
-    """False if a statistic over a table can never have a value in one slice, which is reported.
-    Warn of one that is a parameter of the slice itself."""
+    """Return False after reporting a statistic that can never have a value within a slice.
+
+    Warn about a statistic of the slice's parameter.
+    """
     group = context.known.groups.get(table.of)
     lacks = group is not None and not {*each} <= {*group.names}
     single = bool(table.by) and {*table.by} <= {*each} and _needs_two(context, statistic)
@@ -545,13 +554,13 @@ def _check_in_slice(
     own = column in each and column in table.by and column not in table.columns
     if own and statistic not in ("count", "sum"):
         context.warnings.append(
-            f"{name!r} is {column} or nothing in a slice; write {ALL}{name} for the whole table"
+            f"within a slice, {name!r} is just {column}; write {ALL}{name} for the whole table"
         )
     return True
 
 
 def _needs_two(context: Context, statistic: str) -> bool:
-    """True if a statistic has no value of a single number."""
+    """Return whether a statistic needs at least two values."""
     spec = context.known.statistics.get(statistic)
     if spec is None:
         return False
@@ -569,24 +578,24 @@ def _report_name(
     formula: Formula,
     column: str,
 ) -> None:
-    what = f"{name!r} is not known in the table {table.name!r}"
+    what = f"unknown name {name!r} in the table {table.name!r}"
     inner = (*OWN_NAMES, *table.names)
     below = name if name in table.columns else name.partition("[")[0]
     if column and below in table.columns and below == column:
-        what = f"the column {column!r} speaks of itself"
-        hint = "say what it is worked out of: names of the row, and columns above it"
+        what = f"the column {column!r} refers to itself"
+        hint = "use names of the row, or columns above it"
     elif column and below in table.columns and below not in known:
-        what, hint = f"{below!r} is defined below {column!r}", f"move {below!r} above it"
+        what, hint = f"{column!r} uses {below!r}, which is below it", f"move {below!r} above it"
     elif name.endswith("]") and table.by and not table.pivot and below in table.columns:
-        hint = f"the column {below!r} has one value: write {below}, or give the table 'pivot:'"
+        hint = f"the column {below!r} has one value: write {below}, or add 'pivot:' to the table"
     elif not column and table.by and name in inner:
-        what += ": a row is of many jobs"
+        what += ": its rows cover many jobs"
         condition = formula.text if formula.names <= {*inner} else "CONDITION"
         hint = f"write of: {table.of}({condition})"
     elif table.by and name in inner:
-        hint = f"a row of this table is of many jobs: write for example mean.{name}"
+        hint = f"the table's rows cover many jobs: use a statistic such as mean.{name}"
     elif not table.by and name.partition(".")[2] in inner:
-        hint = f"a row of this table is of one job: write {name.partition('.')[2]}, or give 'by'"
+        hint = f"each row of the table is one job: write {name.partition('.')[2]}, or add 'by'"
     else:
         statistics = context.known.statistics
         head, _, variable = name.partition(".")
@@ -602,7 +611,7 @@ def _report_name(
             for column in there.row_names
         ]
         near = nearest(name, offered, 0.6)
-        if head in statistics:  # which is right: what follows it is what was misspelt
+        if head in statistics:  # the statistic is correct, so the rest is misspelt
             start = f"{head}."
             rests = [each.removeprefix(start) for each in offered if each.startswith(start)]
             rest = nearest(variable, rests, 0.6)
@@ -611,12 +620,12 @@ def _report_name(
         if table.by:
             of_rows = head if head in statistics else "mean"
             listed += [f"{of_rows}.{one}" for one in table.names if one not in table.by]
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(listed)}"
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(listed)}"
         observed = context.variables(table.of)
         if not near and (observed is None or variable in observed):
             hint = (
-                f"of what jobs print a table knows their results: give the job group "
-                f"{table.of!r} 'result: {{{variable}: last.{variable}}}'"
+                f"tables cannot use columns of output directly: add 'result: "
+                f"{{{variable}: last.{variable}}}' to the job group {table.of!r}"
             )
     context.report(
         path,
@@ -628,7 +637,7 @@ def _report_name(
 
 
 def _check_plot(context: Context, path: Path, table: Table) -> None:
-    """Check that only columns are drawn. A per-value column is drawn as one curve per value."""
+    """Check that ``plot`` uses columns only. A per-value column gives one curve per value."""
     plot = table.plot
     y = plot.get("y") or []
     drawn = {*table.row_names, *table.per_value}
@@ -647,7 +656,7 @@ def _check_plot(context: Context, path: Path, table: Table) -> None:
 
 
 def _check_circles(context: Context) -> None:
-    """No table is worked out of itself."""
+    """Report tables that refer to each other in a circle."""
     tables = context.known.tables
     over: set[str] = set()
 
@@ -657,8 +666,8 @@ def _check_circles(context: Context) -> None:
             path: Path = ("results", circle[0])
             context.report(
                 path,
-                f"tables refer to one another in a circle: {' -> '.join(circle)}",
-                hint="let one of them do without the other",
+                f"tables refer to each other in a circle: {' -> '.join(circle)}",
+                hint="remove one of the references",
                 code="circle",
                 where=context.document.at_key(path),
             )

@@ -1,4 +1,4 @@
-"""Binds a rule's trigger: which events wake it and which names its condition may use.
+"""Trigger binding: determines which events wake a rule and which names its condition may use.
 
 The first step of ``binding``. The plugin's record builds the trigger.
 """
@@ -18,7 +18,7 @@ from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.validation import meant_occasion
+from ensemble_core.plugin.validation import meant_event
 
 __all__ = ["BoundTrigger", "bind_trigger"]
 
@@ -40,7 +40,7 @@ _RULE_KEYS = frozenset(
 #: Fields that describe a job's end; a job that has not ended has none of them.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
 #: Built-in triggers that wait for no event, and the equivalent argument of a plugin's Trigger.
-_NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
+_WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 class BoundTrigger(NamedTuple):
@@ -169,13 +169,13 @@ def _can_wake(
         return False
     for name in trigger.wakes:
         is_trigger = name in triggers or name in triggers.clashes or name == record.name
-        if is_trigger and name not in _NO_OCCASIONS:
+        if is_trigger and name not in _WITHOUT_EVENT:
             continue
-        meant = meant_occasion(name)
-        if meant is None and name not in _NO_OCCASIONS:
+        meant = meant_event(name)
+        if meant is None and name not in _WITHOUT_EVENT:
             context.warnings.append(
-                f"{shown} waits for {name!r}, which no installed plugin is known to report; a "
-                "plugin's event has the name of a trigger"
+                f"{shown} waits for {name!r}, which no installed plugin is known to report; name a "
+                "plugin's event after a trigger"
             )
             continue
         context.report(
@@ -184,7 +184,7 @@ def _can_wake(
             hint=(
                 f"did you mean {meant!r}?"
                 if meant
-                else f"use Trigger({_NO_OCCASIONS[name]}), not wakes=({name!r},)"
+                else f"use Trigger({_WITHOUT_EVENT[name]}), not wakes=({name!r},)"
             )
             + f" ({to_author(record.build)})",
             code="never-wakes",

@@ -17,7 +17,7 @@ def write_yaml(data: Any) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Keys in their order, no aliases, and quotes wherever our reader needs them."""
+        """Dumper that keeps the order of keys, uses no aliases, and quotes as our reader needs."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

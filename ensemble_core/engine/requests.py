@@ -69,7 +69,7 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
 
 def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError:
     alike = [each for each in known if each.lower() == str(name).lower()]
-    listed = f"known are {', '.join(known) or 'none'}"
+    listed = f"known: {', '.join(known) or 'none'}"
     hint = did_you_mean(alike[0] if alike else str(name), known, listed, cutoff=0.5)
     return UsageError(f"{what} {name!r}", hint=hint, code=code)
 

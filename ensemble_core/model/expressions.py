@@ -434,7 +434,7 @@ def check_names(text: str, used: Collection[str], known: Collection[str]) -> Non
     for name in sorted(used):
         if name in known:
             continue
-        names, listed = sorted(known), f"known are {', '.join(sorted(known))}"
+        names, listed = sorted(known), f"known: {', '.join(sorted(known))}"
         hint = did_you_mean(name, [*names, *FUNCTIONS, "metric"], listed)
         raise refused(f"{name!r} in {text!r} is not known here", hint)
 

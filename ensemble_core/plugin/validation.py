@@ -31,12 +31,12 @@ from ensemble_core.plugin.records import ABOUT
 __all__ = [
     "ANNOTATIONS",
     "CAPABILITIES",
+    "CORE_EVENTS",
     "FORMER_HOOKS",
     "HOOKS",
-    "OCCASIONS",
     "check_record",
     "check_records",
-    "meant_occasion",
+    "meant_event",
     "plain",
     "required_options",
 ]
@@ -88,7 +88,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 #: The event types of the core. Plugins' own events are named after their triggers.
-OCCASIONS = frozenset(
+CORE_EVENTS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
@@ -209,14 +209,14 @@ def check_record(record: Any) -> None:
             )
 
 
-def meant_occasion(name: str) -> str | None:
+def meant_event(name: str) -> str | None:
     """Return the core's event type that a wrong name probably means, if any."""
-    if name in OCCASIONS:
+    if name in CORE_EVENTS:
         return None
     for prefix in ("job-", "resize-"):
-        if prefix + name in OCCASIONS:
+        if prefix + name in CORE_EVENTS:
             return prefix + name
-    return closest(name.lower().replace("_", "-"), OCCASIONS, 0.85)
+    return closest(name.lower().replace("_", "-"), CORE_EVENTS, 0.85)
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:

@@ -49,7 +49,7 @@ WRONG = [
     wrong("group: sim", "group: «sin", "there is no job group 'sin'", "'sim'"),
     wrong(X, "x: «5", "'x'", "a list or a mapping"),
     wrong(X, "x: «[5]", "'x'"),
-    wrong(X, "x: «[5.0, -5.0]", "'x' is from 5 to -5", "write the lower value first"),
+    wrong(X, "x: «[5.0, -5.0]", "'x' has an empty range: 5 to -5", "write the lower value first"),
     wrong(X, "x: «{from: 1}", "the variable 'x' has no 'to'"),
     wrong(X, "x: «{from: -1, to: 1, log: true}", "logarithmic and begins at -1"),
     wrong(X, "x: {from: 0, to: 1.0e300, step: «1}", "'x' would have more than 1e+15 values"),

@@ -84,7 +84,7 @@ NAMES = [
     wrong("each: [T]", "each: [T], when: «mean.enrgy > 3", "'mean.energy'"),
     wrong("each: [T]", "each: [T], when: «maen.energy > 3", "'mean.energy'"),
     wrong("each: [T]", "each: [T], when: «count.dones > 3", "'count.done'"),
-    wrong("top: 5", "where: «e < 3", "'e' is not known", "E"),
+    wrong("top: 5", "where: «e < 3", "unknown name 'e'", "E"),
     # tables, groups
     wrong(VARY, "name: submit, label: post, rows: «bset", "no table 'bset'", "'best'"),
     wrong(VARY, "name: vary, label: «psot", "no job group 'psot'", "'post'"),

@@ -141,8 +141,8 @@ MISTAKES = {
     "a statistic of nothing in a table": Mistake(
         "{m: «mean.Q}",
         "{m: mean.E}",
-        "'mean.Q' is not known in the table 'curve'",
-        "known are T, n, reused, mean.L, mean.E, mean.U",
+        "unknown name 'mean.Q' in the table 'curve'",
+        "known: T, n, reused, mean.L, mean.E, mean.U",
     ),
     "parameters of a submit": Mistake(
         "label: sim, «parameters: {T: 4}}",

@@ -482,5 +482,5 @@ def test_an_annotation_that_nobody_knows_is_refused_with_the_plugin() -> None:
             "properties": {"then": {"description": "x", "x-ensemble": "actions"}},
         },
     )
-    with pytest.raises(PluginError, match=r"'actions' is not known.*known are action,"):
+    with pytest.raises(PluginError, match=r"unknown annotation.*'actions'.*known: action,"):
         check_record(record)

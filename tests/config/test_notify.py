@@ -32,7 +32,7 @@ def to(address: str) -> str:
         ("[bell, slack]", "item 2 of 'to' is 'slack', expected one of bell, desktop", ""),
         ("[]", "'to' is empty", ""),
         ("3", "'to' is the number 3, expected", ""),
-        ("{slack: me}", "unknown key 'slack' in 'to'", "known are mail, webhook, format"),
+        ("{slack: me}", "unknown key 'slack' in 'to'", "known: mail, webhook, format"),
         ("{mail: me, webhook: HOOK}", "'to' is a mapping, which is not allowed", "a list of two"),
         ("{mail: me, format: text}", "'to' has no 'webhook'", ""),
         ("{webhook: HOOK, format: xml}", "expected one of json, discord, text", ""),

@@ -24,7 +24,7 @@ def test_jobs_that_share_an_observed_file_are_warned_of(workdir: str) -> None:
     (warning,) = warnings(f"{workdir}, observe: {{json-lines: {{path: out.json}}}}")
     assert warning.startswith("md.0 and md.1 would both write ")
     assert "out.json, which the observer 'json-lines' reads" in warning
-    assert "'workdir: runs/{run}/{group}/{index}'" in warning
+    assert "workdir: runs/{run}/{group}/{index}" in warning
 
 
 def test_replicas_in_the_folder_of_their_parameter_share_it() -> None:

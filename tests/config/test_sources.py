@@ -145,7 +145,7 @@ def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -
     [
         (None, "returned None, expected a Fragment"),
         (Fragment(jobs=["x"]), "returned jobs that are not a list of mappings"),  # type: ignore[list-item]
-        (Fragment(warnings=[1]), "returned warnings that are not a list of texts"),  # type: ignore[list-item]
+        (Fragment(warnings=[1]), "returned warnings that are not a list of strings"),  # type: ignore[list-item]
         (Fragment(rules=[{"trigger": print}]), "is not plain data"),
     ],
 )

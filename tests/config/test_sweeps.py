@@ -110,7 +110,7 @@ def test_a_range_of_a_count_has_both_ends_and_so_many_values(
 @pytest.mark.parametrize(
     ("written", "code", "word"),
     [
-        ("{from: 1, to: 5, step: 0}", "bad-range", "no end"),
+        ("{from: 1, to: 5, step: 0}", "bad-range", "never ends"),
         ("{from: 1, to: 5, step: 1, count: 5}", "bad-range", "both 'step' and 'count'"),
         ("{from: 1, to: 5, log: true}", "bad-range", "needs 'count'"),
         ("{from: 0, to: 5, count: 3, log: true}", "bad-range", "of the same sign, not 0"),

@@ -34,10 +34,15 @@ def the_error(tables: str) -> EnsembleError:
     [
         ("a: {of: «simm}", "no job group 'simm'", "'sim'", "no-such-group"),
         ("a: {of: sim, by: [«Tt]}", "no parameter 'Tt'", "'T'", "no-such-parameter"),
-        ("a: {of: sim, by: «q}", "no parameter 'q'", "known are T, d", "no-such-parameter"),
-        ("«job: {of: sim}", "cannot be called 'job'", "another name", "bad-name"),
+        ("a: {of: sim, by: «q}", "no parameter 'q'", "known: T, d", "no-such-parameter"),
+        ("«job: {of: sim}", "cannot be named 'job'", "rename", "bad-name"),
         ("a: {of: sim, «tops: 3}", "unknown key 'tops'", "'top'", "unknown-key"),
-        ("a: {of: sim, by: [T], columns: {x: «rate.d}}", "when values came", "time", "bad-value"),
+        (
+            "a: {of: sim, by: [T], columns: {x: «rate.d}}",
+            "depends on the time of its values",
+            "time",
+            "bad-value",
+        ),
         ("a: {of: sim, where: «'> 5'}", "does not say what '> 5' comp", "columns", "bad-condition"),
         ("a: {of: sim, where: «T >}", "'where' does not parse", "columns", "bad-condition"),
         ("a: {of: sim, order: «-TT}", "no column 'TT'", "'T'", "no-such-column"),
@@ -66,10 +71,10 @@ def test_a_wrong_table_is_one_error_with_its_place(
     [
         ("columns: {x: 2 * «TT}", "TT", "'T'"),
         ("columns: {x: «E}", "E", "last.E"),
-        ("columns: {x: «mean.duration}", "mean.duration", "write duration, or give 'by'"),
+        ("columns: {x: «mean.duration}", "mean.duration", "write duration, or add 'by'"),
         ("by: [T], columns: {x: «duration}", "duration", "mean.duration"),
         ("by: [T], columns: {x: «avg.duration}", "avg.duration", "did you mean 'mean.duration'?"),
-        ("by: [T], columns: {x: «mean.energy}", "mean.energy", "known are "),
+        ("by: [T], columns: {x: «mean.energy}", "mean.energy", "known: "),
         ("by: [T], columns: {x: «maen.duration}", "maen.duration", "'mean.duration'"),
         ("where: T > «mean.bast.T", "mean.bast.T", "'mean.best.T'"),
     ],
@@ -78,7 +83,7 @@ def test_an_unknown_name_in_a_table_is_an_error_with_the_nearest(
     table: str, name: str, hint: str
 ) -> None:
     error = the_error(f"  best: {{of: sim}}\n  a: {{of: sim, {table}}}")
-    assert f"'{name}' is not known" in error.what
+    assert f"unknown name '{name}'" in error.what
     assert hint in (error.hint or "")
     assert error.code == "no-such-column"
 
@@ -87,7 +92,7 @@ def test_tables_that_refer_to_one_another_in_a_circle_are_an_error() -> None:
     tables = "  «a: {of: sim, columns: {x: sum.b.y}}\n  b: {of: sim, columns: {y: sum.a.x}}"
     error = the_error(tables)
     assert error.what.endswith("in a circle: a -> b -> a")
-    assert "without the other" in (error.hint or "")
+    assert "remove one of the references" in (error.hint or "")
 
 
 def test_an_unknown_column_of_another_table_is_an_error_with_the_nearest() -> None:
@@ -99,7 +104,7 @@ def test_an_unknown_column_of_another_table_is_an_error_with_the_nearest() -> No
 
 def test_a_table_over_a_metric_is_an_error_that_says_what_to_write() -> None:
     error = the_error("  a: {of: sim, where: «'metric(\"count.sim.done\") > 1'}")
-    assert "a table is over its rows alone" in error.what
+    assert "a table can use only its rows" in error.what
     assert "STAT.TABLE.COLUMN" in (error.hint or "")
     assert error.code == "bad-condition"
 
@@ -133,29 +138,29 @@ def _ruled(rule: str) -> str:
 @pytest.mark.parametrize(
     ("table", "said", "hint"),
     [
-        ("of: sim, by: [T], where: «d == 5", "'d' is not known in the table 'a': a row is of many jobs", "write of: sim(d == 5)"),
-        ("of: sim, by: [T], where: «d == 5 and n > 1", "a row is of many jobs", "write of: sim(CONDITION)"),
-        ("of: sim, columns: {y: 2 * «x, x: T}", "'x' is defined below 'y'", "move 'x' above it"),
-        ("of: sim, columns: {y: «y + 1}", "the column 'y' speaks of itself", "columns above it"),
+        ("of: sim, by: [T], where: «d == 5", "unknown name 'd' in the table 'a': its rows cover many jobs", "write of: sim(d == 5)"),
+        ("of: sim, by: [T], where: «d == 5 and n > 1", "its rows cover many jobs", "write of: sim(CONDITION)"),
+        ("of: sim, columns: {y: 2 * «x, x: T}", "'y' uses 'x', which is below it", "move 'x' above it"),
+        ("of: sim, columns: {y: «y + 1}", "the column 'y' refers to itself", "columns above it"),
         ("of: sim, by: [T], columns: {x: «'mean.duration[d == 5]'}", "the expression has no such filter", "write mean.duration(d == 5)"),
         ("of: sim, by: [T], columns: {x: «mean.duration(d = 5)}", "the expression has no such filter", "write mean.duration(d == 5)"),
         ("of: sim, by: [T], columns: {x: «mean.duration where d == 5}", "the expression has no such filter", "write mean.duration(d == 5)"),
-        ("of: sim, by: [T], columns: {x: mean.duration(«mean.d > 2)}", "a filter sees one job: 'mean.d' is a statistic", "known are"),
-        ("of: sim, by: [T], columns: {x: mean.duration(«dd > 2)}", "'dd' is not known in the filter of 'mean.duration'", "'d'"),
+        ("of: sim, by: [T], columns: {x: mean.duration(«mean.d > 2)}", "a filter is evaluated for one job, but 'mean.d' is a statistic", "known:"),
+        ("of: sim, by: [T], columns: {x: mean.duration(«dd > 2)}", "unknown name 'dd' in the filter of 'mean.duration'", "'d'"),
         ("of: sim, by: [T], columns: {x: «mean.duration(5)}", "compares nothing", "NAME == 5"),
-        ("of: sim(T > «mean.d)", "a filter sees one job: 'mean.d' is a statistic", "known are"),
+        ("of: sim(T > «mean.d)", "a filter is evaluated for one job, but 'mean.d' is a statistic", "known:"),
         ("of: «'sim[T > 1]'", "'of' has no such filter", "write sim(T > 1)"),
         ("of: «sim where T > 1", "'of' has no such filter", "write sim(T > 1)"),
         ("of: «sim(T = 1)", "'of' does not parse", "T == 1"),
         ("of: «sim(T >", "'of' does not parse", "sim(CONDITION)"),
-        ("of: sim, by: [T], pivot: «T", "'T' is in 'by' and 'pivot'", "leave it out"),
+        ("of: sim, by: [T], pivot: «T", "'T' is in both 'by' and 'pivot'", "remove it"),
         ("of: sim, pivot: «T", "'pivot' needs 'by'", "by:"),
-        ("of: sim, by: [T], pivot: «q", "no parameter 'q'", "known are T, d"),
+        ("of: sim, by: [T], pivot: «q", "no parameter 'q'", "known: T, d"),
         (_PIVOT + "}, order: «E", "'E' has one value per T", "write E[1]"),
         (_PIVOT + "}, where: «E > 1", "'E' has one value per T", "write E[1]"),
-        (_PIVOT + "}, where: «mean.duration > 1", "'mean.duration' has one value per T", "make it a column"),
-        (_PIVOT + ", x: '«F[1]'}", "'F[1]' is not known", "known are"),
-        ("of: sim, by: [T], columns: {E: mean.duration, x: '«E[1]'}", "'E[1]' is not known", "'pivot:'"),
+        (_PIVOT + "}, where: «mean.duration > 1", "'mean.duration' has one value per T", "define a column"),
+        (_PIVOT + ", x: '«F[1]'}", "unknown name 'F[1]'", "known:"),
+        ("of: sim, by: [T], columns: {E: mean.duration, x: '«E[1]'}", "unknown name 'E[1]'", "'pivot:'"),
     ],
 )  # fmt: skip
 def test_a_wrong_filter_pivot_or_column_is_one_error_that_says_what_to_write(
@@ -173,14 +178,14 @@ def test_a_pivot_of_too_many_values_is_an_error_before_anything_runs() -> None:
         load_text(text, REGISTRY, file="study.yaml")
     (error,) = caught.value.errors
     assert str(error.where) == f"study.yaml:{place}"
-    assert "'T' has 201 values, and 'pivot' makes at most 200" in error.what
+    assert "'T' has 201 values; 'pivot' allows at most 200" in error.what
     few = load_text(jobs + "  a: {of: sim(T < 100), by: [d], pivot: T}\n", REGISTRY)
     assert len(few.tables["a"].values) == 99
 
 
 def test_a_value_that_the_pivot_does_not_have_is_a_warning() -> None:
     table = f"  a: {{{_PIVOT}, x: 'E[3] - E[1]'}}}}\n"
-    assert "T has no value 3: 1, 2" in load_text(_JOBS + table, REGISTRY).warnings
+    assert "T has no value 3; known: 1, 2" in load_text(_JOBS + table, REGISTRY).warnings
 
 
 @pytest.mark.parametrize(
@@ -189,10 +194,10 @@ def test_a_value_that_the_pivot_does_not_have_is_a_warning() -> None:
         ("when: «mean.E where T == 1", "'when' has no such filter", "write mean.E(T == 1)"),
         ("when: «mean.E[T == 1] > 2", "'when' has no such filter", "write mean.E(T == 1)"),
         ("when: «mean.E(T = 1) > 2", "'when' has no such filter", "write mean.E(T == 1)"),
-        ("when: mean.E(«mean.T > 1) > 2", "a filter sees one job: 'mean.T' is a statistic", ""),
-        ("when: mean.E(«dur > 1) > 2", "'dur' is not known in the filter of 'mean.E'", ""),
-        ("when: count.done(«E > 1) > 2", "'E' is not known in the filter of 'count.done'", ""),
-        ("when: max.best.T(«x > 1) > 2", "'x' is not known in the filter of 'max.best.T'", ""),
+        ("when: mean.E(«mean.T > 1) > 2", "a filter is evaluated for one job, but 'mean.T' is a statistic", ""),
+        ("when: mean.E(«dur > 1) > 2", "unknown name 'dur' in the filter of 'mean.E'", ""),
+        ("when: count.done(«E > 1) > 2", "unknown name 'E' in the filter of 'count.done'", ""),
+        ("when: max.best.T(«x > 1) > 2", "unknown name 'x' in the filter of 'max.best.T'", ""),
         ("when: «max.best.T(mean.d(T > 1) > 1) > 2", "a filter sees one job", ""),
         ("when: metric(«\"mean.sim-E(T == 1)\") > 2", "takes no filter", "mean.E(T == 1)"),
     ],
@@ -218,7 +223,7 @@ def test_a_wrong_filter_of_a_rule_is_one_error_that_says_what_to_write(
 @pytest.mark.parametrize(
     ("rows", "said", "hint"),
     [
-        ("best(«x > 1)", "'x' is not known in the filter of 'best'", ""),
+        ("best(«x > 1)", "unknown name 'x' in the filter of 'best'", ""),
         ("«best where T > 1", "'rows' has no such filter", "write best(T > 1)"),
         ("«bets(T > 1)", "no table 'bets'", "'best'"),
         ("«best(T >", "'rows' does not parse", "best(CONDITION)"),
@@ -243,6 +248,6 @@ def test_a_column_with_the_name_of_another_value_of_its_row_is_warned_of(
     columns: str, name: str
 ) -> None:
     ensemble = load_text(f"{_JOBS}  a: {{of: sim, columns: {columns}}}", REGISTRY)
-    said = [text for text in ensemble.warnings if "so has its row" in text]
+    said = [text for text in ensemble.warnings if "is both a column and the row's" in text]
     assert len(said) == bool(name)
-    assert all(f"a column {name!r}" in text and "another name" in text for text in said)
+    assert all(f"{name!r} in the table" in text and "rename the column" in text for text in said)

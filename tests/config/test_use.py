@@ -319,7 +319,7 @@ def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
         (
             ("${done}", "x ${done}"),
             USED,
-            "demand.yaml:13:11: 'x ${done}' has an option inside a text",
+            "demand.yaml:13:11: 'x ${done}' has an option inside a string",
         ),
         (("label: ", "lable: "), USED, "demand.yaml:10:63: unknown key 'lable'"),
         (("summary", "sumary"), USED, "demand.yaml:1:1: unknown key 'sumary'"),

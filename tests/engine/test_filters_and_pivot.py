@@ -132,7 +132,7 @@ def test_a_column_that_is_defined_below_is_an_error_with_its_place() -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY, file="study.yaml")
     (error,) = caught.value.errors
-    assert error.what == "'a' is defined below 'b'"
+    assert error.what == "'b' uses 'a', which is below it"
     assert error.hint == "move 'a' above it"
     line = text.splitlines().index(text.splitlines()[-1]) + 1
     assert str(error.where) == f"study.yaml:{line}:{text.splitlines()[-1].index('2 * a') + 5}"
@@ -190,7 +190,7 @@ def test_all_is_over_the_whole_table_in_a_rule_with_each() -> None:
     done(story, order)
     assert messages(story) == []
     (warning,) = story.ensemble.warnings
-    assert "'max.t.T' is T or nothing in a slice" in warning
+    assert "within a slice, 'max.t.T' is just T" in warning
     assert "all.max.t.T" in warning
 
 

@@ -30,7 +30,7 @@ from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
-from ensemble_core.plugin.validation import OCCASIONS, check_record
+from ensemble_core.plugin.validation import CORE_EVENTS, check_record
 
 INSTALLED = discover()
 PLAIN = TextStyle(unicode=True)
@@ -349,7 +349,7 @@ def test_the_occasions_are_those_of_the_built_in_triggers() -> None:
     built_in = {
         r.name for p in INSTALLED.plugins if p.builtin for r in p.records.get("trigger", ())
     }
-    assert built_in - {"metric", "interval"} == OCCASIONS
+    assert built_in - {"metric", "interval"} == CORE_EVENTS
     assert built_in <= own
 
 

@@ -32,7 +32,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return a hint with the most similar name, or with all known names."""
     known = list(names)
     more = " …" if len(known) > 12 else ""
-    listed = f"known are {', '.join(known[:12])}{more}" if known else None
+    listed = f"known: {', '.join(known[:12])}{more}" if known else None
     return did_you_mean(name, known, listed, cutoff=0.5)
 
 

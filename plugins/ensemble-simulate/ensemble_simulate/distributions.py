@@ -101,7 +101,7 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group"
             found = expression(text)  # report mistakes in the user's own text
     unknown = sorted(found.names - set(names))
     if unknown:
-        listed = f"known are {', '.join(sorted(names))}"
+        listed = f"known: {', '.join(sorted(names))}"
         raise EnsembleError(
             f"{text!r} uses {unknown[0]!r}, which {whose} do not have",
             hint=did_you_mean(unknown[0], names, listed, cutoff=0.5),
@@ -140,7 +140,7 @@ def parse(value: Any, names: Collection[str]) -> Draw:
             known = ", ".join(_DISTRIBUTIONS)
             raise EnsembleError(
                 f"unknown distribution {name!r}",
-                hint=did_you_mean(name, _DISTRIBUTIONS, f"known are {known}", cutoff=0.5),
+                hint=did_you_mean(name, _DISTRIBUTIONS, f"known: {known}", cutoff=0.5),
                 code="no-such-distribution",
             )
         distribution, count = _DISTRIBUTIONS[name]

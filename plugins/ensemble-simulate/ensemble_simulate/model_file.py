@@ -307,7 +307,7 @@ class _Reader:
 
     def _unknown(self, path: _Path, noun: str, name: str, known: Any) -> None:
         listed = ", ".join(sorted(known)) or f"unknown {noun}"
-        hint = did_you_mean(name, known, f"known are {listed}", cutoff=0.5)
+        hint = did_you_mean(name, known, f"known: {listed}", cutoff=0.5)
         self._errors.append(
             UsageError(
                 f"unknown {noun} {name!r}",

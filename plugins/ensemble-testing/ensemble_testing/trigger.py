@@ -19,7 +19,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
+from ensemble_core.plugin.validation import CORE_EVENTS, meant_event
 from ensemble_testing.options import RecordContract
 
 __all__ = ["TriggerContract"]
@@ -91,8 +91,8 @@ class TriggerContract(RecordContract):
             if isinstance(event, PluginEvent):
                 own.add(event.name)
         for name in self._build().wakes:
-            meant = meant_occasion(name)
-            assert name in OCCASIONS or name in own, (
+            meant = meant_event(name)
+            assert name in CORE_EVENTS or name in own, (
                 f"no event has the name {name!r}, so the rule would never trigger: "
                 + (f"did you mean {meant!r}? " if meant else "")
                 + "A plugin's event has the trigger's name, or is listed in `wakes`"
