@@ -30,6 +30,7 @@ CHARTS = {
     "parameters/optimise": ("measure", "x", "y", ""),
     "potential/ensemble": ("fit", "sigma", "miss", ""),
     "retrain/ensemble": ("sim", "k", "dt", "outcome"),
+    "studies/asha/ensemble": ("train", "config", "rung", ""),
     "studies/bayes/ensemble": ("search", "alpha", "E", ""),
     "studies/errors/ensemble": ("gas", "g", "E", "algo"),
     "studies/fan-in/ensemble": ("sim", "T", "time", ""),

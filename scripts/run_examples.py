@@ -34,6 +34,7 @@ IN_FOLDERS = (
     "parameters/function.yaml",
     "phases/ensemble.yaml",
     "shape/shape.yaml --slots 4",
+    "studies/restart/ensemble.yaml",
 )
 #: Examples with a link to their report: one takes 0.1 MB.
 REPORTED = ("hello-world", "failure-handling", "json-lines", "lammps-melt", "branches", "phases")

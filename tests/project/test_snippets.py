@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted(ROOT.glob("plugins/*/**/*.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted(ROOT.glob("plugins/*/docs/*.md")),
+    *sorted(ROOT.glob("plugins/*/deploy/README.md")),
     *sorted(ROOT.glob("examples/**/README.md")),
 ]
 #: Pages whose snippets a test follows one by one: the page, and the test.
@@ -63,6 +65,13 @@ def test_a_snippet_runs_in_a_test_or_says_why_not(page: Path) -> None:
     plugin_tests = [*page.parent.glob("tests/*.py"), *page.parent.glob("tests/*/*.py")]
     validated = page.stem in REFERENCE or any("README" in test.read_text() for test in plugin_tests)
     assert unexplained(page.read_text("utf-8"), yaml_part=validated) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_all_code_of_a_page_is_between_fences(page: Path) -> None:
+    """Code that is only indented would be in no test."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    assert re.findall(r"\n\n    .*", text) == []
 
 
 def test_a_test_that_a_page_names_for_its_snippet_exists() -> None:
