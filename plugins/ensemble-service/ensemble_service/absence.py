@@ -47,7 +47,7 @@ class Absence:
         if jobs or opened or self._groups:
             self._told = True
             self._run.warn(
-                f"member {self._member} is away: its jobs go on there; new requests to it wait "
+                f"member {self._member} is away: its jobs continue there; new requests to it wait "
                 "until it is back"
             )
             self.holds_up(jobs)

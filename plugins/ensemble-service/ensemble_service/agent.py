@@ -1,7 +1,7 @@
 """The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
 
 ``ensemble member start`` runs one. It connects to the service, sends heartbeats, and hosts each run
-that asks for it (``hosted_run``). While the service is away, jobs go on and events are kept.
+that asks for it (``hosted_run``). While the service is away, jobs continue and events are kept.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["Agent"]
 
 #: Seconds that events wait to be sent together.
 _LINGER = 0.01
-#: If so many events wait, they are sent at once.
+#: Number of waiting events that are sent without delay.
 _ENOUGH = 500
 #: Seconds between heartbeats: usual, and shortest.
 _BEAT, _SOONEST = 2.0, 0.2
-#: Runs at once.
+#: Maximum number of concurrent runs.
 _MOST_RUNS = 1_000
 #: Seconds to wait for an executor to close when the agent stops.
 _LEAVING = 20.0
@@ -171,7 +171,7 @@ class Agent:
             self._told.add(error.code)
             why = f" ({error.cause})" if error.cause else ""
             do = f"; {error.hint}" if error.hint and error.code != "unavailable" else ""
-            _log.warning("%s%s: jobs go on; retrying%s", error.what, why, do)
+            _log.warning("%s%s: jobs continue; retrying%s", error.what, why, do)
 
     def _call(self, call: pb.Call) -> None:
         if call.member != self.name:

@@ -115,7 +115,7 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
             if whole.is_unspecified:
                 raise UsageError(
                     f"clients cannot use {name!r} as the service's address",
-                    cause="it stands for all addresses of a machine",
+                    cause="it means all addresses of a machine",
                     hint=(
                         "give the names by which clients call it; 'start --host' chooses "
                         "where to listen"

@@ -244,7 +244,7 @@ def read_certificate(path: str | os.PathLike[str]) -> bytes:
             code="bad-certificate",
         ) from None
     cause = "no line '-----BEGIN CERTIFICATE-----'"
-    # Bundles have remarks between certificates, in any encoding.
+    # Bundles have comments between certificates, in any encoding.
     found = b"\n".join(_PEM.findall(data))
     if found:
         try:
@@ -276,7 +276,9 @@ def _check_listener(host: str, port: int) -> None:
     import grpc
 
     class NotSent(grpc.RpcError):
-        """A call not made. ``refusal`` is the error for the user, unless nobody listens."""
+        """A call that was not made. ``refusal`` is the error for the user, unless the port has no
+        listener.
+        """
 
         refusal: UsageError | None = None
 
@@ -289,7 +291,7 @@ def _check_listener(host: str, port: int) -> None:
             return str(self)
 
     if nobody_listens(host, port):
-        raise NotSent(f"nobody listens on port {port} of this machine")
+        raise NotSent(f"no process listens on port {port} of this machine")
     cause = foreign_owner(host, port)
     if cause is not None:
         error = NotSent(cause)

@@ -1,6 +1,6 @@
 """Admission of members' events: allow-list, size and rate limits, and clock correction.
 
-A member's token stands for one queue. So a member may only report jobs that were submitted to it,
+A member's token identifies one queue, so a member may only report jobs that were submitted to it,
 its resources, the outcome of requests sent to it, and problems. Anything else (``call-returned``,
 ``stop``, events of another member's job …) is dropped, with one warning. ``wire`` has already
 checked types. Paths of a job's files are only trusted within folders that the user shares with
@@ -33,7 +33,7 @@ _CORRECTIONS = 20
 _MOST_EVENTS, _MOST_ENDS = 10_000, 10
 _ENDS = frozenset({"exception", "finish", "clean"})
 #: Gauges of one member, and foreign jobs that it may report.
-_MOST_GAUGES, _MOST_STRANGERS = 1_000, 200_000
+_MOST_GAUGES, _MAX_FOREIGN_JOBS = 1_000, 200_000
 #: Problems, and rows of values: per second and burst.
 _PROBLEMS, _ROWS = (1.0, 100.0), (10_000.0, 100_000.0)
 
@@ -122,7 +122,7 @@ class EventAdmission:
 
     def _job(self, event: JobEvent) -> bool:
         if not event.ours:
-            return self._stranger(event)
+            return self._foreign_job(event)
         job = self._jobs.get(event.job)
         if job is None or not job.sent:
             # A late event of a finished job needs no warning.
@@ -161,7 +161,7 @@ class EventAdmission:
         """Return whether it is in a folder that the user shares with members."""
         return any(path == each or path.startswith(f"{each}/") for each in self._shared)
 
-    def _stranger(self, event: JobEvent) -> bool:
+    def _foreign_job(self, event: JobEvent) -> bool:
         if not self.strangers:
             self._drop("an event of a foreign job, which its executor cannot see")
             return False
@@ -169,8 +169,8 @@ class EventAdmission:
         if event.name == "clean":
             known.discard(event.job)
         elif event.job not in known:
-            if len(known) >= _MOST_STRANGERS:
-                self._drop(f"events of more than {_MOST_STRANGERS} foreign jobs")
+            if len(known) >= _MAX_FOREIGN_JOBS:
+                self._drop(f"events of more than {_MAX_FOREIGN_JOBS} foreign jobs")
                 return False
             known.add(event.job)
         return True

@@ -255,7 +255,7 @@ class HostedRun:
         jobs = list(call.cancel.jobs) or list(self._active)
         try:
             self._executor.cancel(jobs)
-        except (Exception, SystemExit) as error:  # nobody waits for an answer
+        except (Exception, SystemExit) as error:  # no caller waits for an answer
             _log.warning("run %s: cannot cancel jobs: %s", self.tag, error)
 
     # -- lives ---------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class KeptEvents:
                 pass  # a repeated event is dropped at its destination
 
     def clear(self) -> None:
-        """Drop all events, because nobody waits for them any more."""
+        """Drop all events, because they are no longer needed."""
         with self._lock:
             self._close()
             self._lines.clear()

@@ -39,7 +39,7 @@ class MemberJobs(dict[str, MemberJob]):
         return {name: job.data for name, job in self.items() if not job.sent and job.data}
 
     def to_ask(self, asked: Collection[str]) -> list[str]:
-        """Return the jobs to ask a new life of the member about, except ``but``'s.
+        """Return the jobs to ask a new life of the member about, except those in ``asked``.
 
         Later events are new, or repeats of the answer. Don't call this again when only the question
         is resent: by then newer events may have come.

@@ -40,7 +40,7 @@ from ensemble_service.wire import clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
 
-#: Seconds until a member is asked again to take part.
+#: Seconds until a member is asked again to join the run.
 _AGAIN = 2.0
 #: Updates of a member's gauges that are passed on immediately: per second and burst.
 _GAUGE_RATE = (20.0, 200.0)
@@ -98,7 +98,7 @@ class MemberProxy:
 
     @property
     def opened(self) -> bool:
-        """Return whether the member ever took part."""
+        """Return whether the member ever joined the run."""
         return self._inbox.life is not None
 
     @property
@@ -171,7 +171,9 @@ class MemberProxy:
             self._calls.send(own=self.state == "asking")
 
     def ask_to_open(self) -> None:
-        """Take part, or announce a reconnection. Waiting calls are sent after the answer."""
+        """Ask the member to join the run, or announce a reconnection. Waiting calls are sent after
+        the answer.
+        """
         self.state = "opening"
         self._again = time.monotonic() + UNANSWERED
         self._opening = self._run.number()

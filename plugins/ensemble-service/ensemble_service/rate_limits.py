@@ -18,7 +18,7 @@ class RateLimiter:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, now: float) -> bool:
-        """Take a token. Return whether there was one."""
+        """Take a token. Return False if none is left."""
         level, since = self._levels.get(key, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._rate)
         allowed = level >= 1.0

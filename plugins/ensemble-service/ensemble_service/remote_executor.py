@@ -343,7 +343,7 @@ class RemoteExecutor(Executor):
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask each member of the run about these jobs.
 
-        Waits for absent members, because nobody else knows their jobs.
+        Waits for absent members, because only they know their jobs.
         """
         with self._lock:
             self._opened()
@@ -455,7 +455,7 @@ class RemoteExecutor(Executor):
         if self._emit is None:
             return
         if len(self._members) > 1:
-            # Foreign jobs of one of several queues concern no one.
+            # With several queues, foreign jobs are not reported.
             events = [e for e in events if not isinstance(e, JobEvent) or e.ours]
         if events:
             self._emit(events)

@@ -36,7 +36,7 @@ from ensemble_service.wire import clean
 
 __all__ = ["RpcGuard", "StandIn", "caller"]
 
-#: Identifies a caller without a credential by its request; ``None`` for nobody.
+#: Identifies a caller without a credential by its request; returns ``None`` if it cannot.
 StandIn = Callable[[Any], Identity | None]
 
 #: Streams per credential; each may hold a message that never ends.
@@ -207,7 +207,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         try:
             async for reply in replies:
                 await context.write(reply)
-                if not stream.since:  # the first message was accepted, so it takes part
+                if not stream.since:  # the first message was accepted, so the stream is established
                     stream.since = self._monotonic()
                     if stream.identity is not _PROBE:
                         who, peer = stream.identity, _host(context)
@@ -356,7 +356,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         )
 
 
-#: Stands for all callers of methods that need no credential.
+#: Identity of all callers of methods that need no credential.
 _PROBE = Identity("viewer", "")
 
 

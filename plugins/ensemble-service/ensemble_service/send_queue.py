@@ -24,7 +24,7 @@ _M = TypeVar("_M", bound="Sized")
 
 
 class Sized(Protocol):
-    """A message, as far as a queue is concerned."""
+    """A message of which only the size matters."""
 
     def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
 

@@ -58,7 +58,7 @@ class ServicePresence:
         self._told_away = True
         cause = self._trouble.cause or self._trouble.what if self._trouble else ""
         return (
-            f"the service at {self.target} is away: jobs go on, and the run continues when it "
+            f"the service at {self.target} is away: jobs continue, and so does the run once it "
             f"is back{f' ({cause})' if cause else ''}"
         )
 

@@ -163,7 +163,7 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
 
 
 def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
-    """Read a certificate or, with ``private``, a key that nobody else may change.
+    """Read a certificate or, with ``private``, a key that only its owner may change.
 
     Raises :class:`UsageError`.
     """
