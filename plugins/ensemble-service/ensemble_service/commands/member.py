@@ -73,10 +73,10 @@ def start(
     """Run a member agent until SIGTERM or Ctrl-C.
 
     It connects to the ensemble service and runs the jobs that 'ensemble run --executor remote'
-    sends, on the local queue. While the service is away, jobs continue and their events are kept. If
-    the service rejects the agent at the start, the agent exits with an error. When an agent stops,
-    its jobs stay in the queue if that is possible. The next agent with the same --name and --state
-    finds them.
+    sends, on the local queue. While the service is away, jobs continue and their events are kept.
+    If the service rejects the agent at the start, the agent exits with an error. When an agent
+    stops, its jobs stay in the queue if that is possible. The next agent with the same --name and
+    --state finds them.
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
