@@ -1,10 +1,10 @@
-"""Bases for executors of batch queues.
+"""Base classes for executors of batch queues.
 
-A plugin inherits :class:`BatchExecutor` where jobs need a wrapper (PBS, LSF, Grid Engine …), or
-:class:`QueueExecutor` where the queue itself runs them as they are to be run, and knows how each
-ended (Kubernetes …). :class:`Batch` is what it is given to submit, :class:`QueueJob` what it
-answers; :class:`CannotTake` and :class:`InvalidJob` are what it raises. The other names are parts
-for executors of other kinds. ``docs/executor-tutorial.md`` writes an executor of each.
+A plugin inherits :class:`BatchExecutor` if jobs need a wrapper (PBS, LSF, Grid Engine …), or
+:class:`QueueExecutor` if the queue runs each job as its group demands and knows how it ended
+(Kubernetes …). The plugin is given a :class:`Batch` to submit, answers with :class:`QueueJob`, and
+raises :class:`CannotTake` and :class:`InvalidJob`. The other names are parts for executors of other
+kinds. ``docs/executor-tutorial.md`` writes an executor of each kind.
 """
 
 from ensemble_batch.batch_executor import BatchExecutor

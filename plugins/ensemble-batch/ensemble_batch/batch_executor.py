@@ -1,8 +1,8 @@
-"""BatchExecutor: a base for executors of queues that must be polled.
+"""Base class for executors of queues that must be polled.
 
-One more thread than ``QueueExecutor`` has reads what jobs' wrappers have written, and one listens
-to them if they report over the network. See :class:`BatchExecutor`; ``docs/executor-tutorial.md``
-writes one.
+It adds two threads to those of ``QueueExecutor``: one reads what wrappers have written, and one
+listens to wrappers that report over the network. ``docs/executor-tutorial.md`` writes an executor
+with it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ __all__ = ["BatchExecutor"]
 
 
 class BatchExecutor(QueueExecutor):
-    """A base for executors of queues that are asked: a plugin says how, and has the rest from here.
+    """Base class for executors of polled queues.
 
-    To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; where
-    it helps :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. These
-    are called one at a time, not from the engine's thread, and may block; :meth:`command` runs a
-    command for them. Each may raise :class:`CannotTake`, and is tried again for as long as it
-    takes, told once; :meth:`submit_batch` also :class:`InvalidJob`. A queue that tells by itself
-    has :meth:`watch`, too; the wrapper's word still counts before the queue's.
+    A plugin overrides :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and :meth:`end_jobs`,
+    and if useful :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`.
+    These are called one at a time, never on the engine's thread, and may block; :meth:`command`
+    runs a command for them. Each may raise :class:`CannotTake`: it is then retried until it
+    succeeds, and the problem is reported once. :meth:`submit_batch` may also raise
+    :class:`InvalidJob`. If the queue reports changes itself, override :meth:`watch` too; a
+    wrapper's report still takes precedence.
 
-    From here: jobs gathered into batches of one :meth:`shape`, as few calls as may be; a script
-    with a wrapper that makes folders, starts the tasks, keeps the time limit and writes start and
-    end into the run's folder, which nodes must see; one question for all jobs, a little more often
-    than each ``poll`` seconds; events in order, each once; jobs found again by a later controller.
-    A job runs at most once whatever the queue does, since its wrapper claims it: so a submit whose
-    answer is lost is simply made again. A job that has left no word is over when three answers in
-    a row lack it, which is within ``poll`` seconds, or 6 s where that is less; one of which
-    :meth:`account` knows nothing either is told as ``lost``, and does not run if it comes late.
+    This class gathers jobs into batches of one :meth:`shape`, with as few calls as possible. Its
+    wrapper script creates folders, starts the tasks, enforces the time limit, and writes start and
+    end to the run's folder, which nodes must see. The queue is asked about all jobs at once,
+    slightly more often than every ``poll`` seconds. Events come in order, each once. A later
+    controller finds the jobs again.
 
-    With ``claims = False`` jobs report over the network (``listen``), and into the run's folder if
-    nobody answers; nodes need see neither. Then a submit whose answer is lost is void before it is
-    made again, the queue's word ends a job at once, and where it ``explains`` an end by a signal
-    waits for it.
+    Each job runs at most once, whatever the queue does, because its wrapper claims it. So a
+    submission whose answer was lost is simply repeated. A job without a report is over when three
+    consecutive answers lack it. That takes at most ``poll`` seconds, or 6 s if that is more. If
+    :meth:`account` has no record of it, it is reported as ``lost``; if it arrives later, it does
+    not run.
+
+    With ``claims = False`` jobs report over the network (``listen``), or into the run's folder if
+    the controller does not answer; nodes need to reach only one of them. Then a submission whose
+    answer was lost is invalidated before it is repeated, and the queue's report ends a job at once.
+    If the queue ``explains`` ends, an end by a signal waits for its explanation.
     """
 
     _listener: Listener | None = None
@@ -76,7 +80,8 @@ class BatchExecutor(QueueExecutor):
         if self._listener is not None:
             listens = any(t.name.endswith("listens") and t.is_alive() for t in self._threads)
             self._listener.close()
-            if not listens:  # the executor could not be opened: this ends at once
+            # if not listens:  # the executor could not be opened: this ends at once
+            if not listens:
                 self._listener.listen()
 
     def _reading(self, polled: QueueRun) -> None:

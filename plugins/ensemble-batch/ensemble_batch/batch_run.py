@@ -1,6 +1,7 @@
-"""One open run on a queue whose jobs claim themselves. Made by ``BatchExecutor``.
+"""Open run on a queue whose jobs claim themselves.
 
-A wrapper claims its job before it starts it, and writes its start and end into the run's folder.
+A wrapper claims its job before it starts it, and writes its start and end to the run's folder. Made
+by ``BatchExecutor``.
 """
 
 from __future__ import annotations
@@ -86,26 +87,29 @@ class BatchRun(QueueRun):
         return news
 
     def _learn(self, life: JobLife, queue_id: str) -> None:
-        """Take the queue's id of a job that has begun from what its wrapper reports; a cancel that
-        came before it was known goes there now."""
+        """Take the queue's job id from the wrapper's report, and send a cancel that waited for the
+        id.
+        """
         if life.queue_id is None and queue_id != "-":
             self.learn(life, queue_id)
             if life.cancelled:
                 self.cancels.setdefault(queue_id, 0.0)
 
     def goes_on(self, life: JobLife, row: QueueJob) -> None:
-        """Its wrapper says that better."""
+        """Do nothing: the wrapper reports this more precisely."""
 
     def ends(self, life: JobLife, row: QueueJob) -> bool:
-        """The queue's word counts when its wrapper has left none for a while."""
+        """Believe the queue only if the wrapper has reported nothing for a while."""
         if life.misses < pace.MISSES or life.cancelled or row.status != CLAIMED << 8:
             return False
         self._copy_ended(life)
         return True
 
     def _copy_ended(self, life: JobLife) -> None:
-        """A copy of the job has ended that found it claimed. If another copy made the claim, that
-        one is the job; if it was the same one, its first run died and the queue started it again.
+        """Handle the end of a copy that found its job claimed.
+
+        If another copy claimed it, that one is the job. If the same copy did, its first run died
+        and the queue restarted it.
         """
         began = self.spool.start(f"{life.job}@{life.key}")
         if began is None:
@@ -127,7 +131,7 @@ class BatchRun(QueueRun):
 
     def cancel(self, life: JobLife) -> None:
         super().cancel(life)
-        # Whoever makes the claim decides: a job that has not begun is over now, wherever it waits.
+        # The claim decides: a job that has not begun is over now, wherever it waits.
         if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
             life.refuse("cancel", self.note, self.now())
 
@@ -139,7 +143,7 @@ class BatchRun(QueueRun):
             try:
                 life.barred = self.spool.claim(life.job, life.key)
             except FileNotFoundError:
-                life.barred = True  # who has no place to claim it does not run it either
+                life.barred = True  # without a folder for the claim it cannot run either
 
         if not self.outlet.write(claim):
             return False
@@ -149,8 +153,8 @@ class BatchRun(QueueRun):
                 life.misses = 0
                 self._learn(life, began[2])
                 life.started(began[0], began[1], self.now())
-            # One without a word may be about to be written; or is a full disk's, or our own from
-            # before a crash.
+            # The start report may be in progress, lost to a full disk, or our own from before a
+            # crash.
             elif life.misses > pace.MISSES:
                 life.barred = True
         return life.barred

@@ -1,5 +1,7 @@
-"""Commands of a queue, run to their end or to their deadline. Used by ``BatchExecutor``, and by
-executors that run such commands themselves."""
+"""Commands of a queue, each run to its end or its deadline.
+
+Used by ``BatchExecutor``, and by executors that run such commands themselves.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ from ensemble_core import ExecutorError, job_environment
 
 __all__ = ["CommandResult", "QueueCommands", "kill_command", "run_command"]
 
-#: Commands that may follow one another at once before their rate counts.
+#: Commands that may run without delay before the rate limit applies.
 _BURST = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. ``code`` is its exit code, ``None`` where it did not end in time or
-    never began; ``missing`` says why it never began."""
+    """Result of a command.
+
+    ``code`` is its exit code, ``None`` if it timed out or could not be started; then ``missing``
+    says why.
+    """
 
     code: int | None
     out: str
@@ -37,7 +42,7 @@ class CommandResult:
 
 
 def kill_command(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and what it has started, which would keep its output open."""
+    """Kill a command and its children, which would keep its output open."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -50,10 +55,10 @@ def run_command(
     deadline: float = 30.0,
     began: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> CommandResult:
-    """Run a command of a queue to its end, or kill it after ``deadline`` seconds; raises nothing.
+    """Run a command of a queue to its end, or kill it after ``deadline`` seconds. Never raises.
 
-    It has a session of its own: Ctrl-C is not to break off what a queue may have begun. ``given``
-    is its standard input, and ``began`` is called with its process.
+    It runs in its own session, so that Ctrl-C does not interrupt what the queue has begun.
+    ``given`` is its standard input. ``began`` is called with its process.
     """
     try:
         process = subprocess.Popen(
@@ -84,12 +89,14 @@ def run_command(
 
 
 class QueueCommands:
-    """Runs commands in the environment of jobs and with plain messages: ``rate`` a second at most,
-    after a burst of ten."""
+    """Runs commands in the jobs' environment, with untranslated messages and a rate limit.
+
+    ``rate`` is the number of commands per second, after a burst of ten.
+    """
 
     def __init__(self, rate: float = math.inf) -> None:
         self._gap = 1 / rate
-        #: When the next command would be due if all came at their rate.
+        #: When the next command would be due if all came at this rate.
         self._due = 0.0
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -101,7 +108,7 @@ class QueueCommands:
             self._due = max(self._due, now) + self._gap
             wait = self._due - now - _BURST * self._gap
         if self._closed.wait(max(0.0, wait)):
-            raise ExecutorError("the run has let the queue go", code="closed", transient=True)
+            raise ExecutorError("the run has closed the queue", code="closed", transient=True)
 
     def run(
         self,
@@ -111,8 +118,11 @@ class QueueCommands:
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
     ) -> tuple[int, str, str]:
-        """Exit code, output and errors. Raises a transient :class:`ExecutorError` where a command
-        does not end within ``deadline`` seconds, another where it is not there."""
+        """Return the exit code, output and errors.
+
+        Raises a transient :class:`ExecutorError` if the command does not end within ``deadline``
+        seconds, and a final one if it does not exist.
+        """
         started: list[subprocess.Popen[bytes]] = []
 
         def began(process: subprocess.Popen[bytes]) -> None:
@@ -133,22 +143,22 @@ class QueueCommands:
                 self._running.difference_update(started)
         if done.missing:
             raise ExecutorError(
-                f"{words[0]} cannot be run",
+                f"cannot run {words[0]}",
                 cause=done.missing,
                 hint="load the module that provides the queue's commands",
                 code="no-command",
             )
         if done.code is None:
             raise ExecutorError(
-                f"{words[0]} gave no answer within {deadline:g} s",
-                hint="the queue is slow or away",
+                f"{words[0]} did not answer within {deadline:g} s",
+                hint="the queue is slow or not reachable",
                 code="no-answer",
                 transient=True,
             )
         return done.code, _plain(done.out), _plain(done.err)
 
     def kill(self) -> None:
-        """Kill the commands that run, and run no more."""
+        """Kill all running commands, and refuse new ones."""
         with self._lock:
             self._closed.set()
             running = list(self._running)

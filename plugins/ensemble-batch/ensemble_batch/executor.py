@@ -1,7 +1,7 @@
-"""QueueExecutor: a base for executors of queues that know how each job ended, and tell.
+"""Base class for executors of queues that know how each job ended.
 
-One thread asks the queue and hands jobs in, another listens to it. ``BatchExecutor`` is the base
-for queues whose jobs need a wrapper. ``docs/executor-tutorial.md`` writes one of each.
+One thread submits jobs and asks the queue, another listens to it. ``BatchExecutor`` is the base
+class for queues whose jobs need a wrapper. ``docs/executor-tutorial.md`` writes one of each.
 """
 
 from __future__ import annotations
@@ -35,39 +35,42 @@ from ensemble_core import (
 
 __all__ = ["QueueExecutor"]
 
-#: What a thread does next, without the lock.
+#: What a thread does next, without holding the lock.
 _Step = Callable[[], None]
 _Steps = Callable[[float, list[float]], "_Step | None"]
 
 
 class QueueExecutor(QueueHooks):
-    """A base for executors of queues that run jobs themselves, and know how each ended.
+    """Base class for executors of queues that run jobs themselves and know how each ended.
 
-    To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; for a
-    queue that tells by itself :meth:`watch`; where it helps :meth:`connect`, :meth:`disconnect`,
-    :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. All but ``watch`` are called
-    one at a time, not from the engine's thread, and may block. Each may raise :class:`CannotTake`,
-    and is tried again for as long as it takes, told once; :meth:`submit_batch` also
-    :class:`InvalidJob`. Any other :class:`ExecutorError` is final, too.
+    A plugin overrides :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and :meth:`end_jobs`;
+    :meth:`watch` if the queue reports changes itself; and if useful :meth:`connect`,
+    :meth:`disconnect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. All but
+    ``watch`` are called one at a time, never on the engine's thread, and may block. Each may raise
+    :class:`CannotTake`: it is then retried until it succeeds, and the problem is reported once.
+    :meth:`submit_batch` may also raise :class:`InvalidJob`. Any other :class:`ExecutorError` is
+    final.
 
-    From here: jobs gathered into batches of one :meth:`shape`, of ``most_jobs`` at most (half as
-    many after a batch was too large); a full queue tried again when a job ends; one question for
-    all jobs about each ``poll`` seconds, and soon where news may have been missed; events in order,
-    each once; jobs found again by a later controller; cancels repeated until they are heeded.
+    This class gathers jobs into batches of one :meth:`shape` and at most ``most_jobs`` (half as
+    many after a batch was too large). If the queue is full, it retries when a job ends. It asks
+    about all jobs at once, about every ``poll`` seconds, and soon after it may have missed a
+    change. Events come in order, each once. A later controller finds the jobs again. Cancels are
+    repeated until they take effect.
 
-    The plugin makes a job run as the contract says (``Executor``): it starts ``job.command`` with
-    ``batch.environment(job)``, in the workdir and into the output files of ``batch.places``, ends
-    it after ``job.duration`` seconds (``exception="timeout"``), and refuses by :meth:`wrong` what
-    it cannot do. Where a shell on the nodes is to do that, take :class:`BatchExecutor`.
+    The plugin makes a job run as the contract (``Executor``) says. It starts ``job.command`` with
+    ``batch.environment(job)``, in the workdir and with the output files of ``batch.places``; ends
+    it after ``job.duration`` seconds (``exception="timeout"``); and rejects in :meth:`wrong` what
+    it cannot do. If a shell on the nodes has to do that, use :class:`BatchExecutor`.
 
-    A job is handed in at most once if the queue keeps two rules: it never has two batches of one
-    ``batch.name`` (a second ``submit_batch`` of it returns the ids of the first), and it does not
-    start a job again by itself. After :class:`CannotTake` a batch is looked for by its name, and
-    handed in again under the same one.
+    A job is submitted at most once if the queue obeys two rules. It never has two batches of the
+    same ``batch.name``: a second ``submit_batch`` returns the ids of the first. And it never
+    restarts a job. After :class:`CannotTake` a batch is looked up by its name, and resubmitted
+    under the same name.
 
     A :class:`QueueJob` that is ``over`` with a ``status`` or an ``exception`` ends its job at once,
-    whether it was asked for or told. One that three answers in a row lack, and of which
-    :meth:`account` knows nothing, is ``lost``: the queue should keep ended jobs for some minutes.
+    whether the executor asked or the queue reported it. A job that three consecutive answers lack,
+    and that :meth:`account` does not know either, is ``lost``. So the queue should remember ended
+    jobs for some minutes.
     """
 
     _polled: QueueRun | None = None
@@ -78,7 +81,7 @@ class QueueExecutor(QueueHooks):
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._polled is not None:
-            raise ExecutorError(f"the executor {self.name} is open already", code="already-open")
+            raise ExecutorError(f"the executor {self.name} is already open", code="already-open")
         self._commands = QueueCommands(self.rate)
         here = start_folder()
         self.connect()
@@ -102,7 +105,7 @@ class QueueExecutor(QueueHooks):
             polled = self._make_run(run, emit, place, records, (folder, here))
         except OSError as error:
             raise ExecutorError(
-                f"the folder that jobs report to cannot be made: {place}",
+                f"cannot create the folder for jobs' reports: {place}",
                 cause=error.strerror or str(error),
                 hint="choose a folder that this machine and the nodes can write (--state)",
                 code="no-folder",
@@ -131,7 +134,7 @@ class QueueExecutor(QueueHooks):
         return QueueRun(self, run, emit, place, records, places)
 
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
-        """The loops of the executor's threads, by the names of these."""
+        """Return the loops of the executor's threads, by thread name."""
         loops: dict[str, Callable[[QueueRun], None]] = {"asks": partial(self._acting, self._asks)}
         if self.lanes == 2:
             loops["submits"] = partial(self._acting, self._submits)
@@ -140,7 +143,7 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Let the queue go. Jobs in it go on; those on their way to it arrive first."""
+        """Close the connection. Jobs in the queue continue; those being submitted arrive first."""
         polled, self._polled = self._polled, None
         if polled is None:
             return
@@ -154,14 +157,14 @@ class QueueExecutor(QueueHooks):
                 if not thread.name.endswith("watches"):
                     thread.join()
             self.disconnect()
-            self._threads[-1].join(pace.LEAVE)  # one that watches may not heed it
+            self._threads[-1].join(pace.LEAVE)  # the watching thread may not react
         finally:
             if not polled.lives and polled.run.state is None:
                 polled.remove()
             polled.records.close()
 
     def _let_go(self) -> None:
-        """End what threads wait for, so that they end."""
+        """Wake waiting threads, so that they end."""
         self._commands.kill()
 
     def _opened(self) -> QueueRun:
@@ -174,7 +177,7 @@ class QueueExecutor(QueueHooks):
     def submit(self, jobs: Sequence[Job]) -> None:
         polled = self._opened()
         with polled.lock:
-            polled.sought = True  # who has jobs to find again asks for them before
+            polled.sought = True  # a caller with jobs to find again asks for them first
             polled.ids |= check_new(jobs, polled.ids)
             for job in jobs:
                 self._take_in(polled, job)
@@ -192,7 +195,7 @@ class QueueExecutor(QueueHooks):
         except (OSError, ValueError) as error:
             what = getattr(error, "filename", None) or job.stdout or job.stderr
             why = getattr(error, "strerror", None) or str(error)
-            note = f"the output file {what} cannot be used: {why}"
+            note = f"cannot use the output file {what}: {why}"
             life.refuse("output", note, polled.now())
             return
         life.files = place.files
@@ -217,7 +220,7 @@ class QueueExecutor(QueueHooks):
 
     @property
     def sees_strangers(self) -> bool:
-        """Never: everybody's jobs are more than a queue should be asked for."""
+        """Return False: the jobs of all users would be too many to ask for."""
         return False
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
@@ -233,9 +236,9 @@ class QueueExecutor(QueueHooks):
     def _guarded(self, polled: QueueRun, what: Callable[[QueueRun], None]) -> None:
         try:
             what(polled)
-        except Exception as error:  # of a plugin, most likely: nobody would know
-            reason = f"its thread died of {error!r} ({raised_at(_beyond_base(error))})"
-            hint = "that is a defect of the plugin; jobs go on: 'ensemble resume'"
+        except Exception as error:  # probably a plugin's error, which would go unnoticed
+            reason = f"its thread failed with {error!r} ({raised_at(_beyond_base(error))})"
+            hint = "report this bug of the plugin; jobs continue: 'ensemble resume'"
             lost = ExecutorLost(polled.now(), self.name, reason, hint)
             with polled.lock:
                 polled.outlet.add((lost,))
@@ -261,13 +264,15 @@ class QueueExecutor(QueueHooks):
                 polled.lock.notify_all()
 
     def _asks(self, now: float, dues: list[float]) -> _Step | None:
-        """The next step of the thread that asks to take now; else ``dues`` has the time of one."""
+        """Return the asking thread's next step if one is due; otherwise add its time to
+        ``dues``.
+        """
         act = self._inquiry.cancels_due(now, dues)
         if act is not None:
             return act
         if self.lanes == 2:
             return self._inquiry.due(now, dues)
-        # By turns: many jobs to hand in do not keep the queue from being asked, nor the reverse.
+        # Alternate, so that neither submissions nor questions starve the other.
         turns = (self._submission.due, self._inquiry.due)
         for what in turns if self._asked else reversed(turns):
             act = what(now, dues)
@@ -292,7 +297,7 @@ class QueueExecutor(QueueHooks):
                 if error is not None and not polled.closed:
                     polled.outlet.trouble(
                         "watch",
-                        f"{self.name} does not tell of jobs: it is asked until it does\n  {error}",
+                        f"{self.name} reports no changes; polling it until it does\n  {error}",
                     )
                     polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)
@@ -303,7 +308,7 @@ class QueueExecutor(QueueHooks):
             if polled.closed:
                 return
             polled.outlet.answered("watch")
-            if first:  # there may have been news before it began to tell
+            if first:  # changes before the first report may have been missed
                 first.clear()
                 polled.soon()
             self._inquiry.told(rows)
@@ -312,7 +317,9 @@ class QueueExecutor(QueueHooks):
 
 
 def _beyond_base(error: Exception) -> Exception:
-    """The error without the leading frames of this package: a plugin's frame comes first."""
+    """Return the error without leading frames of this package, so that a plugin's frame comes
+    first.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         if not str(trace.tb_frame.f_globals.get("__name__")).startswith("ensemble_batch."):

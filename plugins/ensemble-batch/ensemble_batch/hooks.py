@@ -1,5 +1,6 @@
-"""Queue hooks: what a plugin says of its queue, and what it is asked. :class:`QueueExecutor` and
-:class:`BatchExecutor` have the rest; a plugin inherits one of them.
+"""Queue hooks: the methods that a plugin for a queue overrides, and their arguments.
+
+:class:`QueueExecutor` and :class:`BatchExecutor` implement the rest; a plugin inherits one of them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
 
 
 class CannotTake(ExecutorError):
-    """The queue cannot do this now; the executor tries again, and says so once.
+    """The queue cannot do this now. The executor retries, and reports it once.
 
-    ``arrived`` is what is known of a submit: ``False`` where the queue surely has none of the batch
-    (a limit, a quota): its jobs wait in line. ``None`` where nobody knows (an answer that was lost
-    or cut): the batch is looked for, and handed in again if the queue does not have it.
+    ``arrived`` says whether a submitted batch arrived. ``False``: it certainly did not (a limit, a
+    quota), so its jobs keep waiting. ``None``: unknown (the answer was lost or cut off), so the
+    batch is looked up, and resubmitted if the queue does not have it.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class CannotTake(ExecutorError):
 
 
 class InvalidJob(ExecutorError):
-    """The queue will never take these jobs: they fail, cause ``submit``, with this message."""
+    """The queue will never accept these jobs. They fail, cause ``submit``, with this message."""
 
     def __init__(self, what: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, cause=cause, hint=hint, code="refused")
@@ -46,16 +47,16 @@ class InvalidJob(ExecutorError):
 
 @dataclass(frozen=True, slots=True)
 class QueueJob:
-    """One job's state in the queue: it waits, runs, or is over.
+    """State of one job in the queue.
 
-    Of one that is over, ``status`` is its wait status where the queue knows it, and ``exception``
-    (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) with ``note`` why the queue ended
-    it, and ``cause`` if that is another one than follows from the exception. One that is ``ending``
-    has ended, and the queue cleans up after it. One that is ``stuck`` waits for what will not come
-    by itself: ``note`` says so, and what to do. ``restarts`` counts how often the queue has started
-    it again. ``began`` and ``ended`` are seconds since the epoch by the queue's clock, ``host`` is
-    where it runs. Where a wrapper claims the job, these three are not used, and the end only
-    without a report.
+    ``note`` explains the state. For a job that is over, ``status`` is its wait status if the queue
+    knows it; ``exception`` (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) is why the
+    queue ended it; and ``cause`` is set if it differs from what the exception implies. ``ending``
+    means that the job has ended and the queue is cleaning up. ``stuck`` means that it waits for
+    something that will never happen unless somebody acts; ``note`` says what to do. ``restarts``
+    counts restarts by the queue. ``began`` and ``ended`` are seconds since the epoch by the queue's
+    clock, and ``host`` is the node. If a wrapper claims the job, these three are ignored, and an
+    end counts only if the wrapper has reported none.
     """
 
     id: str
@@ -71,44 +72,45 @@ class QueueJob:
 
 
 class QueueHooks(Executor):
-    """The methods that a plugin for a queue overrides.
+    """Methods that a plugin for a queue overrides.
 
     Attributes
     ----------
     name:
-        What the queue is called in messages, and the key of its options in a job group.
+        Name of the queue in messages, and the key of its options in a job group.
     poll:
-        Seconds within which an end is known that no wrapper tells of, or 6 s where that is less.
-        The queue is asked a little more often while it has jobs: at 15 every 12 s, and twice more,
-        0.3 s and 2 s later, where one is missing.
+        Seconds until an end is noticed that no wrapper reports, or 6 if that is more. While it has
+        jobs, the queue is asked slightly more often (every 12 s if ``poll`` is 15), and again after
+        0.3 s and 2 s if a job is missing.
     grace:
         Seconds from SIGTERM to SIGKILL.
     settle:
-        Seconds in which a submit whose answer was lost may arrive yet, if these are more than 10.
+        Seconds within which a batch whose answer was lost may still arrive; at least 10.
     patience:
-        Seconds that the queue has to say why a job was ended, where it ``explains``; ten times as
+        Seconds to wait for the queue's reason for an end, if it ``explains`` ends; ten times as
         long while it cleans up after the job.
     most_jobs:
-        Jobs in one batch, at most; 1 where the queue has no arrays. ``connect`` may learn it.
+        Largest number of jobs in a batch; 1 if the queue has no arrays. ``connect`` may set it.
     rate:
-        Commands a second, at most, after a burst of ten.
+        Maximum number of commands per second, after a burst of ten.
     lanes:
-        2 where the queue may be asked while a batch is handed in, else 1.
+        2 if the queue may be asked while a batch is being submitted, else 1.
     explains:
-        Whether the queue says soon why it ended a job. An end by SIGTERM or SIGKILL waits for that,
-        and a cancelled job is over when nothing is left of it.
+        Whether the queue soon reports why it ended a job. An end by SIGTERM or SIGKILL waits for
+        that, and a cancelled job is over when its last process has ended.
     claims:
-        Whether a job's first copy claims it in the run's folder, which nodes must see: it runs at
-        most once whatever the queue does. Else the queue must not start jobs again unasked, tells
-        their ``restarts``, and jobs report over the network, too.
+        Whether a job's first copy claims it in the run's folder, which nodes must see. Then it runs
+        at most once, whatever the queue does. Otherwise the queue must not restart jobs unasked,
+        must report their ``restarts``, and jobs report over the network too.
     listen:
-        Where reports are awaited without ``claims``: address (empty: to be found) and port (0: any)
-        of this machine; ``None``: reports come by files only.
+        Where to listen for reports without ``claims``: an address of this machine (empty: find one)
+        and a port (0: any). ``None``: reports come only by files.
     task_place, task_id, task_restarts:
-        What a shell expands, within a job, to its place in its batch (from 1), to its id, and to
-        how often the queue has started it again.
+        Shell expressions that expand within a job to its place in the batch (from 1), its id, and
+        the number of restarts by the queue.
     own_variables:
-        Beginnings of variables that the queue gives its jobs, and that no outer job's replace.
+        Prefixes of variables that the queue sets for its jobs. Those of an outer job never replace
+        them.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
@@ -134,80 +136,100 @@ class QueueHooks(Executor):
     _commands: QueueCommands
 
     def connect(self) -> None:
-        """See that the queue is there. Raises :class:`ExecutorError` with a hint where not."""
+        """Check that the queue is there. Raise :class:`ExecutorError` with a hint if not."""
 
     def disconnect(self) -> None:
-        """Close what :meth:`connect` opened, and end a :meth:`watch` that blocks, which runs in
-        another thread. Called once, after the last call of any other method."""
+        """Close what :meth:`connect` opened, and end a blocked :meth:`watch` in another thread.
+
+        Called once, after the last call of any other method.
+        """
 
     def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
-        """Block, and pass on what the queue tells of its jobs, until :meth:`disconnect` is called.
+        """Block, and pass on the queue's reports of its jobs, until :meth:`disconnect` is called.
 
-        Runs in a thread of its own beside the other methods. ``told`` may be called with many jobs,
-        also with those of others; each call with the newest state of a job. Call it once with
-        ``()`` when the queue has begun to tell: what was missed before is then asked for. Return,
-        or raise :class:`CannotTake`, if the queue stops telling: it is called again.
+        Runs in its own thread, concurrently with the other methods. ``told`` accepts many jobs,
+        including other users', each with its newest state. Call it once with ``()`` when reports
+        begin: the executor then asks for what it missed before. If the queue stops reporting,
+        return or raise :class:`CannotTake`; the executor calls this again.
         """
 
     @abstractmethod
     def submit_batch(self, batch: Batch) -> Sequence[str]:
-        """Hand a batch in; the queue's ids of its jobs, in their order. Raises :class:`CannotTake`
-        or :class:`InvalidJob`."""
+        """Submit a batch; return the queue's ids of its jobs, in order.
+
+        Raises :class:`CannotTake` or :class:`InvalidJob`.
+        """
 
     @abstractmethod
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """The queue's answer about these jobs, by one request. Others are passed over; one that is
-        missing is one that the queue does not know. Raises :class:`CannotTake` where the answer did
-        not come, or not whole."""
+        """Return the queue's answer about these jobs, from one request.
+
+        Other jobs in the answer are ignored. A missing job is one that the queue does not know.
+        Raises :class:`CannotTake` if there is no answer or only part of one.
+        """
 
     @abstractmethod
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
-        """The ids of a batch of this name and size, ``None`` where the queue has none."""
+        """Return the ids of the batch with this name and size, or ``None`` if the queue does not
+        have it.
+        """
 
     @abstractmethod
     def end_jobs(self, ids: Collection[str]) -> None:
-        """Cancel jobs, those that run with SIGTERM or another signal that can be caught, if that
-        can be had. Ids that the queue does not know are no error."""
+        """Cancel jobs; running ones with a signal that can be caught, such as SIGTERM, if possible.
+
+        Ids that the queue does not know are not an error.
+        """
 
     def wrong(self, job: Job) -> str | None:
-        """Why this job can never be had here, and what to do; ``None`` if it can."""
+        """Return why this job can never run here, and what to do; ``None`` if it can."""
         return None
 
     def shape(self, job: Job) -> object:
-        """The properties that jobs must share to be one batch: all that the queue is asked for."""
+        """Return the properties that all jobs of a batch must share: everything requested of the
+        queue.
+        """
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
             *(job.duration, job.urgency, repr(job.options.get(self.name))),
         )
 
     def fits(self, jobs: Sequence[Job], tag: str) -> bool:
-        """True if one batch may have all of these jobs, which have one :meth:`shape`."""
+        """Return whether one batch may have all of these jobs. They have the same :meth:`shape`."""
         return True
 
     def launcher(self, job: Job) -> Sequence[str]:
-        """The command before a job's own that starts its tasks, without ``claims``."""
+        """Return the command prefix that starts the job's tasks (only without ``claims``)."""
         return ()
 
     def may_restart(self, job: Job) -> bool:
-        """True if the queue may start this job again, without ``claims``."""
+        """Return whether the queue may restart this job (only without ``claims``)."""
         return False
 
     def faces(self) -> Iterable[str]:
-        """Hosts towards which this machine's address is looked for, if ``listen`` names none: the
-        queue's server first, then a few nodes."""
+        """Return hosts to find this machine's address by, if ``listen`` names none.
+
+        The queue's server first, then some nodes.
+        """
         return ()
 
     def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
-        """The queue's ids of a run's jobs by ours, as far as names or comments tell, of the last
-        ``age`` seconds: asked for by a later controller if records are missing."""
+        """Return the queue's ids of a run's jobs by our ids, read from names or comments in the
+        queue.
+
+        ``age`` limits the search to the last so many seconds. A later controller calls this if
+        records are missing.
+        """
         return {}
 
     def nodes(self) -> Mapping[str, float]:
-        """The queue's gauges now."""
+        """Return the queue's current gauges."""
         return {}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """The queue's records of jobs that are over and of which nothing else is known."""
+        """Return the queue's records of jobs that are over, for jobs of which nothing else is
+        known.
+        """
         return ()
 
     def command(
@@ -218,6 +240,8 @@ class QueueHooks(Executor):
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
     ) -> tuple[int, str, str]:
-        """Run a command of the queue: its exit code, output and errors. ``environment`` is that of
-        jobs, with plain messages, if it is not given."""
+        """Run a command of the queue; return its exit code, output and errors.
+
+        The default ``environment`` is that of jobs, with untranslated messages.
+        """
         return self._commands.run(words, given, environment=environment, deadline=deadline)

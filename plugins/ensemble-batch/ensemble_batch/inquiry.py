@@ -1,7 +1,7 @@
-"""Inquiry of a queue: one question for all jobs, rarely, and soon where one is in doubt;
-cancels, which are repeated until they are heeded; and gauges.
+"""Questions to a queue: the state of jobs, cancels and gauges.
 
-Used by the threads of ``QueueExecutor`` that ask and watch.
+One question covers all jobs. It is asked rarely, but soon if a job is in doubt. Cancels are
+repeated until they take effect. Used by the threads of ``QueueExecutor`` that ask and watch.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ __all__ = ["Inquiry"]
 
 
 class Inquiry:
-    """The requests to a queue, beside those that hand in jobs."""
+    """All requests to a queue except submissions."""
 
     def __init__(self, polled: QueueRun) -> None:
         self._polled = polled
-        self._gauges_at = self._later(time.monotonic())  # when it is opened, they are known
-        #: What was told of jobs that are stuck.
+        self._gauges_at = self._later(time.monotonic())  # they were read at opening
+        #: Stuck jobs that were reported.
         self._told: set[str] = set()
 
     def _later(self, now: float) -> float:
-        """When the gauges are asked for next."""
+        """Return when to ask for the gauges next."""
         return now + min(max(self._polled.hooks.poll, 10.0), 60.0)
 
     def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """The cancel that is to be made now; else ``dues`` has when one is. With the lock."""
+        """Return the cancel that is due now; otherwise add its time to ``dues``. Needs the lock."""
         due = sorted(id_ for id_, at in self._polled.cancels.items() if at <= now)
         dues += self._polled.cancels.values()
         return partial(self._end, due) if due else None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """The question that is to be asked now; else ``dues`` has when one is. With the lock."""
+        """Return the question that is due now; otherwise add its time to ``dues``.
+
+        Needs the lock.
+        """
         polled = self._polled
         if not any(life.queue_id is not None for life in polled.lives.values()):
             polled.ask_at = math.inf
@@ -63,8 +66,7 @@ class Inquiry:
             with polled.lock:
                 polled.outlet.trouble(
                     "cancel",
-                    f"{hooks.name} does not take a cancel: it is asked again until it does"
-                    f"\n  {error}",
+                    f"{hooks.name} does not accept a cancel; retrying until it does\n  {error}",
                 )
                 again = time.monotonic() + pace.SOON_AGAIN
                 polled.cancels.update(dict.fromkeys(ids, again))
@@ -102,14 +104,14 @@ class Inquiry:
             with polled.lock:
                 polled.outlet.trouble(
                     "ask",
-                    f"{hooks.name} does not say how jobs stand: it is asked again until it does; "
-                    f"jobs go on meanwhile\n  {error}",
+                    f"{hooks.name} does not report the state of jobs; retrying until it does; "
+                    f"jobs continue meanwhile\n  {error}",
                 )
                 polled.ask_at = time.monotonic() + min(hooks.poll, pace.AWAY)
             return
         with polled.lock:
             polled.outlet.answered("ask")
-            polled.read()  # what was written before the queue called them over
+            polled.read()  # wrappers' reports written before the queue's answer
             for life in lives:
                 if life.over:
                     continue
@@ -121,9 +123,9 @@ class Inquiry:
                 polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
 
     def told(self, rows: Iterable[QueueJob]) -> None:
-        """The queue says this of jobs without being asked. With the lock."""
+        """Handle the queue's unrequested reports of jobs. Needs the lock."""
         polled, now = self._polled, time.monotonic()
-        polled.read()  # what was written before
+        polled.read()  # wrappers' reports written before
         for row in rows:
             life = polled.by_id.get(row.id)
             if life is None:
@@ -171,7 +173,7 @@ class Inquiry:
         try:
             values = dict(polled.call(polled.hooks.nodes))
         except ExecutorError:
-            return  # it is asked of jobs, too, and what is wrong is told there
+            return  # the question about jobs fails too, and reports the problem
         with polled.lock:
             polled.outlet.gauges(polled.gauges, values)
             polled.gauges = values

@@ -1,8 +1,8 @@
-"""Events of one job of a queue: RFC 21's life of a job, each step once, in order, in time.
+"""Events of one job of a queue: each step of RFC 21's job life once, in order.
 
-What a queue and its jobs say comes late, twice, or not at all, and by clocks that differ; what is
-told has times that grow, and ``clean`` exactly once. Pure. ``JobLife`` and other executors decide
-what has happened, and say it here.
+Reports of a queue and its jobs come late, twice or never, by clocks that differ. The emitted times
+never decrease, and ``clean`` comes exactly once. ``JobLife`` and other executors decide what has
+happened and report it here. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ensemble_core import JobEvent
 
 __all__ = ["JobEvents"]
 
-#: What lies at least between two events of a job, in seconds.
+#: Minimum time between two events of a job, in seconds.
 _STEP = 1e-6
 _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 
@@ -24,8 +24,9 @@ class JobEvents:
     """One job that is not over.
 
     ``files`` is added to the context of its ``start``; ``out`` collects its events; ``queue_id`` is
-    the queue's own. ``told`` are the names of its events so far, ``last`` is the time of the
-    newest, ``over`` whether ``clean`` was told. ``now`` is our clock, ``when`` may be another's.
+    the queue's id. ``told`` has the names of its events so far, ``last`` is the time of the newest,
+    and ``over`` tells whether ``clean`` was emitted. ``now`` is our clock; ``when`` may be
+    another's.
     """
 
     __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "told")
@@ -42,7 +43,9 @@ class JobEvents:
     def restore(
         self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float
     ) -> list[JobEvent]:
-        """An earlier controller has told these; those after ``since``, to be told again."""
+        """Take over the events that an earlier controller emitted; return those after ``since``, to
+        repeat.
+        """
         again = []
         for when, name, context in events:
             self.told.add(name)
@@ -54,14 +57,14 @@ class JobEvents:
         return again
 
     def tell(self, name: str, when: float, now: float, context: Mapping[str, Any]) -> None:
-        """One step. Times grow, and lie in the future only where the last one did."""
+        """Emit one event. Its time is not before the last one's, nor otherwise in the future."""
         when = max(min(when, now), self.last + _STEP)
         self.last = when
         self.told.add(name)
         self._out.append(JobEvent(when, self.job, name, dict(context)))
 
     def arrive(self, when: float, now: float) -> None:
-        """The queue has it."""
+        """Record that the queue has the job."""
         if "submit" not in self.told:
             self.tell("submit", when, now, {"queue_id": self.queue_id} if self.queue_id else {})
         for name in ("validate", "depend", "priority"):
@@ -69,18 +72,18 @@ class JobEvents:
                 self.tell(name, self.last, now, {})
 
     def begin(self, when: float, now: float, host: str) -> None:
-        """It runs, on ``host`` if that is known."""
+        """Record that it runs, on ``host`` if known."""
         if "start" not in self.told:
             self.tell("alloc", when, now, {})
             self.tell("start", when, now, {**self.files, "host": host} if host else self.files)
 
     def fail(self, kind: str, note: str, when: float, now: float, **more: Any) -> None:
-        """A fatal exception; its end follows."""
+        """Record a fatal exception. Its end must follow."""
         context = {"type": kind, "severity": 0, "note": note, **more}
         self.tell("exception", when, now, context)
 
     def end(self, status: int | None, when: float, now: float) -> None:
-        """Events of the job's end, with this wait status if it ever began."""
+        """Record the job's end, with this wait status if it ever began."""
         if "start" in self.told:
             status = int(signal.SIGKILL) if status is None else status
             self.tell("finish", when, now, {"status": status})
@@ -91,7 +94,7 @@ class JobEvents:
         self.over = True
 
     def refuse(self, kind: str, note: str, now: float) -> None:
-        """It never came into the queue, and will not."""
+        """Record that it will never enter the queue."""
         if "submit" not in self.told:
             self.tell("submit", now, now, {})
         self.fail(kind, note, now, now)

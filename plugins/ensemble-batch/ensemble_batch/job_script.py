@@ -1,7 +1,7 @@
-"""Job scripts of polled queues: what the queue is handed for a batch.
+"""Job scripts of polled queues: the script that is submitted for a batch.
 
-A batch's script is a table of its jobs, of which each task takes its own, and then ``wrapper.sh``.
-It needs bash. Used by ``BatchExecutor``; pure.
+It consists of a table of the jobs, from which each task takes its own entry, and ``wrapper.sh``. It
+needs bash. Used by ``BatchExecutor``; pure.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ __all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "scri
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that are handed to the queue at once: equal in all that the queue is asked for.
+    """Jobs that are submitted together: equal in everything that is requested of the queue.
 
-    ``name`` is what the queue is to call it, by which it is found again: letters, digits and
-    underscores, unique. Where a wrapper claims the jobs, each attempt to hand a batch in has a new
-    name, and ``script`` is the path of the batch's script (bash). Without one, all attempts have
-    the same name, and the queue must not have two batches of it. Where a batch has several jobs,
-    their places in it are numbered from 1. ``places`` are the folders and output files of its jobs,
-    in their order; ``tag`` is the run's.
+    ``name`` is the unique name under which the queue must store the batch, so that it can be found
+    again: letters, digits and underscores. If a wrapper claims the jobs, each attempt to submit has
+    a new name, and ``script`` is the path of the batch's script (bash). Otherwise all attempts have
+    the same name, and the queue must not accept two batches with it. Jobs of a batch are numbered
+    from 1. ``places`` are the folders and output files of its jobs, in order; ``tag`` is the run's.
     """
 
     name: str
@@ -43,17 +42,19 @@ class Batch:
 
     @property
     def job(self) -> Job:
-        """The first, like which all others are."""
+        """The first job; the others are like it."""
         return self.jobs[0]
 
     def environment(self, job: Job) -> dict[str, str]:
-        """The variables that this job of the batch has beside those of its queue: the run's, and
-        the job's own. Without ``ENSEMBLE_TASK_RANK``, which each task has of its own."""
+        """Return the variables of this job that the queue does not set: the run's and its own.
+
+        ``ENSEMBLE_TASK_RANK`` is missing, because it differs from task to task.
+        """
         return job_variables(job, self.tag) | dict(job.environment)
 
 
 def job_variables(job: Job, tag: str) -> dict[str, str]:
-    """The variables that tell a job which one it is, in the run of this tag."""
+    """Return the variables that tell a job who it is in the run of this tag."""
     return {
         "ENSEMBLE_JOB_ID": job.label,
         "ENSEMBLE_INDEX": str(job.index),
@@ -65,32 +66,34 @@ def job_variables(job: Job, tag: str) -> dict[str, str]:
 
 
 def quote(text: str) -> str:
-    """``text`` as one word of a shell.
+    """Return ``text`` quoted as one word of a shell.
 
     >>> quote("it's")
-    "'it'\\\\''s'"
+    "'it'\\''s'"
     """
-    # Slurm refuses a script that has the line ends of DOS anywhere.
+    # Slurm rejects scripts with DOS line ends anywhere.
     return "'" + text.replace("'", "'\\''").replace("\r", "'$'\\r''") + "'"
 
 
 def job_lines(job: Job, place: Place) -> list[str]:
-    """The settings of one job for its wrapper, each on a line that stands by itself."""
+    """Return the wrapper's settings for one job, each on a self-contained line."""
     changes = [f"{name}={value}" for name, value in job.environment.items()]
     return [
         f"_ens_workdir={quote(place.workdir)}",
         f"_ens_out={quote(place.out)}",
         f"_ens_err={quote(place.err)}",
         f"_ens_kept=({' '.join(map(quote, place.kept))})",
-        # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
+        # Not in this shell: the job's PATH must not hide the wrapper's tools.
         f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
         "set -- " + " ".join(map(quote, job.command)),
     ]
 
 
 def job_table(tables: Sequence[Sequence[str]], place: str, first: int) -> list[str]:
-    """The settings of a batch's jobs, of which each task takes its own: lines that all have come
-    once. ``place`` is what a shell makes of a task's place in its batch, counted from ``first``.
+    """Return the settings of a batch's jobs, of which each task takes its own.
+
+    Lines that all jobs share come once. ``place`` is the shell's expression for a task's place in
+    the batch, counted from ``first``.
 
     >>> job_table([["a=1", "b=1"], ["a=1", "b=2"]], "$N", 0)
     ['a=1', 'case "$N" in', '0)', 'b=1', ';;', '1)', 'b=2', ';;', '*) exit 125 ;;', 'esac']
@@ -125,15 +128,18 @@ def script_of(
     queue_id: str,
     grace: float,
 ) -> bytes:
-    """The script of a batch. ``place`` and ``queue_id`` are what a shell makes of a task's place in
-    its batch, from 1, and of the queue's id of it."""
+    """Return the script of a batch.
+
+    ``place`` and ``queue_id`` are the shell's expressions for a task's place in the batch, from 1,
+    and for its id in the queue.
+    """
     first = jobs[0][0]
     lines = [
         "#!/bin/bash",
         "set +aeu",
         f". {quote(f'{folder}/environment')}",
         f"_ens_id={queue_id}",
-        f'_ens_place="{place}"',  # which may be "$1": a job's command takes its place
+        f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
         f"_ens_grace={grace:g}",
         f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
         f"_ens_tasks={first.tasks}",
@@ -160,13 +166,13 @@ def report_script_of(
     hosts: Sequence[str],
     hooks: QueueHooks,
 ) -> bytes:
-    """The script of a batch of this name whose jobs report over the network; it stands alone."""
+    """Return the self-contained script of a batch whose jobs report over the network."""
     first = jobs[0][0]
-    # A clock in slices: the time that a job is suspended is not its own.
+    # Counts time in slices, because time while the job is suspended must not count.
     slices = max(1, math.ceil(first.duration / 60), min(10, int(first.duration)))
     lines = [
         "#!/bin/bash",
-        # An exported SHELLOPTS would have the wrapper end early, or give away the token.
+        # An exported SHELLOPTS could end the wrapper early, or reveal the token.
         "set +aeu",
         f"_ens_id={hooks.task_id}",
         f'_ens_place="{hooks.task_place}"',

@@ -1,6 +1,6 @@
-"""The life of one job of a queue: what is known of it, made into events of the contract.
+"""Life of one job of a queue: turns what is known of it into events of the contract.
 
-Pure; the executor brings what is heard and hands on what is told.
+Pure; the executor supplies reports and emits the events.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ __all__ = ["JobLife"]
 
 
 class JobLife(JobEvents):
-    """One job that is not over. ``key`` is its batch's, empty until it has one; ``misses`` counts
-    answers of the queue in a row that do not have it. ``handed_at`` is when it was handed in by our
-    clock (0 while it was not), ``counts_at`` the time from which an answer that lacks it counts
-    (monotonic seconds). One that is ``barred`` finds, if it should begin yet, that it may not.
-    ``restarts`` counts how often the queue has started it again; ``reported`` is its end that waits
-    for the queue's word on it, and ``heard`` when that was reported by our clock."""
+    """One job that is not over.
+
+    ``key`` is its batch's, empty before it has one. ``misses`` counts consecutive answers of the
+    queue that lack it. ``handed_at`` is when it was submitted, by our clock (0 before that).
+    ``counts_at`` (monotonic seconds) is when an answer without it starts to count. If it is
+    ``barred``, it cannot start any more. ``restarts`` counts restarts by the queue. ``reported`` is
+    a reported end that waits for the queue's explanation, and ``heard`` is when it was reported, by
+    our clock.
+    """
 
     __slots__ = (
         "_began", "barred", "cancelled", "counts_at", "handed_at", "heard", "key", "misses",
@@ -51,29 +54,34 @@ class JobLife(JobEvents):
         return super().restore(told, since)
 
     def arrived(self, now: float) -> None:
-        """The queue has it: since it was handed in, as a job may run before the queue says so."""
+        """Record that the queue has it, from the time of submission: it may run before the queue
+        answers.
+        """
         self.arrive(self.handed_at or now, now)
 
     def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
-        """It runs, since ``at`` by its node's clock, which may be an hour off; for at least so many
-        seconds."""
+        """Record that it runs since ``at``, by its node's clock, which may be an hour off.
+
+        It has run for at least ``seconds``.
+        """
         self.arrived(now)
         if "start" not in self.told:
             self._began = at if self.last <= at <= now else max(self.last, now - seconds)
             self.begin(self._began, now, host)
 
     def restarted(self, restarts: int, name: str, now: float) -> None:
-        """The queue of this name has started it so often again: what was said of an earlier life's
-        end is void."""
+        """Record that the queue ``name`` has restarted it; an end reported earlier is void."""
         if restarts > self.restarts:
             self.restarts, self.reported = restarts, None
-            note = f"{name} has put it back into the queue: it runs again from its beginning"
+            note = f"{name} requeued it; it starts from the beginning"
             self.tell("memo", now, now, {"restarts": restarts, "note": note})
 
     def ended(self, report: Report, now: float, note: str, word: QueueJob | None = None) -> None:
-        """Its wrapper has reported how it ended, and the queue perhaps why (``word``); ``note`` is
-        said where we cancelled it. One that ended well before a signal reached its wrapper has
-        succeeded, cancelled or not."""
+        """Record the end that its wrapper reported, and the queue's reason (``word``) if known.
+
+        ``note`` is used if we cancelled it. A job that succeeded before a signal reached its
+        wrapper has succeeded, cancelled or not.
+        """
         if report.kind == "fail":
             self.arrived(now)
             self._except(report.why, report.note, now, 126 << 8)
@@ -84,11 +92,11 @@ class JobLife(JobEvents):
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + report.seconds)
         kind, why = None, ""
-        # That its script failed, the queue concludes from its exit code, too.
+        # The queue derives "script failed" from the exit code too, so that adds nothing.
         if word is not None and word.exception != "exec":
             kind, why = word.exception, word.note
         elif report.why == "timeout":
-            kind, why = "timeout", "it was ended at its time limit"
+            kind, why = "timeout", "it reached its time limit"
         if self.cancelled and (kind is not None or status or report.why):
             kind, why = "cancel", note
         if kind is not None:
@@ -97,8 +105,11 @@ class JobLife(JobEvents):
         self.end(status, when, now)
 
     def finished(self, row: QueueJob, now: float, note: str) -> None:
-        """The queue, which alone knows it, says how it ended; ``note`` is said where we cancelled
-        it. One that ended well before it was cancelled has succeeded."""
+        """Record the end that the queue reported, for a job without a wrapper.
+
+        ``note`` is used if we cancelled it. A job that succeeded before it was cancelled has
+        succeeded.
+        """
         seconds = 0.0
         if row.began is not None and row.ended is not None:
             seconds = max(0.0, row.ended - row.began)
@@ -116,7 +127,9 @@ class JobLife(JobEvents):
         self.end(row.status if kind is None else row.status or None, when, now)
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
-        """The queue reports the job as over or unknown, and its wrapper has reported no end."""
+        """Record that the queue reports it as over or unknown, while its wrapper has reported no
+        end.
+        """
         if kind is None and status is not None:
             self.started(now, "", now)
         if kind is not None:

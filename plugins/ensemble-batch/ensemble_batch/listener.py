@@ -1,8 +1,9 @@
 """Report listener: a TCP port that takes one line from each wrapper and answers it.
 
-Anybody on the network may connect, so a connection is given little: one line of bounded length,
-a few seconds, no answer without the token. ``ok`` is said once a report is on record; a wrapper
-that does not hear it writes a file instead. Used by ``BatchExecutor``, in a thread of its own.
+Anyone on the network may connect. So a connection gets little: one line of bounded length, a few
+seconds, and no answer without the token. The answer ``ok`` means that the report was recorded; a
+wrapper that does not receive it writes a file instead. Used by ``BatchExecutor``, in its own
+thread.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ensemble_core import UsageError
 
 __all__ = ["Listener", "address_option", "address_towards"]
 
-#: Connections at once, and the seconds that each may take.
+#: Maximum number of connections, and seconds for each.
 _MOST, _SECONDS = 1024, 10.0
 
 
 def address_towards(host: str) -> str:
-    """The address of this machine from which ``host`` is reached; nothing is sent for that."""
+    """Return this machine's address from which ``host`` is reached. Sends nothing."""
     for name in (host, socket.gethostname()):
         with suppress(OSError, UnicodeError):
             for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
@@ -35,8 +36,9 @@ def address_towards(host: str) -> str:
 
 
 def address_option(text: str) -> tuple[str, int] | None:
-    """An address (empty: to be found) and a port (0: any), of an option ``listen``; ``None`` for
-    none. Raises :class:`UsageError`.
+    """Parse the option ``listen``: an address (empty: find one) and a port (0: any), or ``None``.
+
+    Raises :class:`UsageError`.
 
     >>> address_option("10.0.0.7:9000"), address_option("auto"), address_option("none")
     (('10.0.0.7', 9000), ('', 0), None)
@@ -47,11 +49,11 @@ def address_option(text: str) -> tuple[str, int] | None:
         return "", 0
     address, colon, port = text.rpartition(":")
     if not colon or text.endswith("]") or (":" in address and not address.endswith("]")):
-        return text.strip("[]"), 0  # a name alone, or an address of IPv6
+        return text.strip("[]"), 0  # just a name, or an IPv6 address
     if not port.isdigit() or int(port) > 65535:
         raise UsageError(
-            f"listen={text}: {port!r} is no port",
-            hint="say -o listen=ADDRESS or -o listen=ADDRESS:PORT",
+            f"listen={text}: {port!r} is not a port",
+            hint="use -o listen=ADDRESS or -o listen=ADDRESS:PORT",
             code="bad-option",
         )
     return address.strip("[]"), int(port)
@@ -67,16 +69,16 @@ class _Connection:
 
 
 class Listener:
-    """Listens on ``address`` and ``port`` (0: any). ``take`` is given each line and says whether
-    the report is on record.
+    """Listens on ``address`` and ``port`` (0: any) for one-line reports.
 
-    Raises :class:`OSError` where the address cannot be had.
+    ``take`` is called with each line and returns whether the report was recorded. Raises
+    :class:`OSError` if the address cannot be used.
     """
 
     def __init__(self, address: str, port: int, take: Callable[[bytes], bool]) -> None:
         self._take = take
         self._connections: dict[int, _Connection] = {}
-        # The run needs descriptors for its own files and for the queue's commands.
+        # Reserve file descriptors for the run's files and the queue's commands.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._room = _MOST if limit == resource.RLIM_INFINITY else limit // 4
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -98,7 +100,7 @@ class Listener:
         while True:
             try:
                 connected, _ = self._socket.accept()
-            except OSError:  # nobody more, or no descriptor left: it waits in the backlog
+            except OSError:  # no connection, or no free descriptor: it waits in the backlog
                 return
             now = time.monotonic()
             most = min(_MOST, self._room)
@@ -141,7 +143,7 @@ class Listener:
                 self._drop(connection)
 
     def listen(self) -> None:
-        """Take reports until :meth:`close` is called, from another thread."""
+        """Accept reports until another thread calls :meth:`close`."""
         ended, tidy_at = False, 0.0
         while not ended:
             for key, _ in self._selector.select(_SECONDS):
@@ -156,5 +158,5 @@ class Listener:
             each.close()
 
     def close(self) -> None:
-        """End :meth:`listen`, which lets the port go."""
+        """End :meth:`listen` and release the port."""
         self._end.close()

@@ -1,7 +1,7 @@
-"""Outlet of an executor: what it tells its run; it reports each problem once.
+"""Outlet of an executor: emits its events and warnings, and reports each problem once.
 
-Used by ``BatchExecutor``, and by executors of queues that have a loop of their own. Whoever owns
-it calls it from one thread at a time.
+Used by ``BatchExecutor``, and by executors with their own loop. The owner must call it from one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ __all__ = ["Outlet"]
 
 
 class Outlet:
-    """The events and messages to hand on, in order. ``name`` is the queue's name in messages,
-    ``folder`` where its executor keeps records. ``unwritten`` is true while the disk does not take
-    them."""
+    """Events and messages to emit, in order.
+
+    ``name`` is the queue's name in messages; ``folder`` is where its executor keeps records.
+    ``unwritten`` is true while the disk is full or fails.
+    """
 
     def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
         self._name = name
@@ -29,7 +31,7 @@ class Outlet:
         self.unwritten = False
 
     def add(self, events: Iterable[Event]) -> None:
-        """Tell these at the next :meth:`emit`."""
+        """Add events for the next :meth:`emit`."""
         self._events.extend(events)
 
     def emit(self) -> None:
@@ -39,45 +41,47 @@ class Outlet:
             self._emit(events)
 
     def warn(self, message: str, severity: Literal["warning", "error"] = "warning") -> None:
-        """Something that the user must hear of."""
+        """Add a message for the user."""
         self._events.append(Problem(self._clock(), message, severity))
 
     def gauges(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
-        """Gauges of the queue that have another value than before."""
+        """Add the gauges whose values have changed."""
         changed = {path: value for path, value in now.items() if before.get(path) != value}
         if changed:
             self._events.append(Resources(self._clock(), changed))
 
     @property
     def trouble_now(self) -> str:
-        """The queue's present trouble in words; empty if there is none."""
+        """Return the queue's current problem in words, or an empty string."""
         return "; ".join(self._troubles.values())
 
     def trouble(self, what: str, message: str) -> None:
-        """The queue does not do ``what`` it is asked (a word for it): said once for all of that,
-        until it does everything again."""
+        """Report that the queue does not answer requests of kind ``what``.
+
+        Only the first problem is reported, until the queue answers all kinds again.
+        """
         if not self._troubles:
             self.warn(message)
         self._troubles[what] = message
 
     def answered(self, what: str) -> None:
-        """The queue does ``what`` it is asked."""
+        """Note that the queue answers requests of kind ``what``."""
         if self._troubles.pop(what, None) is not None and not self._troubles:
-            self.warn(f"{self._name} does again what it is asked: the run goes on")
+            self.warn(f"{self._name} responds again; the run continues")
 
     def write(self, what: Callable[[], None]) -> bool:
-        """Write something down; whether the disk has taken it. That it does not is said once."""
+        """Write something to disk; return whether that worked. A failure is reported once."""
         try:
             what()
         except OSError as error:
             if not self.unwritten:
                 self.unwritten = True
                 self.warn(
-                    f"{self._folder} cannot be written ({error.strerror}): no job is submitted "
-                    "until it can\n  hint: make room there"
+                    f"cannot write {self._folder} ({error.strerror}): no job is submitted "
+                    "until that works\n  hint: free space there"
                 )
             return False
         if self.unwritten:
             self.unwritten = False
-            self.warn(f"{self._folder} can be written again: jobs are submitted again")
+            self.warn(f"{self._folder} is writable again; submitting continues")
         return True

@@ -1,9 +1,9 @@
-"""Output files of jobs, and their working folders, from what a job group says.
+"""Output files and working folders of jobs, as their group defines them.
 
-A job's wrapper opens the files where the job runs. A named file is emptied when the run first uses
-it and appended to after that, so that jobs may share one; one that no job names lies in the run's
-folder, and is removed if nothing is written to it. Used by ``BatchExecutor``, and by executors of
-queues whose wrapper does the same.
+A job's wrapper opens the files on the node. A named file is truncated when the run first uses it
+and appended to after that, so jobs may share it. Unnamed output goes to a file in the run's folder,
+which is removed if it is empty. Used by ``BatchExecutor``, and by executors whose wrapper does the
+same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ __all__ = ["OutputFiles", "Place"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one job runs and writes, as absolute paths. ``kept`` are those files that the run keeps
-    by itself: empty ones are taken away."""
+    """Absolute paths of one job's working folder and output files.
+
+    ``kept`` are the files in the run's folder; empty ones are removed at the end.
+    """
 
     workdir: str
     out: str
@@ -30,13 +32,16 @@ class Place:
 
     @property
     def files(self) -> dict[str, str]:
-        """The output files, as the context of the job's ``start`` names them."""
+        """Return the output files, as named in the context of the job's ``start``."""
         return {"workdir": self.workdir, "stdout": self.out, "stderr": self.err}
 
 
 class OutputFiles:
-    """``folder`` is where the run keeps output, ``here`` where it was started. ``emptied`` and
-    ``empty`` ask and say which files the run has begun."""
+    """Output files of a run's jobs.
+
+    ``folder`` is the run's folder for output, ``here`` where it was started. ``emptied`` tells
+    whether the run has begun a file; ``empty`` records that it has.
+    """
 
     def __init__(
         self,
@@ -52,8 +57,10 @@ class OutputFiles:
         self._used: bool | None = None
 
     def place(self, job: Job) -> Place:
-        """Where a job runs and writes. Raises :class:`OSError` or :class:`ValueError` where a file
-        cannot be had."""
+        """Return where a job runs and writes.
+
+        Raises :class:`OSError` or :class:`ValueError` if a file cannot be used.
+        """
         workdir = os.path.normpath(os.path.join(self._here, job.workdir or "."))
         out = self._file(job, job.stdout, workdir, "out")
         err = self._file(job, job.stderr, workdir, "err")
@@ -66,13 +73,13 @@ class OutputFiles:
             if self._used is None:
                 self._used = bool(os.path.isdir(self._folder) and os.listdir(self._folder))
             if self._used and not self._emptied(path):
-                # What an earlier run kept under the same name is none of this run's output.
+                # A file of the same name from an earlier run is not this run's output.
                 with suppress(FileNotFoundError):
                     os.unlink(path)
             return path
         path = os.path.normpath(os.path.join(workdir, named))
         if not self._emptied(path):
-            # Nothing is to be emptied of a device or a pipe.
+            # Devices and pipes cannot be truncated.
             if os.path.isfile(path):
                 os.truncate(path, 0)
             self._empty(path)

@@ -1,7 +1,7 @@
-"""One open run on a queue: its jobs that are not over, and what the threads know of them.
+"""Open run on a queue: its jobs that are not over, shared by the executor's threads.
 
-Made by ``QueueExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. ``BatchRun``
-and ``ReportRun`` are those of queues whose jobs have a wrapper.
+Made by ``QueueExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. Queues whose
+jobs have a wrapper use ``BatchRun`` or ``ReportRun``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def mark_of(tag: str) -> str:
-    """A short mark of a run, for names of its jobs and folders.
+    """Return a short hash of a run's tag, for names of its jobs and folders.
 
     >>> mark_of("melt-20261121T074954-e9d91d")
     'bd94cc00'
@@ -36,18 +36,18 @@ def mark_of(tag: str) -> str:
 
 
 class QueueRun:
-    """The state of one run; all but :meth:`call` is used with ``lock`` held.
+    """State of one run. Use everything except :meth:`call` with ``lock`` held.
 
-    ``lives`` are the jobs that are not over, ``ids`` their names, ``by_id`` the same jobs by the
-    queue's ids; ``sent`` the batches that have such jobs, ``left`` how many of each. ``cancels``
-    are ids that the queue is to end, and when (monotonic seconds, as is ``ask_at``, when it is
-    asked next: infinite while it has no jobs). ``early`` is what the queue has told of ids that it
-    has not yet returned, while a batch is handed in. ``drops`` counts jobs that are over.
+    ``lives`` are the jobs that are not over, ``ids`` their names, and ``by_id`` the same jobs by
+    the queue's ids. ``sent`` are the batches with such jobs, and ``left`` their number in each.
+    ``cancels`` are the ids to cancel, and when. ``ask_at`` is when to ask the queue next, infinite
+    without jobs. Both are in monotonic seconds. ``early`` has reports of unknown ids, received
+    while a batch is being submitted. ``drops`` counts the jobs that have ended.
     """
 
-    #: Whether a job's first copy is the only one that runs anything, whatever the queue does.
+    #: Whether only a job's first copy runs anything, whatever the queue does.
     claims: ClassVar[bool] = False
-    #: Whether a cancelled job may be over while the queue has it.
+    #: Whether a cancelled job may be over while the queue still has it.
     ends_copies: ClassVar[bool] = True
 
     def __init__(
@@ -79,14 +79,14 @@ class QueueRun:
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
         self.closed = False
-        #: Whether an earlier controller's jobs were looked for, if there was one.
+        #: Whether the jobs of an earlier controller, if there was one, have been looked for.
         self.sought = not records.resumed
         self._calling = [threading.RLock()] * 2
         if hooks.lanes == 2:
             self._calling[1] = threading.RLock()
 
     def call(self, what: Callable[[], _T], lane: int = 0) -> _T:
-        """Ask the plugin, one thread at a time in each lane: 1 is that of batches."""
+        """Call the plugin, one thread at a time in each lane; lane 1 is for batches."""
         with self._calling[lane]:
             return what()
 
@@ -97,8 +97,11 @@ class QueueRun:
         self.outlet.write(lambda: self.records.empty(path))
 
     def learn(self, life: JobLife, queue_id: str) -> None:
-        """The queue's id of a job. A queue that crashed may give one away again: it is that of the
-        job which was handed in last."""
+        """Set a job's id in the queue.
+
+        A queue that crashed may assign an id twice. Then it belongs to the job that was submitted
+        last.
+        """
         if life.queue_id is not None and self.has_id(life):
             del self.by_id[life.queue_id]
         life.queue_id = queue_id
@@ -107,90 +110,102 @@ class QueueRun:
             self.by_id[queue_id] = life
 
     def has_id(self, life: JobLife) -> bool:
-        """True if the queue means this job by its id."""
+        """Return whether the queue's id means this job."""
         return life.queue_id is not None and self.by_id.get(life.queue_id) is life
 
-    # -- what differs where jobs have a wrapper ------------------------------------------------
+    # -- overridden for jobs with a wrapper ------------------------------------------------
 
     def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
-        """The key of a new batch: the same for the same jobs, so that they are handed in under one
-        name, also by a later controller."""
+        """Return the key of a new batch.
+
+        The same jobs have the same key, so that a later controller submits them under the same
+        name.
+        """
         text = "\0".join((self.run.tag, *(job.id for job, _ in orders)))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def name(self, key: str, attempt: int) -> str:
-        """The name that a batch is handed in under."""
+        """Return the name under which to submit a batch."""
         return f"ens_{self.mark}_{key}"
 
     def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
-        """The path of the script of a batch that is handed in under this name; empty if it has
-        none. Raises :class:`OSError`."""
+        """Return the path of the script to submit under this name, or an empty string.
+
+        Raises :class:`OSError`.
+        """
         return ""
 
     def void(self, name: str) -> None:
-        """See to it that a batch which was handed in under this name, and is not seen, does not
-        run if it arrives. Raises :class:`OSError`."""
+        """Prevent a batch that was submitted under this name, but not found, from running if it
+        arrives.
+
+        Raises :class:`OSError`.
+        """
 
     def read(self) -> bool:
-        """Process the reports of wrappers. True if there were any."""
+        """Process the reports of wrappers. Return whether there were any."""
         return False
 
     def goes_on(self, life: JobLife, row: QueueJob) -> None:
-        """The queue says that a job is not over."""
+        """Handle the queue's report that a job is not over."""
         now = self.now()
         if row.state == "running":
             life.started(now if row.began is None else row.began, row.host, now)
 
     def ends(self, life: JobLife, row: QueueJob) -> bool:
-        """The queue says that a job is over; whether that settles it."""
+        """Handle the queue's report that a job is over. Return whether that is conclusive."""
         known = row.status is not None or row.exception is not None or life.cancelled
         if known:
             life.finished(row, self.now(), self.note)
         return known
 
     def doomed(self, life: JobLife | None) -> bool:
-        """True if the queue is to end this job as soon as its id is known."""
+        """Return whether to cancel this job as soon as its id is known."""
         return life is None or life.over or life.cancelled
 
     def found_twice(self, life: JobLife, queue_id: str) -> None:
-        """The queue has two jobs in the place of one, the second under this id."""
+        """Handle a second copy of a job, with this id in the queue."""
 
     def never_runs(self, life: JobLife) -> bool:
-        """See to it that a job which the queue does not have never runs; false if it has begun."""
+        """Prevent a job that the queue does not have from ever running. Return False if it has
+        begun.
+        """
         return True
 
     def cancel(self, life: JobLife) -> None:
-        """The run does not want this job any more."""
+        """Cancel a job."""
         life.cancelled = True
         if life.queue_id is not None and self.has_id(life):
             self.cancels.setdefault(life.queue_id, 0.0)
 
     def bar(self, life: JobLife) -> bool:
-        """See to it that a job which the queue has lost never runs, if it did not begin; false
-        where it has begun after all, or where that cannot be settled now."""
+        """Prevent a job that the queue has lost from running.
+
+        Return False if it has begun after all, or if that cannot be decided now.
+        """
         return True
 
     def clear(self, life: JobLife, sent: Sent) -> None:
-        """Remove the files of a job that is over, or of one that is being handed in."""
+        """Remove the files of a job that is over or about to be submitted."""
 
     def clear_batch(self, key: str) -> None:
         """Remove the files of a batch without jobs."""
 
     def remove(self) -> None:
-        """Remove all files; nobody is left who would use them."""
+        """Remove all files, after the last job has ended."""
 
-    # -- jobs of which nothing more is heard ---------------------------------------------------
+    # -- lost jobs ---------------------------------------------------
 
     def lose(self, life: JobLife) -> None:
-        """Report a job as lost of which neither the queue nor its wrapper says anything."""
+        """Report a job as lost, because neither the queue nor its wrapper knows it."""
         if self.bar(life):
-            note = f"{self.hooks.name} does not know this job any more, and it has left no word"
+            note = f"{self.hooks.name} no longer knows this job, and the job has reported nothing"
             life.gone("lost", note, None, self.now())
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Record what has happened on disk, then emit it."""
+        """Record new events on disk, then emit them."""
         events, self.events[:] = self.events[:], []
         if events:
             self.outlet.write(lambda: self.records.tell(events))
@@ -203,7 +218,7 @@ class QueueRun:
                 self._drop(life)
 
     def _drop(self, life: JobLife) -> None:
-        """A job is over."""
+        """Remove a job that is over."""
         del self.lives[life.job]
         self.ids.discard(life.job)
         self.drops += 1
@@ -226,5 +241,5 @@ class QueueRun:
             del self.left[key], self.sent[key]
 
     def soon(self) -> None:
-        """A job is in doubt: the queue is to be asked before long."""
+        """Ask the queue soon, because a job is in doubt."""
         self.ask_at = min(self.ask_at, time.monotonic() + pace.SOON)

@@ -1,10 +1,10 @@
-"""Records on disk of what an executor has submitted and told, for a later controller.
+"""Records on disk of submissions and emitted events, for a later controller.
 
-A file of lines in the run's state folder, each a JSON list, only ever appended to. A batch is
-written before it is handed in, the queue's ids once they are known, each event before it is told:
-so a later controller tells the same events with the same times. It need not survive a power cut:
-what is missing at its end, the queue and the wrappers' files still know. Used by
-``BatchExecutor``, and by executors of queues that have a loop of their own.
+A file in the run's state folder, to which JSON lists are appended, one per line. A batch is
+recorded before it is submitted, the queue's ids once they are known, and each event before it is
+emitted. So a later controller emits the same events with the same times. The file need not survive
+a power cut, because the queue and the wrappers' files still have what is missing at its end. Used
+by ``BatchExecutor``, and by executors with their own loop.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from ensemble_core import JobEvent
 
 __all__ = ["Records", "Sent", "Told"]
 
-#: An event as it is kept: its time, its name, its context.
+#: A recorded event: its time, name and context.
 Told = tuple[float, str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that was written down: its key, its jobs in their order with the context of their
-    ``start``, the names that it was handed in under, and when it last was (seconds since the
-    epoch); and the queue's ids once they are known: of each job, or of the batch."""
+    """A recorded batch.
+
+    ``jobs`` maps its jobs, in order, to the context of their ``start``. ``names`` are those it was
+    submitted under, and ``at`` is when it last was (seconds since the epoch). ``ids`` are the
+    queue's, once known: of each job, or of the batch.
+    """
 
     key: str
     jobs: Mapping[str, Mapping[str, Any]]
@@ -38,11 +41,11 @@ class Sent:
 
 
 class Records:
-    """The records in a folder; without one (``None``) nothing is kept on disk.
+    """The records in a folder, or only in memory if it is ``None``.
 
-    ``sent``, ``told`` and ``cancelled`` are what an earlier controller wrote, until :meth:`drop`.
-    The file is written anew, without them, when so many jobs as ``renewal`` were forgotten. Raises
-    :class:`OSError` where it cannot be read or written.
+    ``sent``, ``told`` and ``cancelled`` are what an earlier controller recorded, until
+    :meth:`drop`. After ``renewal`` jobs were forgotten, the file is rewritten without them. Raises
+    :class:`OSError` if it cannot be read or written.
     """
 
     renewal = 10_000
@@ -56,7 +59,7 @@ class Records:
         self._emptied: set[str] = set()
         self._forgotten: set[str] = set()
         self._count = 0
-        #: Whether an earlier controller has left anything.
+        #: Whether there are records of an earlier controller.
         self.resumed = self._path is not None and os.path.exists(self._path)
         if self._path is not None:
             if self.resumed:
@@ -65,7 +68,7 @@ class Records:
                     self._renew(self._path)
             self._file = self._open(self._path)
             if self.resumed:
-                self._write(["\n"])  # the last line may have been cut short; an empty one is none
+                self._write(["\n"])  # the last line may be incomplete; empty lines are ignored
 
     def _open(self, path: str) -> TextIO:
         return open(path, "a", encoding="utf-8", errors="surrogateescape")
@@ -73,15 +76,16 @@ class Records:
     def _load(self, path: str) -> None:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
-                with suppress(ValueError, KeyError, TypeError, IndexError):  # cut short at the end
+                # incomplete, at the end
+                with suppress(ValueError, KeyError, TypeError, IndexError):
                     self.read(*json.loads(line))
 
     def read(self, kind: str, *rest: Any) -> None:
-        """One line of the file."""
+        """Read one line of the file."""
         if kind == "b":
             key, name, jobs, *at = rest
             sent = self.sent.pop(key, None) or Sent(key, jobs)
-            self.sent[key] = sent  # the last batch of a job is the one that counts
+            self.sent[key] = sent  # a job belongs to its last batch
             if name not in sent.names:
                 sent.names.append(name)
             sent.at = at[0] if at else 0.0
@@ -98,7 +102,7 @@ class Records:
             self._forgotten.update(rest[0])
 
     def _renew(self, path: str) -> None:
-        """Write anew what was not forgotten."""
+        """Rewrite the file with what was not forgotten."""
         gone, self._forgotten = self._forgotten, set()
         self.told = {job: told for job, told in self.told.items() if job not in gone}
         self.cancelled -= gone
@@ -121,19 +125,19 @@ class Records:
             self._file.flush()
 
     def was_emptied(self, path: str) -> bool:
-        """True if the run has begun this file of output already."""
+        """Return whether the run has already truncated this output file."""
         return path in self._emptied
 
     def send(self, sent: Sent) -> None:
-        """This batch is about to be handed in, under the last of its names."""
+        """Record a batch that is about to be submitted, under the last of its names."""
         self._write([_line("b", sent.key, sent.names[-1], sent.jobs, sent.at)])
 
     def accept(self, key: str, ids: Sequence[str]) -> None:
-        """The queue has taken a batch."""
+        """Record that the queue has accepted a batch."""
         self._write([_line("a", key, list(ids))])
 
     def tell(self, events: Sequence[JobEvent]) -> None:
-        """These events are about to be told."""
+        """Record events that are about to be emitted."""
         if self._file is None:
             return
         together: dict[str, list[Told]] = {}
@@ -143,16 +147,16 @@ class Records:
         self._write(_line("e", job, told) for job, told in together.items())
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """These jobs are about to be cancelled."""
+        """Record jobs that are about to be cancelled."""
         self._write([_line("c", list(jobs))])
 
     def empty(self, path: str) -> None:
-        """This file of output is the run's from now on."""
+        """Record that this output file belongs to the run."""
         self._emptied.add(path)
         self._write([_line("z", path)])
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Nobody will ask for these jobs any more."""
+        """Drop the records of jobs that no caller will ask for."""
         self._write([_line("f", list(jobs))])
         self._count += len(jobs)
         if self._file is not None and self._path is not None and self._count >= self.renewal:
@@ -166,14 +170,14 @@ class Records:
                 self.drop()
 
     def drop(self) -> None:
-        """Frees the memory of an earlier controller's records, which is needed no longer."""
+        """Free the memory of an earlier controller's records."""
         self.sent.clear()
         self.told.clear()
         self.cancelled.clear()
 
     def close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what a full disk does not take, it has refused before
+            with suppress(OSError):  # a full disk has already reported the failure
                 self._file.close()
             self._file = None
 

@@ -1,7 +1,7 @@
-"""Recovery of jobs that an earlier controller handed to a queue.
+"""Recovery of jobs that an earlier controller submitted to a queue.
 
-From the records, from what wrappers wrote, and from the queue where nobody knows whether a batch
-arrived. Used by ``QueueExecutor``.
+It combines the records, the wrappers' files and, if a batch may not have arrived, the queue's
+answer. Used by ``QueueExecutor``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
-    """Which of these jobs the queue has, or had; what happened to them since is told."""
+    """Return which of these jobs the queue has or had, and report what happened to them since."""
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}
     wanted = {sent.key: sent for job, sent in batch_of.items() if job in jobs}
@@ -69,7 +69,7 @@ def _restore(
     if queue_id is not None:
         polled.learn(life, queue_id)
     elif polled.never_runs(life):
-        return False  # not there, and if it should come yet, it does not run
+        return False  # not in the queue, and cannot run if it arrives later
     life.cancelled = job in polled.records.cancelled
     polled.lives[job] = life
     if sent is not None:
@@ -80,7 +80,7 @@ def _restore(
 
 
 def _look_for(polled: QueueRun, sent: Sent) -> None:
-    """Looks for a batch of an earlier controller; asked until the queue answers."""
+    """Look for a batch of an earlier controller until the queue answers."""
     void = polled.claims
     while True:
         for name in sent.names:
@@ -91,7 +91,7 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
                 return
         if void:
             return
-        # It may arrive yet; when it is void, it may have arrived just before.
+        # It may still arrive, or may have arrived just before it was invalidated.
         if polled.now() - sent.at > max(pace.SETTLE, polled.hooks.settle):
             void = polled.outlet.write(partial(polled.void, sent.names[-1]))
         if not void:
@@ -99,8 +99,10 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
 
 
 def _answer(polled: QueueRun, ask: Callable[[], _T]) -> _T:
-    """The queue's answer; asked for until it comes. Raises :class:`ExecutorError` where it does not
-    for long, or not at all."""
+    """Return the queue's answer, with retries.
+
+    Raises :class:`ExecutorError` if it takes too long or if waiting cannot help.
+    """
     end = time.monotonic() + pace.PATIENCE
     while True:
         try:

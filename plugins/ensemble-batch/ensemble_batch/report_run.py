@@ -1,8 +1,9 @@
-"""One open run on a queue whose jobs report over the network. Made by ``BatchExecutor``.
+"""Open run on a queue whose jobs report over the network.
 
-A wrapper sends a line when its job starts and ends, or writes it into the run's folder where nobody
-answers. The wrapper is believed for what the command did, the queue for why it was ended from
-outside. Where neither is reached from the nodes, the queue's word is enough.
+A wrapper sends a line when its job starts and ends, or writes it to the run's folder if the
+controller does not answer. The wrapper's report decides what the command did; the queue's report
+decides why it was ended from outside. If the nodes reach neither listener nor folder, the queue's
+report is enough. Made by ``BatchExecutor``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ensemble_core import Emit, ExecutorError, Job, Run
 
 __all__ = ["ReportRun"]
 
-#: How much longer the queue has to say why a job ended while it cleans up after it: that may take
-#: minutes, and the job may go back into the queue.
+#: Factor for the time to wait for the queue's reason while it cleans up after a job. That may take
+#: minutes, and the job may be requeued.
 _CLEANING = 10
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -48,7 +49,7 @@ class ReportRun(QueueRun):
     ) -> None:
         super().__init__(hooks, run, emit, spool.folder, records, places)
         self.spool = spool
-        #: Ids under which the queue had a job once more.
+        #: Ids of second copies of a job.
         self._twice: set[str] = set()
         self.listener: Listener | None = None
         self.hosts: Sequence[str] = ()
@@ -64,20 +65,22 @@ class ReportRun(QueueRun):
         address = address or self._facing()
         hosts = [address]
         if address in _EVERYWHERE:
-            # On a node, such an address means the node itself: wrappers get names of this machine.
+            # On a node, a loopback address means the node itself, so use names of this machine.
             hosts = [self._facing(), socket.gethostname()]
         try:
             return Listener(address, port, self._hear), hosts
         except OSError as error:
             raise ExecutorError(
-                "jobs cannot be listened to on this machine",
+                "cannot listen for jobs' reports on this machine",
                 cause=error.strerror or str(error),
-                hint="name an address of it with -o listen=ADDRESS, or say -o listen=none",
+                hint="choose an address of it with -o listen=ADDRESS, or use -o listen=none",
                 code="no-port",
             ) from None
 
     def _facing(self) -> str:
-        """This machine's address towards the queue's server; if that runs here, towards nodes."""
+        """Return this machine's address as the queue's server sees it, or nodes if the server is
+        here.
+        """
         found = [address_towards(socket.gethostname())]
         for host in self.hooks.faces():
             found.append(address_towards(host))
@@ -110,14 +113,16 @@ class ReportRun(QueueRun):
     # -- what wrappers report ------------------------------------------------------------------
 
     def _hear(self, line: bytes) -> bool:
-        """A report over the network; whether it is on record. From the listener's thread."""
+        """Take a report from the network, on the listener's thread; return whether it was
+        recorded.
+        """
         report = read_report(line, self.spool.token)
         if report is None:
             return False
         with self.lock:
             if self.closed or not (self.sought or report.job in self.lives):
                 return False
-            # It is news: our own clock tells when.
+            # It has just arrived, so our own clock gives its time.
             self.reported(replace(report, at=self.now()))
             self.publish()
             self.lock.notify_all()
@@ -135,7 +140,7 @@ class ReportRun(QueueRun):
         return news
 
     def reported(self, report: Report) -> None:
-        """A wrapper reports."""
+        """Handle a wrapper's report."""
         life = self.lives.get(report.job)
         if life is None or life.over:
             return
@@ -166,7 +171,7 @@ class ReportRun(QueueRun):
             self._twice.add(queue_id)
             self.cancels[queue_id] = 0.0
             self.outlet.warn(
-                f"{self.hooks.name} had taken a job twice that was submitted twice: {queue_id} "
+                f"{self.hooks.name} accepted a job twice after it was submitted twice: {queue_id} "
                 "cancelled"
             )
 

@@ -1,9 +1,9 @@
-"""Spool of a run whose jobs report over the network: the folder it shares with their wrappers.
+"""Spool of a run whose jobs report over the network: a folder shared with their wrappers.
 
-``address`` says where the controller of now listens, ``reports`` is where wrappers write what they
-could not tell it, ``void`` names attempts to submit that were given up, ``scripts`` has the
-batches'. It lies in the run's state folder, which nodes need not see, though reports are only kept
-if they do; the token in it is for this user's eyes only. Used by ``ReportRun``.
+``address`` says where the current controller listens; ``reports`` has reports that wrappers could
+not send; ``void`` names attempts to submit that were given up; ``scripts`` has the batches'
+scripts. The folder is in the run's state folder. Nodes need not see it, but then undelivered
+reports are lost. It contains the token, so only this user may read it. Used by ``ReportRun``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from ensemble_batch.shared_folder import SharedFolder
 __all__ = ["ReportSpool"]
 
 _TAKEN = ".taken"
-#: Bytes that are read of one file, and seconds until one that was read goes.
+#: Largest number of bytes to read from a file, and seconds until a file that was read is deleted.
 _LARGEST, _WHILE = 64 * 1024, 2.0
 
 
 class ReportSpool(SharedFolder):
-    """The shared folder of one run. Raises :class:`OSError` where it cannot be made."""
+    """Shared folder of one run. Raises :class:`OSError` if it cannot be created."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, "reports", "void", "scripts")
         self._reports = os.path.join(folder, "reports")
         self._void = os.path.join(folder, "void")
-        #: Files of reports that were read: how much of each, and when.
+        #: Number of bytes read of each report file, and when.
         self._read: dict[str, tuple[int, float]] = {}
         self.token = self._token()
 
     def _token(self) -> str:
-        """The run's token: made once, so that a later controller knows the wrappers' reports."""
+        """Return the run's token, created once, so that a later controller accepts wrappers'
+        reports.
+        """
         path = os.path.join(self.folder, "token")
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
             token = file.read().strip()
@@ -46,18 +48,18 @@ class ReportSpool(SharedFolder):
         return token
 
     def announce(self, port: int, hosts: Sequence[str]) -> None:
-        """Wrappers report here from now on; to files only where there are no ``hosts``."""
+        """Tell wrappers where to report from now on; without ``hosts``, only to files."""
         self.put(os.path.join(self.folder, "address"), f"{port} {' '.join(hosts)}\n".encode())
 
     def void(self, name: str) -> None:
-        """The batch of this name must not run, if the queue should have taken it after all."""
+        """Prevent the batch of this name from running, in case the queue has accepted it."""
         self.put(os.path.join(self._void, name), b"")
 
     def reports(self) -> Iterator[bytes]:
-        """The lines that wrappers have written since this was last asked; some come twice.
+        """Yield the lines that wrappers have written since the last call; some come twice.
 
-        A file is renamed before it is read, so that the next line begins another, and goes a while
-        later, for a wrapper may have opened it just before.
+        A file is renamed before it is read, so that the next line starts a new file. It is deleted
+        a while later, because a wrapper may have opened it just before.
         """
         try:
             names = sorted(os.listdir(self._reports))
@@ -67,7 +69,7 @@ class ReportSpool(SharedFolder):
             path = os.path.join(self._reports, name)
             try:
                 if not name.endswith(_TAKEN):
-                    # A name of its own each time: an earlier one may lie there still.
+                    # A new name each time, because an earlier file may still exist.
                     taken = f"{path}.{secrets.token_hex(4)}{_TAKEN}"
                     os.rename(path, taken)
                     path = taken

@@ -1,18 +1,18 @@
-# What every job runs that reports over the network, on its first node: it starts the command, ends
-# it at its time limit, and reports its start and end. The lines of the script before this one say
-# what the job is; see job_script.py.
+# Wrapper of a job that reports over the network, run on its first node. It starts the command, ends
+# it at its time limit, and reports its start and end. The preceding lines of the script define the
+# job; see job_script.py.
 exec </dev/null
 _ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
-# An attempt to submit that was given up, and that the queue took after all, must not run.
+# An attempt to submit that was given up must not run if the queue accepted it after all.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
 
 _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
 }
 
-# Says _ENS_LINE to a host and a port, and waits for the answer. Exit code 7: this bash has no
-# /dev/tcp. In a process of its own; with its words in variables, for everybody sees arguments.
+# Sends _ENS_LINE to a host and port, and waits for the answer. Exit code 7: this bash has no
+# /dev/tcp. Runs in a separate process; data is in variables, because arguments are public.
 _ens_talk='
 if { exec 9<>"/dev/tcp/$1/$2"; } 2>/dev/null; then
     printf "%s\n" "$_ENS_LINE" >&9 && IFS= read -r -t 5 answer <&9 && [ "$answer" = ok ]
@@ -26,8 +26,8 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as s:
     s.sendall(os.environb[b"_ENS_LINE"] + b"\n")
     sys.exit(s.makefile("rb").readline() != b"ok\n")
 '
-# A connection may hang for minutes. The start is told beside the job, so it may; a short job finds
-# things at its end as they were at its start; else there is a limit.
+# A connection may hang for minutes. That is fine for the start, which is reported in the background,
+# and a short job tries the same addresses at its end. Otherwise there is a time limit.
 _ens_say() {
     if [ "$_ens_limited" = 0 ]; then
         ( set -- "$1" "$2"; eval "$_ens_talk" )
@@ -45,7 +45,7 @@ _ens_say() {
 _ens_tell() {
     local _ENS_LINE="ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*"
     local port=$_ens_port hosts=$_ens_hosts host
-    # Another controller may have taken the run up since.
+    # Another controller may have resumed the run.
     [ -r "$_ens_dir/address" ] && read -r port hosts <"$_ens_dir/address"
     if [ "$_ens_limited" != 2 ]; then
         for host in $hosts; do
@@ -55,7 +55,7 @@ _ens_tell() {
     printf '%s\n' "$_ENS_LINE" >>"$_ens_dir/reports/$_ens_job.$_ens_id"
 }
 
-# Something is wrong before the command can start.
+# An error before the command can start.
 _ens_fail() {
     _ens_now
     _ens_limited=1
@@ -63,7 +63,7 @@ _ens_fail() {
     exit "${3:-1}"
 }
 
-# Told to end by the queue, which itself knows when to use force; or by the clock, which does not.
+# Ends the command, for the queue (which uses force itself) or for the clock (which does not).
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     kill -TERM -- "-$_ens_pid"
@@ -73,18 +73,18 @@ _ens_stop() {
     fi
 }
 
-# A queue may start a job again that must not be: what it did was told, and stands.
+# A queue may restart a job that must not be restarted: its first report stands.
 if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
     _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
 fi
 
 if [ -n "$_ens_workdir" ]; then
-    [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail workdir "the workdir $_ens_workdir cannot be made on $HOSTNAME"
-    cd -- "$_ens_workdir" || _ens_fail workdir "the workdir $_ens_workdir cannot be entered on $HOSTNAME"
+    [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail workdir "cannot create the workdir $_ens_workdir on $HOSTNAME"
+    cd -- "$_ens_workdir" || _ens_fail workdir "cannot enter the workdir $_ens_workdir on $HOSTNAME"
 fi
 _ens_open() {
     [ -d "${2%/*}" ] || mkdir -p -- "${2%/*}"
-    eval "exec $1>>\"\$2\"" || _ens_fail output "the output file $2 cannot be opened on $HOSTNAME"
+    eval "exec $1>>\"\$2\"" || _ens_fail output "cannot open the output file $2 on $HOSTNAME"
 }
 _ens_open 6 "$_ens_out"
 if [ "$_ens_err" = "$_ens_out" ]; then exec 7>&6; else _ens_open 7 "$_ens_err"; fi
@@ -103,27 +103,26 @@ exec 6>&- 7>&-
 _ens_tell start "$_ens_t0" "$HOSTNAME" &
 _ens_told=$!
 if [ "$_ens_limit" != 0 ]; then
-    # In slices: a sleep that is suspended with its job (preemption, gang scheduling) goes on
-    # counting, and that time is not the job's.
+    # In slices, because one long sleep would also count time while the job is suspended
+    # (preemption, gang scheduling).
     { while [ "$_ens_slices" -gt 0 ]; do sleep "$_ens_slice"; _ens_slices=$((_ens_slices - 1)); done
       kill -ALRM $$; } &
     _ens_clock=$!
 fi
-# A trap ends the wait. The status of a child that ended in the same moment is remembered, mostly:
-# bash may have lost it, and says 255.
-# It ends also when the child is only stopped, at once and ever again.
+# A trap ends the wait. Bash usually remembers the status of a child that ended at the same moment;
+# if not, it says 255. The wait also returns, repeatedly, while the child is stopped.
 while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do
     case $_ens_rc in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
 done
 wait "$_ens_pid"; _ens_again=$?
 [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
 _ens_now
-# A queue signals one process after the other: ours may come after what has just ended of it, or has
-# even taken the end of its own child for a success.
+# A queue signals one process after another. So the command may have ended before our signal comes,
+# or may even have taken its child's death for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
 trap '' TERM ALRM HUP INT QUIT USR1 USR2
-# Nothing outlives its job.
+# No process may outlive its job.
 kill -KILL -- "-$_ens_pid"
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"
 [ -n "$_ens_force" ] && kill -KILL -- "-$_ens_force"
@@ -134,7 +133,7 @@ done
 [ ${#_ens_empty[@]} = 0 ] || rm -f -- "${_ens_empty[@]}"
 [ "$SECONDS" -lt 20 ] || _ens_limited=1
 if kill -0 "$_ens_told"; then
-    # The start is being told yet: after some seconds, because nobody can be reached.
+    # The start is still being reported: give up after some seconds, the controller is unreachable.
     _ens_limited=1
     [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }
 fi

@@ -1,7 +1,7 @@
-"""Reports of wrappers: what a job's wrapper says of its start and its end.
+"""Reports of wrappers about the start and end of their jobs.
 
-A report over the network counts if it has the run's token. Which job, which submission and which
-life of a restarted job it speaks of stands in it. Pure; used by the listener and the spools.
+A report over the network must have the run's token. It names the job, the submission and, for a
+restarted job, its life. Pure; used by the listener and the spools.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 __all__ = ["LONGEST", "Report", "end_report", "read_report", "status_of"]
 
-#: The longest line that is read, in bytes.
+#: Longest line that is read, in bytes.
 LONGEST = 4096
 
 _WORD = "ensemble1"
@@ -24,7 +24,7 @@ _ID = re.compile(r"[A-Za-z0-9_.\[\]-]+")
 
 
 def status_of(code: int) -> int:
-    """The wait status of an exit code as a shell has it: 128 and more is a signal's.
+    """Return the wait status for a shell's exit code, where 128 and more means a signal.
 
     >>> status_of(3), status_of(137), status_of(255)
     (768, 9, 65280)
@@ -34,12 +34,12 @@ def status_of(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of one life of one job.
+    """Report on one life of one job.
 
     ``start``: the command runs. ``end``: it has ended with ``status`` (a wait status); ``why`` is
-    ``timeout`` where the wrapper ended it, ``stopped`` where the queue told it to end, else empty.
-    ``fail``: it could not be started; ``why`` is what was wrong, ``note`` says it in words.
-    ``seconds`` is how long the command ran, ``at`` the node's own time (seconds since the epoch).
+    ``timeout`` if the wrapper ended it, ``stopped`` if the queue told the wrapper to end, else
+    empty. ``fail``: it could not be started; ``why`` is a code, ``note`` the reason in words.
+    ``seconds`` is how long the command ran, ``at`` the node's time (seconds since the epoch).
     """
 
     kind: Literal["start", "end", "fail"]
@@ -55,13 +55,13 @@ class Report:
 
     @property
     def doubtful(self) -> bool:
-        """True if the queue may have ended it: only the queue can say why."""
+        """Return whether the queue may have ended it. Then only the queue knows why."""
         killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
         return self.kind == "end" and self.why != "timeout" and (self.why == "stopped" or killed)
 
 
 def read_report(line: bytes, token: str) -> Report | None:
-    """The report that a line is; ``None`` for anything else, above all without the token."""
+    """Parse a line as a report; return ``None`` if it is invalid or lacks the token."""
     if len(line) > LONGEST:
         return None
     words = line.decode("utf-8", "replace").strip().split(" ")
@@ -89,7 +89,7 @@ def _report(kind: str, words: Sequence[str]) -> Report | None:
 
 
 def end_report(code: str, why: str, began: str, ended: str, host: str) -> Report:
-    """The report of an end, from its words. Raises :class:`ValueError` if they are none."""
+    """Parse the words of an end report. Raise :class:`ValueError` if they are invalid."""
     seconds = max(0.0, float(ended) - float(began))
     why = "" if why == "-" else why
     return Report("end", float(ended), status_of(int(code)), why, seconds=seconds, host=host)

@@ -1,6 +1,6 @@
-"""A folder that a run's controller shares with its jobs' wrappers, which nodes must see.
+"""Folder that a run's controller shares with its jobs' wrappers; nodes must see it.
 
-It is for this user's eyes only. Used by ``Spool`` and ``ReportSpool``.
+Only this user may read it. Used by ``Spool`` and ``ReportSpool``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ __all__ = ["SharedFolder"]
 
 
 class SharedFolder:
-    """A folder with subfolders, of which ``scripts`` has the batches'. Raises :class:`OSError` if
-    they cannot be made or written."""
+    """A folder with subfolders; ``scripts`` has the batches' scripts.
+
+    Raises :class:`OSError` if they cannot be created or written.
+    """
 
     def __init__(self, folder: str, *parts: str) -> None:
         self.folder = folder
@@ -23,7 +25,7 @@ class SharedFolder:
             os.makedirs(path, mode=0o700, exist_ok=True)
 
     def put(self, path: str, text: bytes) -> None:
-        """Write a file at once: a reader sees the old words or the new ones."""
+        """Write a file atomically."""
         new = f"{path}.{secrets.token_hex(4)}"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
@@ -31,14 +33,14 @@ class SharedFolder:
         os.replace(new, path)
 
     def script(self, key: str, text: bytes) -> str:
-        """Write a batch's script; its path."""
+        """Write a batch's script; return its path."""
         path = self._script(key)
         self.put(path, text)
         os.chmod(path, 0o700)
         return path
 
     def drop_script(self, key: str) -> None:
-        """No job of this batch is left."""
+        """Remove a batch's script."""
         with suppress(OSError):
             os.unlink(self._script(key))
 
@@ -46,7 +48,7 @@ class SharedFolder:
         return os.path.join(self.folder, "scripts", f"{key}.sh")
 
     def remove(self) -> None:
-        """Remove the folder; nobody is left who would use it."""
+        """Remove the folder, after its last user has ended."""
         for folder in self._folders:
             with suppress(OSError):
                 for name in os.listdir(folder):

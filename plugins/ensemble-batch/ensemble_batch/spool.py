@@ -16,22 +16,22 @@ from ensemble_batch.shared_folder import SharedFolder
 
 __all__ = ["CLAIMED", "Spool"]
 
-#: The exit code of a wrapper that finds its job claimed: it has run nothing.
+#: Exit code of a wrapper that has run nothing, because it found its job claimed.
 CLAIMED = 121
 
 
 class Spool(SharedFolder):
-    """The folder that the controller shares with its jobs' wrappers, which nodes must see.
+    """Folder that the controller shares with its jobs' wrappers; nodes must see it.
 
-    ``reports`` has a file for each job that was claimed (``JOB@KEY``) and one for each that has
-    ended (``.end``), ``scripts`` the batches', ``environment`` what jobs start from: it is for this
-    user's eyes only. Raises :class:`OSError` where it cannot be made or written.
+    ``reports`` has a file for each claimed job (``JOB@KEY``) and for each end (``.end``);
+    ``scripts`` has the batches' scripts; ``environment`` is what jobs start from. Only this user
+    may read it. Raises :class:`OSError` if it cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         super().__init__(folder, "reports", "scripts")
         self._reports = os.path.join(folder, "reports")
-        # What a job of the queue is told by it, and what a shell has of itself, stays.
+        # Keep what the queue sets for its job, and the shell's own variables.
         lines = [
             f"export {name}={quote(value)}\n"
             for name, value in environment.items()
@@ -40,7 +40,7 @@ class Spool(SharedFolder):
         self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
 
     def claim(self, job: str, key: str) -> bool:
-        """See to it that a job never runs; false where it has begun."""
+        """Prevent a job from ever running. Return False if it has begun."""
         path = os.path.join(self._reports, f"{job}@{key}")
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -49,14 +49,15 @@ class Spool(SharedFolder):
         return True
 
     def names(self) -> list[str]:
-        """The names of the files that wrappers have written."""
-        # A client of NFS may show for half a minute what a folder was, unless it changes it itself.
+        """Return the names of wrappers' files."""
+        # An NFS client may show an outdated listing for half a minute unless it changes the folder.
         os.utime(self._reports)
         return os.listdir(self._reports)
 
     def start(self, name: str) -> tuple[float, str, str] | None:
-        """When and where a job has begun, and the queue's id of it; ``None`` if it has not said so
-        (yet), or never will."""
+        """Return when and where a job began, and its id in the queue; ``None`` if it has not
+        reported that.
+        """
         words = self._words(name)
         try:
             return float(words[0]), words[1], words[2]
@@ -64,7 +65,7 @@ class Spool(SharedFolder):
             return None
 
     def end(self, name: str) -> Report | None:
-        """The end that stands in ``name``, which has ``.end``."""
+        """Return the end reported in the file ``name``, which has the suffix ``.end``."""
         words = self._words(name)
         try:
             report = end_report(*words[:5])
@@ -81,7 +82,7 @@ class Spool(SharedFolder):
         return []
 
     def drop(self, job: str, key: str, *, claim: bool) -> None:
-        """A job is over: its files go, with its claim where no other copy of it can be about."""
+        """Remove the files of a job that is over, with its claim if no other copy can exist."""
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):
                 os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))

@@ -1,9 +1,9 @@
-"""Submission to a queue: as few calls as may be, and each job once.
+"""Submission to a queue: few calls, and each job once.
 
-Jobs gather, and go as batches of one shape, each on record before it is handed in. Where nobody
-knows whether a batch arrived it is looked for, and handed in again if it is not there: a copy that
-arrives late finds its jobs claimed and runs nothing, or has the same name as the first. Used by the
-asking thread of ``QueueExecutor``.
+Jobs gather and are submitted as batches of one shape, each recorded first. If a batch may not have
+arrived, it is looked up, and resubmitted if it is missing. A late copy is harmless: it finds its
+jobs claimed and runs nothing, or has the same name as the first. Used by the asking thread of
+``QueueExecutor``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["Submission"]
 
 @dataclass(slots=True)
 class _Going:
-    """A batch that is handed in, or was and nobody knows whether it arrived."""
+    """A batch that is being submitted, or of which it is unknown whether it arrived."""
 
     sent: Sent
     orders: list[tuple[Job, Place]]
     attempts: int = 0
     since: float = 0.0
     due: float = 0.0
-    #: Whether the last attempt was declared void, so that it does not run if it arrives yet.
+    #: Whether the last attempt was invalidated, so that it does not run if it arrives later.
     void: bool = False
 
 
@@ -47,31 +47,34 @@ class Submission:
         self._orders: dict[str, tuple[Job, Place]] = {}
         self._unsure: list[_Going] = []
         self._at = 0.0
-        #: Jobs in one batch at most, since the queue took no larger one; ``None``: any number.
+        #: Limit for a batch, after the queue rejected a larger one; ``None``: no limit.
         self._most: int | None = None
-        #: The largest batch that it has taken: one that is no larger is not refused for its size.
+        #: Size of the largest accepted batch. No batch up to this size is rejected for its size.
         self._fits = 0
-        #: While the queue takes no more: how many jobs were over when it said so, and from when on
-        #: it is tried again if another one is.
+        #: Set while the queue is full: the number of ended jobs at that time, and when to retry
+        #: after another has ended.
         self._full_since: tuple[int, float] | None = None
         self._handing_in = False
 
     @property
     def waiting(self) -> bool:
-        """True if there are jobs that were not handed in, or are just being."""
+        """Return whether jobs wait to be submitted, or are being submitted."""
         return bool(self._orders) or self._handing_in
 
     def take(self, job: Job, place: Place) -> None:
-        """Hand this in with those that come soon. With the lock."""
+        """Add a job to be submitted with those that follow soon. Needs the lock."""
         self._orders[job.id] = (job, place)
         self._at = max(self._at, time.monotonic() + pace.GATHER)
 
     def withdraw(self, job: str) -> bool:
-        """Do not hand this in; whether it was still here. With the lock."""
+        """Do not submit a job; return whether it was still waiting. Needs the lock."""
         return self._orders.pop(job, None) is not None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """The next step to take now, if any; else ``dues`` has its time. With the lock."""
+        """Return the next step that is due now; otherwise add its time to ``dues``.
+
+        Needs the lock.
+        """
         if self._orders:
             at = self._due_at()
             if at <= now:
@@ -87,13 +90,15 @@ class Submission:
         return None
 
     def _due_at(self) -> float:
-        """When the next batch is due: for a full queue, soon after one of our jobs has ended."""
+        """Return when the next batch is due; with a full queue, soon after one of our jobs has
+        ended.
+        """
         if self._full_since is None or self._polled.drops == self._full_since[0]:
             return self._at
         return min(self._at, self._full_since[1])
 
     def _chosen(self) -> list[tuple[Job, Place]]:
-        """The next batch: the most urgent job, and those like it."""
+        """Return the next batch: the most urgent job and those of its shape."""
         hooks = self._polled.hooks
         first = max(self._orders.values(), key=lambda order: order[0].urgency)
         shape = hooks.shape(first[0])
@@ -106,7 +111,7 @@ class Submission:
         return chosen
 
     def _lives(self, going: _Going) -> Iterator[tuple[Job, Place, JobLife]]:
-        """The jobs of a batch that are not over."""
+        """Yield the jobs of a batch that are not over."""
         for job, place in going.orders:
             life = self._polled.lives.get(job.id)
             if life is not None and not life.over:
@@ -133,7 +138,7 @@ class Submission:
         with polled.lock:
             if not polled.outlet.write(record):
                 again = time.monotonic() + pace.SOON_AGAIN
-                if going.attempts:  # an earlier attempt may arrive yet: this stays that batch
+                if going.attempts:  # an earlier attempt may still arrive, so keep the batch
                     going.due = again
                     self._unsure.append(going)
                 else:
@@ -181,19 +186,19 @@ class Submission:
                     self._most = max(1, size // 2)
                 self._at = now + (pace.SOON if large else pace.FULL)
                 self._full_since = polled.drops, now + pace.SOON_AGAIN
-            else:  # an earlier attempt may arrive yet: this stays that batch
+            else:  # an earlier attempt may still arrive, so keep the batch
                 going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
                 self._unsure.append(going)
             waiting = len(self._orders) + (0 if full and first else len(going.orders))
-            what = "does not answer: it is asked again until it does"
+            what = "does not answer; retrying until it does"
             if full:
-                what = f"takes no more jobs for now: {waiting} wait here and are tried again"
+                what = f"accepts no more jobs for now; {waiting} wait here and are retried"
             key = "full" if full else "submit"
             polled.outlet.trouble(key, f"{polled.hooks.name} {what}\n  {error}")
             return
         polled.outlet.answered("submit")
         for _, _, life in self._lives(going):
-            # An earlier attempt that arrives yet is to find its job claimed, unless it has begun.
+            # Bar each job, so that an earlier attempt that arrives later cannot run it.
             if first or (polled.bar(life) and "start" not in life.told):
                 kind, note = ("cancel", polled.note) if life.cancelled else ("submit", str(error))
                 life.refuse(kind, note, polled.now())
@@ -230,11 +235,10 @@ class Submission:
         if early:
             self._inquiry.told(early.values())
         if going.attempts > 1 or going.since:
-            polled.soon()  # what it has told meanwhile was of ids that nobody knew
+            polled.soon()  # it may have reported ids that were still unknown
 
     def _look(self, going: _Going) -> None:
-        """Nobody knows whether a batch arrived: look for it, and hand it in again where it is not
-        there."""
+        """Look up a batch that may not have arrived; resubmit it if it is missing."""
         polled, hooks = self._polled, self._polled.hooks
         try:
             for name in reversed(going.sent.names):
@@ -243,7 +247,7 @@ class Submission:
                     with polled.lock:
                         self._accept(going, ids)
                     return
-        except ExecutorError:  # that it does not answer was told
+        except ExecutorError:  # already reported
             with polled.lock:
                 going.due = time.monotonic() + pace.AWAY
                 self._unsure.append(going)
@@ -251,7 +255,7 @@ class Submission:
         with polled.lock:
             if all(life.queue_id for _, _, life in self._lives(going)):
                 polled.outlet.answered("submit")
-                return  # each has spoken for itself
+                return  # each job has reported itself
             settled = time.monotonic() - going.since >= max(pace.SETTLE, hooks.settle)
             if not (settled and going.void):
                 going.due = time.monotonic() + pace.SOON_AGAIN

@@ -1,5 +1,7 @@
-"""The base for executors of queues that are asked, on a queue that does everything wrong that a queue
-can: nothing runs twice, nothing is lost, and each trouble is told once."""
+"""Tests of BatchExecutor on a queue that misbehaves in every way that a queue can.
+
+Nothing runs twice, nothing is lost, and each problem is reported once.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
 
 
 class Odd(BatchExecutor):
-    """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
+    """A queue in memory that starts a job on request (``auto``: at once)."""
 
     name = "odd"
     task_id = "-"
@@ -32,13 +34,14 @@ class Odd(BatchExecutor):
 
     def __init__(self, *, auto: bool = True) -> None:
         self.auto = auto
-        #: What each call of that name raises, in turn, after it was carried out or instead of it.
+        #: Exceptions for each call of that name, raised in turn: after it was carried out, or
+        #: instead of it.
         self.after: dict[str, list[Exception]] = {}
         self.instead: dict[str, list[Exception]] = {}
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.forgets = self.tells_codes = False
-        #: Names of batches that the queue does not show, and whether it hides what comes now.
+        #: Names of batches that the queue does not show, and whether it hides new ones.
         self.hidden: set[str] = set()
         self.hides = False
         self.ended: list[str] = []
@@ -49,7 +52,7 @@ class Odd(BatchExecutor):
             raise when[call].pop(0)
 
     def begin(self, id_: str) -> None:
-        """The queue starts a job."""
+        """Start a job, as the queue."""
         script = self.batches[id_].script
         self.processes[id_] = subprocess.Popen(["bash", script], start_new_session=True)
 
@@ -106,12 +109,12 @@ def odd() -> Iterator[Odd]:
 
 
 def counted(session: Session, folder: Path, **fields: Any) -> Any:
-    """A job that leaves a line each time it runs."""
+    """Return a job that writes a line each time it runs."""
     return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
 
 
 def submit_unseen(odd: Odd, session: Session, job: Job) -> None:
-    """Submit a job that arrives; the answer is lost, and the queue does not show it."""
+    """Submit a job that arrives, although the answer is lost and the queue does not show it."""
     odd.auto, odd.hides = False, True
     odd.after["submit"] = [AWAY]
     session.submit(job)
@@ -131,11 +134,11 @@ def test_a_submit_whose_answer_is_lost_is_found_in_the_queue(odd: Odd, tmp_path:
         assert session.context(job, "finish")["status"] == 0
     assert len(odd.batches) == 1
     assert ran(tmp_path) == 1
-    assert len(session.problems()) <= 2  # away, and back: where the job did not say it first
+    assert len(session.problems()) <= 2  # away and back, unless the job reported itself first
     assert sum("does not answer" in text for text in session.problems()) == 1
 
 
-def test_a_submit_that_never_arrived_is_made_again(odd: Odd, tmp_path: Path) -> None:
+def test_a_submission_that_never_arrived_is_repeated(odd: Odd, tmp_path: Path) -> None:
     odd.instead["submit"] = [AWAY]
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
@@ -144,8 +147,10 @@ def test_a_submit_that_never_arrived_is_made_again(odd: Odd, tmp_path: Path) -> 
     assert ran(tmp_path) == 1
 
 
-def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_path: Path) -> None:
-    """The queue shows the first one only after the second was handed in, and starts both."""
+def test_a_submission_that_was_repeated_and_arrived_twice_runs_once(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """The queue shows the first only after the second was submitted, and starts both."""
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         submit_unseen(odd, session, job)
@@ -160,10 +165,10 @@ def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_
     assert ran(tmp_path) == 1
 
 
-def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
+def test_a_full_disk_between_two_attempts_does_not_create_another_batch(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt arrives after all, and is to find its job claimed."""
+    """The first attempt arrives after all, and must find its job claimed."""
     full = [OSError(28, "No space left on device")]
     send = Records.send
 
@@ -181,15 +186,15 @@ def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
         session.wait_clean(job)
         odd.begin("0")
         odd.processes["0"].wait(30)
-        assert sum("cannot be written" in text for text in session.problems()) == 1
+        assert sum("cannot write" in text for text in session.problems()) == 1
     assert ran(tmp_path) == 1
     assert not full
 
 
-def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
+def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_jobs_twice(
     odd: Odd, tmp_path: Path
 ) -> None:
-    """The first attempt is what filled it, and shows late."""
+    """The first attempt filled it, but is shown late."""
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         submit_unseen(odd, session, job)
@@ -203,7 +208,7 @@ def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_its_jobs_twice(
     assert ran(tmp_path) == 1
 
 
-def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_after_all(
+def test_a_job_rejected_after_a_lost_answer_does_not_run_if_it_arrives_later(
     odd: Odd, tmp_path: Path
 ) -> None:
     with Session(odd, tmp_path) as session:
@@ -219,7 +224,7 @@ def test_a_job_that_is_refused_after_a_lost_answer_does_not_run_when_it_arrives_
 
 
 @pytest.mark.parametrize(("task_id", "cancelled"), [("-", False), ("0", False), ("0", True)])
-def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
+def test_a_job_that_began_while_its_second_attempt_was_rejected_does_not_fail(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str, cancelled: bool
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", task_id)
@@ -247,11 +252,11 @@ def test_a_job_that_began_while_its_second_attempt_was_refused_is_not_failed(
         session.check_ended_once()
 
 
-def test_a_cancel_that_comes_before_the_id_of_a_job_that_has_begun_is_known_reaches_the_queue(
+def test_a_cancel_before_the_id_of_a_running_job_is_known_reaches_the_queue(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", "0")
-    monkeypatch.setattr(pace, "READ", 3600.0)  # no look at the reports comes between
+    monkeypatch.setattr(pace, "READ", 3600.0)  # the reports are not read in between
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
@@ -267,7 +272,7 @@ def test_a_cancel_that_comes_before_the_id_of_a_job_that_has_begun_is_known_reac
         session.check_ended_once()
 
 
-def test_a_job_that_cannot_write_into_the_spool_never_runs_and_is_told_once(
+def test_a_job_that_cannot_write_to_the_spool_never_runs_and_is_reported_once(
     odd: Odd, tmp_path: Path
 ) -> None:
     odd.auto = False
@@ -286,7 +291,7 @@ def test_a_job_that_cannot_write_into_the_spool_never_runs_and_is_told_once(
     assert ran(tmp_path) == 0
 
 
-def test_what_was_told_is_told_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
+def test_events_are_repeated_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
     odd.auto = False
     with Session(odd, tmp_path) as first:
         job = first.job("true")
@@ -302,10 +307,8 @@ def test_what_was_told_is_told_once_to_each_later_controller(odd: Odd, tmp_path:
             assert later.of(job) == told
 
 
-def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
-    odd: Odd, tmp_path: Path
-) -> None:
-    """Though the queue takes no cancel, and starts it."""
+def test_a_job_cancelled_while_waiting_is_over_and_never_runs(odd: Odd, tmp_path: Path) -> None:
+    """Even though the queue rejects the cancel and starts it."""
     odd.auto = False
     odd.instead["end"] = [AWAY] * 3
     with Session(odd, tmp_path) as session:
@@ -323,10 +326,10 @@ def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_job_that_ends_well_before_its_cancel_takes_effect_has_succeeded(
+def test_a_job_that_succeeds_before_its_cancel_takes_effect_has_succeeded(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A resume that took it for cancelled would run it again; one that failed is cancelled."""
+    """If it counted as cancelled, a resume would run it again. If it fails, it is cancelled."""
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit {code}")
@@ -345,7 +348,7 @@ def test_a_job_that_ends_well_before_its_cancel_takes_effect_has_succeeded(
             assert session.context(job, "finish")["status"] == 0
 
 
-def test_a_job_that_answers_its_cancel_with_exit_code_0_is_cancelled(
+def test_a_job_that_ends_with_exit_code_0_after_its_cancel_is_cancelled(
     odd: Odd, tmp_path: Path
 ) -> None:
     with Session(odd, tmp_path) as session:
@@ -361,7 +364,7 @@ def test_a_job_that_answers_its_cancel_with_exit_code_0_is_cancelled(
 
 
 @pytest.mark.parametrize("call", ["ask", "find"])
-def test_a_queue_that_is_away_is_told_of_once_and_costs_nothing(
+def test_an_unreachable_queue_is_reported_once_and_costs_nothing(
     odd: Odd, tmp_path: Path, call: str
 ) -> None:
     odd.instead[call] = [AWAY] * 5
@@ -371,12 +374,12 @@ def test_a_queue_that_is_away_is_told_of_once_and_costs_nothing(
         job = session.job("sleep", "1")
         session.run(job)
         assert session.context(job, "finish")["status"] == 0
-    away = [text for text in session.problems() if "does again" not in text]
+    away = [text for text in session.problems() if "responds again" not in text]
     assert len(away) == 1
     assert "no route to the queue" in away[0]
 
 
-def test_a_full_queue_is_waited_for(odd: Odd, tmp_path: Path) -> None:
+def test_a_full_queue_is_retried(odd: Odd, tmp_path: Path) -> None:
     odd.instead["submit"] = [ExecutorError("100 jobs are the most", code="full")] * 3
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
@@ -384,11 +387,11 @@ def test_a_full_queue_is_waited_for(odd: Odd, tmp_path: Path) -> None:
         assert session.context(job, "finish")["status"] == 0
     assert ran(tmp_path) == 1
     assert (
-        sum("takes no more jobs for now: 1 wait here" in text for text in session.problems()) == 1
+        sum("accepts no more jobs for now; 1 wait here" in text for text in session.problems()) == 1
     )
 
 
-def test_a_refusal_is_that_jobs_failure_with_the_queues_words(odd: Odd, tmp_path: Path) -> None:
+def test_a_rejected_job_fails_with_the_queues_message(odd: Odd, tmp_path: Path) -> None:
     odd.instead["submit"] = [ExecutorError("no such queue", hint="see qconf -sql")]
     with Session(odd, tmp_path) as session:
         job, good = session.job("true"), session.job("true")
@@ -399,7 +402,9 @@ def test_a_refusal_is_that_jobs_failure_with_the_queues_words(odd: Odd, tmp_path
     assert session.context(good, "finish")["status"] == 0
 
 
-def test_a_job_that_the_queue_forgets_is_lost_and_the_run_goes_on(odd: Odd, tmp_path: Path) -> None:
+def test_a_job_that_the_queue_forgets_is_lost_and_the_run_continues(
+    odd: Odd, tmp_path: Path
+) -> None:
     odd.auto, odd.forgets = False, True
     with Session(odd, tmp_path) as session:
         job = session.job("true")
@@ -408,28 +413,26 @@ def test_a_job_that_the_queue_forgets_is_lost_and_the_run_goes_on(odd: Odd, tmp_
         session.check_ended_once()
 
 
-def test_a_job_that_was_told_as_lost_does_not_run_when_the_queue_starts_it_after_all(
+def test_a_job_reported_as_lost_does_not_run_if_the_queue_starts_it_later(
     odd: Odd, tmp_path: Path
 ) -> None:
-    """A retry of it runs by then."""
+    """By then a retry of it is running."""
     odd.auto = False
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         session.submit(job)
         session.wait_for(job, "priority")
-        # Queues keep a copy of a script that is handed in.
+        # Queues copy a script when it is submitted.
         shutil.copy(odd.batches["0"].script, tmp_path / "kept.sh")
         odd.forgets = True
         session.wait_clean(job)
         assert session.exception(job) == "lost"
         late = subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=False)
-        assert late.returncode == CLAIMED  # it has found the claim, and says so to its queue
+        assert late.returncode == CLAIMED  # it found the claim and tells its queue
     assert ran(tmp_path) == 0
 
 
-def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
-    odd: Odd, tmp_path: Path
-) -> None:
+def test_a_reused_queue_id_belongs_to_the_later_job(odd: Odd, tmp_path: Path) -> None:
     """The queue crashed and forgot its newest job, which is lost and never runs."""
     odd.auto = False
     with Session(odd, tmp_path) as session:
@@ -449,7 +452,7 @@ def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
     assert ran(tmp_path) == 0
 
 
-def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
+def test_an_error_of_the_plugin_in_a_thread_ends_the_run_with_its_location(
     odd: Odd, tmp_path: Path
 ) -> None:
     odd.auto = False
@@ -465,7 +468,7 @@ def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
 
 
 @pytest.mark.parametrize("task_id", ["-", "0"])
-def test_a_job_whose_node_died_fails_although_the_queue_starts_it_again(
+def test_a_job_whose_node_died_fails_although_the_queue_restarts_it(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_id: str
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", task_id)
@@ -491,10 +494,10 @@ def test_a_job_whose_node_died_fails_although_the_queue_starts_it_again(
 
 
 @pytest.mark.parametrize("first", ["0", "1"])
-def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
+def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Whichever copy the queue starts first; the queue tells the exit code of both."""
+    """Regardless of which copy starts first; the queue reports the exit code of both."""
     monkeypatch.setattr(Odd, "task_id", f"$(cat {tmp_path}/id)")
     odd.tells_codes = True
     gate = tmp_path / "gate"
@@ -510,7 +513,7 @@ def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
         odd.begin(second)
         odd.processes[second].wait(30)
         seen = odd.answers
-        wait_until(lambda: odd.answers > seen + 5)  # enough to believe that a job is over
+        wait_until(lambda: odd.answers > seen + 5)  # enough to conclude that a job is over
         assert "finish" not in session.names(job)
         gate.touch()
         session.wait_clean(job)
@@ -520,7 +523,7 @@ def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs_it(
 
 @pytest.mark.parametrize("off", [0.0, 3600.0, -3600.0])
 @pytest.mark.parametrize("heard", ["each", "at its end", "before the queue has said a word"])
-def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
+def test_a_node_clock_that_is_an_hour_off_changes_neither_order_nor_durations(
     off: float, heard: str
 ) -> None:
     out: list[JobEvent] = []
@@ -538,8 +541,8 @@ def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
     assert at["finish"] - at["start"] == pytest.approx(30, abs=0.1)
 
 
-def test_a_script_may_have_its_place_as_an_argument(tmp_path: Path) -> None:
-    """Also where all jobs of the batch have one command, which then stands before the choice."""
+def test_the_place_in_a_script_may_be_an_argument(tmp_path: Path) -> None:
+    """Also if all jobs of the batch have the same command, which then precedes the choice."""
     jobs = [Job(id=f"t.{n}", group="t", index=n, command=("sh", "-c", "echo $1")) for n in (0, 1)]
     orders = [
         (job, Place(str(tmp_path), str(tmp_path / f"{job.id}.out"), str(tmp_path / "err")))

@@ -1,4 +1,4 @@
-"""Commands of a queue: given up in time, not too many a second, and none after the run has ended."""
+"""Tests of queue commands: time limit, rate limit, and none after the run has ended."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ensemble_batch.command import QueueCommands
 from ensemble_core import ExecutorError
 
 
-def test_a_command_that_does_not_answer_is_given_up_in_time() -> None:
-    with pytest.raises(ExecutorError, match=r"no answer within 0\.3 s") as caught:
+def test_a_command_that_does_not_answer_is_killed_in_time() -> None:
+    with pytest.raises(ExecutorError, match=r"did not answer within 0\.3 s") as caught:
         QueueCommands().run(["sh", "-c", "sleep 30"], deadline=0.3)
     assert caught.value.transient
 
 
-def test_a_command_that_is_not_there_is_an_error_with_what_to_do() -> None:
-    with pytest.raises(ExecutorError, match="/no/such/command cannot be run") as caught:
+def test_a_missing_command_is_an_error_with_a_hint() -> None:
+    with pytest.raises(ExecutorError, match="cannot run /no/such/command") as caught:
         QueueCommands().run(["/no/such/command"])
     assert not caught.value.transient
     assert caught.value.hint
 
 
-def test_a_command_may_have_an_environment_of_its_own() -> None:
+def test_a_command_may_have_its_own_environment() -> None:
     assert QueueCommands().run(["/bin/sh", "-c", "echo $A"], environment={"A": "a"})[1] == "a\n"
 
 
-def test_commands_beyond_a_burst_keep_to_their_rate() -> None:
+def test_commands_beyond_a_burst_are_rate_limited() -> None:
     commands = QueueCommands(rate=10.0)
     began = time.monotonic()
     for _ in range(13):
@@ -36,7 +36,7 @@ def test_commands_beyond_a_burst_keep_to_their_rate() -> None:
     assert time.monotonic() - began > 0.25  # three more than ten
 
 
-def test_two_commands_run_side_by_side_and_both_end_when_the_run_lets_the_queue_go() -> None:
+def test_two_commands_run_side_by_side_and_both_end_when_the_queue_is_closed() -> None:
     commands = QueueCommands()
     codes: list[int] = []
     threads = [
@@ -51,5 +51,5 @@ def test_two_commands_run_side_by_side_and_both_end_when_the_run_lets_the_queue_
     for thread in threads:
         thread.join(30)
     assert codes == [-9, -9]
-    with pytest.raises(ExecutorError, match="let the queue go"):
+    with pytest.raises(ExecutorError, match="closed the queue"):
         commands.run(["true"])

@@ -1,4 +1,4 @@
-"""The tutorial of executors: what stands in it, as it stands there, keeps the contract."""
+"""Tests of the executor tutorial: its executors, as printed there, keep the contract."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TSP, TSP_TEST, DASK, DASK_TEST = re.findall(
 
 
 def module_of(name: str, code: str) -> ModuleType:
-    """The page's code, as a module."""
+    """Return the page's code as a module."""
     module = ModuleType(name)
-    exec(compile(code, f"{name}.py", "exec"), vars(module))  # noqa: S102  # what the page has
+    exec(compile(code, f"{name}.py", "exec"), vars(module))  # noqa: S102  # the page's code
     return module
 
 
@@ -34,7 +34,7 @@ tsp = module_of("ensemble_tsp", TSP)
 dask = None if find_spec("distributed") is None else module_of("ensemble_dask", DASK)
 
 
-def test_the_page_tests_the_executors_as_we_do() -> None:
+def test_the_page_tests_its_executors_as_we_test_ours() -> None:
     assert "class TestTaskSpooler(ExecutorSuite)" in TSP_TEST
     for words in ('executor = "tsp"', "contains = False", "many = 10"):
         assert words in TSP_TEST
@@ -44,7 +44,7 @@ def test_the_page_tests_the_executors_as_we_do() -> None:
 
 
 @pytest.mark.parametrize(("code", "most"), [(TSP, 75), (DASK, 110)], ids=["tsp", "dask"])
-def test_an_executor_of_the_page_is_short(code: str, most: int) -> None:
+def test_executors_of_the_page_are_short(code: str, most: int) -> None:
     lines = [line for line in code.splitlines() if line.strip() and line.strip()[0] != "#"]
     assert len(lines) <= most
 
@@ -52,7 +52,7 @@ def test_an_executor_of_the_page_is_short(code: str, most: int) -> None:
 @pytest.mark.skipif(shutil.which("tsp") is None, reason="no tsp: apt install task-spooler")
 @pytest.mark.timeout(300)
 class TestTaskSpooler(ExecutorSuite):
-    """Its contract, runs whose controllers are killed, and decisions as on this machine."""
+    """Contract, killed controllers, and the same decisions as on this machine."""
 
     executor = "tsp"
     (plugin,) = tsp.ensemble_executors()
@@ -61,7 +61,7 @@ class TestTaskSpooler(ExecutorSuite):
 
     @pytest.fixture(autouse=True)
     def _server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """A queue of its own, of two slots."""
+        """Start a separate queue with two slots."""
         monkeypatch.setenv("TS_SOCKET", str(tmp_path / "socket"))
         monkeypatch.setenv("TS_SLOTS", "2")
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -78,7 +78,7 @@ class TestTaskSpooler(ExecutorSuite):
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Dask cluster with a worker of two threads."""
+    """Yield the address of a Dask cluster with a worker of two threads."""
     folder = tmp_path_factory.mktemp("dask")
     file = folder / "scheduler.json"
     options = ("--no-dashboard", "--scheduler-file", str(file))
@@ -105,7 +105,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.skipif(dask is None, reason="no Dask: pip install distributed")
 @pytest.mark.timeout(300)
 class TestDask(ExecutorSuite):
-    """The same for a queue that tells."""
+    """The same for a queue that reports changes."""
 
     executor = "dask"
     contains = False

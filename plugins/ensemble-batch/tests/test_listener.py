@@ -1,4 +1,4 @@
-"""Reports count only with the run's token, and nobody can make the listener do more than listen."""
+"""Tests of the listener: reports need the run's token, and callers can do nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN = "0123456789abcdef"
 
 
 class Ear:
-    """A listener in a thread of its own, and what it heard."""
+    """A listener in its own thread, and the lines that it received."""
 
     def __init__(self, token: str = TOKEN) -> None:
         self.heard: list[Report] = []
@@ -64,12 +64,12 @@ def line(job: str = "sim.0", token: str = TOKEN, rest: str = "7 0 start 5.0 n1")
     return f"ensemble1 {token} {job} {rest}\n".encode()
 
 
-def test_a_report_with_the_token_is_heard_and_answered(ear: Ear) -> None:
+def test_a_report_with_the_token_is_received_and_answered(ear: Ear) -> None:
     assert ear.say(line()) == b"ok\n"
     assert ear.heard == [Report("start", 5.0, host="n1", job="sim.0", queue_id="7")]
 
 
-def test_a_report_of_a_job_that_was_handed_on_again_counts(ear: Ear) -> None:
+def test_a_report_of_a_resubmitted_job_counts(ear: Ear) -> None:
     assert ear.say(line(job="sim.0-1~2")) == b"ok\n"
     assert [report.job for report in ear.heard] == ["sim.0-1~2"]
 
@@ -90,12 +90,12 @@ def test_a_report_of_a_job_that_was_handed_on_again_counts(ear: Ear) -> None:
         b"\n",
     ],
 )
-def test_anything_else_is_not(ear: Ear, data: bytes) -> None:
+def test_anything_else_is_ignored(ear: Ear, data: bytes) -> None:
     assert ear.say(data) == b"no\n"
     assert ear.heard == []
 
 
-def test_a_line_without_an_end_is_cut_off(ear: Ear) -> None:
+def test_an_endless_line_is_cut_off(ear: Ear) -> None:
     with socket.create_connection(("127.0.0.1", ear.listener.port), 10) as connection:
         try:
             for _ in range(100):
@@ -106,7 +106,7 @@ def test_a_line_without_an_end_is_cut_off(ear: Ear) -> None:
     assert ear.say(line()) == b"ok\n"
 
 
-def test_who_only_connects_is_let_go_and_keeps_nobody_out(
+def test_an_idle_connection_is_closed_and_blocks_no_other(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "_SECONDS", 0.2)
@@ -127,14 +127,14 @@ def test_a_report_in_pieces_is_one_report(ear: Ear) -> None:
     assert len(ear.heard) == 1
 
 
-def test_exit_codes_as_a_shell_has_them() -> None:
+def test_shell_exit_codes_become_wait_statuses() -> None:
     assert [status_of(code) for code in (0, 1, 127, 128, 137, 200, 255)] == [
         0, 1 << 8, 127 << 8, 128 << 8, 9, 200 << 8, 255 << 8,
     ]  # fmt: skip
 
 
 class Restarting(BatchExecutor):
-    """A queue that has started each job twice again."""
+    """A queue that has restarted each job twice."""
 
     name = "odd"
     task_id = "7"
@@ -146,11 +146,11 @@ class Restarting(BatchExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         raise NotImplementedError
 
-    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
 
 
-def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
-    """The one that its script names is gone; the folder says where the next one listens."""
+def test_a_wrapper_reports_to_the_current_controller(tmp_path: Path) -> None:
+    """The controller named in its script is gone; the folder says where the next one listens."""
     spool = ReportSpool(str(tmp_path / "spool"))
     ear = Ear(spool.token)
     try:
@@ -177,7 +177,7 @@ def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
         ear.close()
 
 
-def test_a_spools_files_are_this_users_alone_and_its_token_lasts(tmp_path: Path) -> None:
+def test_spool_files_are_private_and_the_token_persists(tmp_path: Path) -> None:
     spool = ReportSpool(str(tmp_path / "spool"))
     assert ReportSpool(spool.folder).token == spool.token
     assert len(spool.token) == 32
@@ -185,7 +185,7 @@ def test_a_spools_files_are_this_users_alone_and_its_token_lasts(tmp_path: Path)
     assert (tmp_path / "spool" / "token").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_written_while_the_files_are_read_is_read_too(
+def test_lines_written_while_the_files_are_read_are_read_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spooling, "_WHILE", 0.1)
@@ -195,7 +195,7 @@ def test_what_is_written_while_the_files_are_read_is_read_too(
     with path.open("ab", buffering=0) as late:  # opened before it is taken
         late.write(b"start\nen")
         assert list(spool.reports()) == [b"start"]
-        path.write_bytes(b"another\n")  # by a wrapper that comes after
+        path.write_bytes(b"another\n")  # by a later wrapper
         late.write(b"d\n")
         assert sorted(set(spool.reports())) == [b"another", b"end", b"start"]
     assert list(spool.reports()) == []
@@ -204,7 +204,7 @@ def test_what_is_written_while_the_files_are_read_is_read_too(
     assert list(folder.iterdir()) == []
 
 
-def test_this_machines_address_towards_another_is_one_of_its_own() -> None:
+def test_the_address_towards_another_machine_is_one_of_ours() -> None:
     assert address_towards("127.0.0.1") == "127.0.0.1"
     address = address_towards("no.such.host.invalid")
     with socket.socket() as probe:
@@ -219,16 +219,16 @@ def test_this_machines_address_towards_another_is_one_of_its_own() -> None:
         ("login1:9000", ("login1", 9000)), ("none", None), ("auto", ("", 0)),
     ],
 )  # fmt: skip
-def test_an_address_to_listen_on_is_read(said: str, meant: tuple[str, int] | None) -> None:
+def test_a_listen_address_is_parsed(said: str, meant: tuple[str, int] | None) -> None:
     assert address_option(said) == meant
 
 
-def test_a_port_that_is_none_is_refused() -> None:
+def test_an_invalid_port_is_rejected() -> None:
     with pytest.raises(UsageError):
         address_option("10.0.0.7:http")
 
 
-def test_connections_of_strangers_leave_descriptors_for_the_run() -> None:
+def test_unknown_connections_leave_descriptors_for_the_run() -> None:
     text = """
         import resource, socket, sys, threading
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -253,7 +253,7 @@ def test_connections_of_strangers_leave_descriptors_for_the_run() -> None:
         port = int(process.stdout.readline())
         strangers = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(100)]
         strangers[-1].settimeout(10)
-        assert strangers[-1].recv(1) == b""  # all before it were accepted, or turned away
+        assert strangers[-1].recv(1) == b""  # all earlier ones were accepted or rejected
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "well\n"

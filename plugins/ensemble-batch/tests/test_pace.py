@@ -1,5 +1,7 @@
-"""How soon a polled queue's executor knows what its queue alone can tell, and how often it asks for
-that: on a clock that goes only while nobody has anything to do, and while the queue answers."""
+"""Tests of timing: how soon the executor learns what only the queue knows, and how often it asks.
+
+The clock advances only while all threads wait, and while the queue answers.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from ensemble_core.model.events import JobEvent
 
 
 class Clockwork(BatchExecutor):
-    """A queue on a clock of its own with one job, which is in it until ``gone_at`` and missing from
-    the answers at ``holes``. An answer takes 0.3 s (of short periods less), and tells what was so
-    when it was asked for."""
+    """A queue with its own clock and one job, which it has until ``gone_at`` and omits at
+    ``holes``.
+
+    An answer takes 0.3 s (less for short periods), and describes the time of the question.
+    """
 
     def __init__(self, period: float) -> None:
         self.poll = period
@@ -48,7 +52,7 @@ class Clockwork(BatchExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         raise NotImplementedError
 
-    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
 
 
 class Watched:
@@ -68,14 +72,14 @@ class Watched:
         self.life = JobLife("a.0", {}, self.run.events)
 
     def taken(self) -> None:
-        """The queue has taken the job."""
+        """Note that the queue has accepted the job."""
         self.run.learn(self.life, "7")
         self.life.counts_at = self.queue.now + pace.until_shown(self.queue.poll)
         self.life.arrived(self.queue.now)
         self.run.lives["a.0"] = self.life
 
     def until(self, end: float) -> float | None:
-        """Go on until the job is over, which is when; not beyond ``end``."""
+        """Advance until the job is over, but not beyond ``end``; return when that was."""
         while not self.life.over:
             dues = [end]
             step = self.inquiry.due(self.queue.now, dues)
@@ -89,7 +93,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("period", [0.2, 1.0, 5.0, 6.0, 15.0, 60.0])
-def test_an_end_of_which_no_job_tells_is_known_within_one_period_by_three_answers(
+def test_an_unreported_end_is_known_within_one_period_after_three_answers(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = 0.0
@@ -98,7 +102,7 @@ def test_an_end_of_which_no_job_tells_is_known_within_one_period_by_three_answer
             watched = Watched(period, tmp_path, patch)
             queue = watched.queue
             watched.taken()
-            # Nearly three periods of phases, and the moment after a question among them.
+            # Nearly three periods of phases, including the moment after a question.
             queue.gone_at = queue.now + 1e-6 + phase * period / 16
             known = watched.until(queue.now + 100 * period)
             assert known is not None
@@ -107,27 +111,27 @@ def test_an_end_of_which_no_job_tells_is_known_within_one_period_by_three_answer
             assert answers >= pace.MISSES if period < 6.0 else answers == pace.MISSES
             assert len(queue.accounted) == 1
     assert longest <= max(period, 6.0)
-    assert longest > 0.9 * period  # that moment was among them, and it is not asked all the time
+    assert longest > 0.9 * period  # includes that moment, and the queue is not asked all the time
 
 
 @pytest.mark.parametrize("period", [0.2, 1.0, 5.0])
-def test_a_queue_that_is_two_seconds_behind_is_believed_no_sooner_where_it_is_asked_often(
+def test_frequent_questions_do_not_make_a_lagging_queue_credible_sooner(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of jobs that qmaster makes now and then, or is too busy to make."""
+    """A list of jobs that qmaster updates now and then, or is too busy to update."""
     watched = Watched(period, tmp_path, monkeypatch)
     queue = watched.queue
     queue.knows, queue.gone_at, queue.shown_at = False, float("inf"), queue.now + 2.5
     watched.taken()
     watched.run.ask_at = queue.now
     assert watched.until(queue.now + 20.0) is None
-    queue.gone_at, begin = queue.now, queue.now  # and a hole of two seconds later
+    queue.gone_at, begin = queue.now, queue.now  # and a gap two seconds later
     assert watched.until(begin + 2.0) is None
     queue.gone_at = float("inf")
     assert watched.until(begin + 20.0) is None
 
 
-def test_a_job_that_is_missed_later_does_not_hurry_the_verdict_on_an_earlier_one(
+def test_a_job_missing_later_does_not_hurry_the_verdict_on_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(15.0, tmp_path, monkeypatch)
@@ -143,10 +147,10 @@ def test_a_job_that_is_missed_later_does_not_hurry_the_verdict_on_an_earlier_one
     assert queue.accounted[0] - queue.asked[0] >= pace.SOON + pace.SOON_AGAIN
 
 
-def test_a_job_that_begins_while_the_queue_is_said_to_have_lost_it_is_not_lost(
+def test_a_job_that_begins_while_the_queue_seems_to_have_lost_it_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client of NFS may not show yet that it has claimed itself."""
+    """An NFS client may not show its claim yet."""
     watched = Watched(15.0, tmp_path, monkeypatch)
     watched.queue.knows = False
     watched.life.key = "k"
@@ -159,10 +163,10 @@ def test_a_job_that_begins_while_the_queue_is_said_to_have_lost_it_is_not_lost(
     assert watched.until(begin + 60.0) is not None  # its node has died
 
 
-def test_a_claim_without_a_word_does_not_keep_a_lost_job_for_ever(
+def test_a_claim_without_a_report_does_not_keep_a_lost_job_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk's, or an earlier controller's that crashed in that moment."""
+    """From a full disk, or an earlier controller that crashed at that moment."""
     watched = Watched(15.0, tmp_path, monkeypatch)
     watched.queue.knows = False
     watched.life.key = "k"
@@ -172,7 +176,7 @@ def test_a_claim_without_a_word_does_not_keep_a_lost_job_for_ever(
     assert watched.run.events[-2].context["type"] == "lost"
 
 
-def test_a_queue_is_asked_a_fourth_more_often_than_each_period_at_most(
+def test_a_queue_is_asked_at_most_a_quarter_more_often_than_each_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(15.0, tmp_path, monkeypatch)
@@ -183,7 +187,7 @@ def test_a_queue_is_asked_a_fourth_more_often_than_each_period_at_most(
     assert not watched.told
 
 
-def test_a_queue_that_has_no_job_of_the_run_is_not_asked(
+def test_a_queue_without_jobs_of_the_run_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(15.0, tmp_path, monkeypatch)
@@ -193,7 +197,7 @@ def test_a_queue_that_has_no_job_of_the_run_is_not_asked(
 
 
 @pytest.mark.parametrize("holes", [{2}, {2, 3}, {2, 3, 5, 6, 8}])
-def test_answers_that_lack_a_job_which_later_ones_have_are_not_believed(
+def test_answers_are_ignored_that_lack_a_job_which_later_ones_have(
     holes: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(15.0, tmp_path, monkeypatch)
@@ -204,10 +208,10 @@ def test_answers_that_lack_a_job_which_later_ones_have_are_not_believed(
 
 
 @pytest.mark.parametrize("period", [1.0, 15.0])
-def test_a_job_that_is_asked_for_at_once_may_come_into_the_answers_a_while_later(
+def test_a_job_may_appear_in_the_answers_some_time_after_the_first_question(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where another job keeps the questions coming, and the queue is a while behind."""
+    """Another job keeps the questions coming, and the queue lags behind."""
     watched = Watched(period, tmp_path, monkeypatch)
     queue = watched.queue
     queue.gone_at = float("inf")
@@ -220,7 +224,7 @@ def test_a_job_that_is_asked_for_at_once_may_come_into_the_answers_a_while_later
     assert watched.until(queue.now + max(period, 6.0)) is not None
 
 
-def test_a_job_that_never_comes_into_the_answers_is_over_within_one_period(
+def test_a_job_that_never_appears_in_the_answers_is_over_within_one_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(15.0, tmp_path, monkeypatch)
@@ -230,7 +234,7 @@ def test_a_job_that_never_comes_into_the_answers_is_over_within_one_period(
 
 
 class Slow(BatchExecutor):
-    """A queue that takes one job at a time and is asked whenever it may be."""
+    """A queue that accepts one job at a time and is asked as often as possible."""
 
     poll = 60.0
 
@@ -253,7 +257,7 @@ class Slow(BatchExecutor):
     def end_jobs(self, ids: Collection[str]) -> None: ...
 
 
-def test_many_jobs_to_hand_in_do_not_keep_a_queue_from_being_asked_nor_the_reverse(
+def test_submissions_and_questions_do_not_starve_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "between", lambda period: 0.0)
@@ -265,5 +269,5 @@ def test_many_jobs_to_hand_in_do_not_keep_a_queue_from_being_asked_nor_the_rever
             session.wait_for(job, "priority")
         session.cancel(*jobs)
         session.wait_clean(*jobs)
-    # The first may be asked about before the second is there.
+    # The first job may be asked about before the second exists.
     assert queue.calls[:19] == ["submit", "ask"] * 9 + ["submit"]

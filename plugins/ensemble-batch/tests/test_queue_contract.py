@@ -1,5 +1,7 @@
-"""The base for executors of queues that tell keeps the contract, on a queue of two slots that runs in
-a process of its own, and so outlives its controllers."""
+"""Contract tests of QueueExecutor, on a queue of two slots in its own process.
+
+So the queue outlives its controllers.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,13 @@ class Entry:
                 os.killpg(process.pid, number)
 
     def end(self, why: str | None) -> None:
-        """Ask its processes to end, and see to it five seconds later."""
+        """Ask its processes to end; kill them after five seconds."""
         if self.why is None:
             self.why, self.kill_at = why, time.time() + 5
             self.signal(signal.SIGTERM)
 
     def look(self) -> None:
-        """Notice its end, or make it."""
+        """Notice its end, or cause it."""
         limit = self.job["duration"]
         if limit and time.time() > self.began + limit:
             self.end("timeout")
@@ -82,7 +84,7 @@ class Entry:
         codes = [process.poll() for process in self.processes]
         if None in codes:
             return
-        self.signal(signal.SIGKILL)  # what it has left behind
+        self.signal(signal.SIGKILL)  # its remaining processes
         for path in self.job["kept"]:
             if os.path.exists(path) and not os.path.getsize(path):
                 os.unlink(path)
@@ -93,7 +95,7 @@ class Entry:
 
 
 class Line:
-    """The queue: its jobs, and the news of them in order."""
+    """The queue: its jobs, and their changes in order."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Entry] = {}
@@ -122,7 +124,9 @@ class Line:
                     entry.end("cancel")
 
     def news(self, after: int) -> tuple[int, list[QueueJob]]:
-        """Jobs that changed after position ``after`` of the log; waits half a second for one."""
+        """Return jobs that changed after position ``after`` of the log; wait half a second for
+        one.
+        """
         with self.lock:
             self.lock.wait_for(lambda: len(self.log) > after >= 0, 0.5)
             return len(self.log), self.log[after:] if after >= 0 else []
@@ -153,7 +157,7 @@ class Line:
 
 
 class Manager(BaseManager):
-    """Leads to the queue's process."""
+    """Connects to the queue's process."""
 
 
 THE_LINE: list[Line] = []
@@ -246,7 +250,7 @@ class Served(QueueExecutor):
 
 @pytest.fixture(scope="module")
 def line() -> Iterator[Any]:
-    """The address of a queue."""
+    """Yield the address of a queue."""
     manager = Manager(("127.0.0.1", 0), b"secret", ctx=get_context("fork"))
     manager.start()
     yield manager.address
@@ -255,7 +259,7 @@ def line() -> Iterator[Any]:
 
 @pytest.mark.timeout(300)
 class TestServed(ExecutorContract):
-    """Each sentence of the contract."""
+    """The whole contract."""
 
     contains = False
     many = 20

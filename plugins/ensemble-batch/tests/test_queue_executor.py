@@ -1,5 +1,7 @@
-"""The base for executors of queues that tell, on a queue in memory that loses answers, tells twice or
-not at all, and is full: each job runs once, and ends once."""
+"""Tests of QueueExecutor on a queue in memory that loses answers, repeats reports, or is full.
+
+Each job runs once and ends once.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class Telling(QueueExecutor):
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        #: What each call of that name raises, in turn, after it was carried out or instead of it.
+        #: Exceptions for each call of that name, raised in turn: after it was carried out, or
+        #: instead of it.
         self.after: dict[str, list[Exception]] = {}
         self.instead: dict[str, list[Exception]] = {}
         self.told_at_once: Mapping[int, QueueJob] = {}
@@ -125,13 +128,13 @@ def executor_of(session: Session) -> Telling:
 
 
 def waiting(session: Session, job: Job) -> str:
-    """Submit a job; the queue's id of it."""
+    """Submit a job; return the queue's id of it."""
     session.submit(job)
     session.wait(lambda: "submit" in session.names(job), "submit")
     return session.queue_id(job)
 
 
-def test_a_job_begins_and_ends_when_the_queue_says_so(queue: Queue, session: Session) -> None:
+def test_a_job_begins_and_ends_when_the_queue_reports_it(queue: Queue, session: Session) -> None:
     job = session.job("true")
     id_ = waiting(session, job)
     now = time.time()
@@ -147,7 +150,7 @@ def test_a_job_begins_and_ends_when_the_queue_says_so(queue: Queue, session: Ses
     assert executor_of(session).asked <= 1
 
 
-def test_an_end_that_is_told_twice_ends_its_job_once(queue: Queue, session: Session) -> None:
+def test_an_end_reported_twice_ends_its_job_once(queue: Queue, session: Session) -> None:
     job = session.job("true")
     id_ = waiting(session, job)
     for _ in range(2):
@@ -157,9 +160,7 @@ def test_an_end_that_is_told_twice_ends_its_job_once(queue: Queue, session: Sess
     assert session.context(job, "finish")["status"] == 0
 
 
-def test_news_that_comes_before_the_id_is_returned_is_not_lost(
-    queue: Queue, session: Session
-) -> None:
+def test_a_report_before_the_id_is_returned_is_not_lost(queue: Queue, session: Session) -> None:
     executor_of(session).told_at_once = {0: QueueJob("", "over", status=0)}
     job = session.job("true")
     session.run(job)
@@ -167,7 +168,7 @@ def test_news_that_comes_before_the_id_is_returned_is_not_lost(
     assert executor_of(session).asked <= 1
 
 
-def test_the_reason_of_the_queue_is_the_reason_of_the_job(queue: Queue, session: Session) -> None:
+def test_the_queues_reason_becomes_the_jobs_reason(queue: Queue, session: Session) -> None:
     job, other = session.job("true"), session.job("true", group="u")
     session.submit(job, other)
     session.wait(lambda: all("submit" in session.names(each) for each in (job, other)), "submit")
@@ -181,7 +182,9 @@ def test_the_reason_of_the_queue_is_the_reason_of_the_job(queue: Queue, session:
     assert "start" not in session.names(other)
 
 
-def test_a_submit_whose_answer_is_lost_is_found_by_its_name(queue: Queue, session: Session) -> None:
+def test_a_submission_whose_answer_is_lost_is_found_by_its_name(
+    queue: Queue, session: Session
+) -> None:
     executor_of(session).after["submit"] = [CannotTake("the answer was cut")]
     job = session.job("true")
     id_ = waiting(session, job)
@@ -192,7 +195,7 @@ def test_a_submit_whose_answer_is_lost_is_found_by_its_name(queue: Queue, sessio
     assert sum("does not answer" in text for text in session.problems()) == 1
 
 
-def test_a_submit_that_never_arrived_is_made_again_under_its_name(
+def test_a_submission_that_never_arrived_is_repeated_under_its_name(
     queue: Queue, session: Session
 ) -> None:
     names: list[str] = []
@@ -203,14 +206,14 @@ def test_a_submit_that_never_arrived_is_made_again_under_its_name(
         names.append(batch.name)
         return submit(batch)
 
-    executor.submit_batch = noted  # type: ignore[method-assign]  # to see what it is given
+    executor.submit_batch = noted  # type: ignore[method-assign]  # to record its argument
     executor.instead["submit"] = [CannotTake("no route to the queue")]
     waiting(session, session.job("true"))
     assert len(names) == 2
     assert len(set(names)) == 1
 
 
-def test_an_invalid_job_fails_with_the_words_of_the_queue(queue: Queue, session: Session) -> None:
+def test_an_invalid_job_fails_with_the_queues_message(queue: Queue, session: Session) -> None:
     executor_of(session).instead["submit"] = [InvalidJob("no such image", hint="name another")]
     job = session.job("true")
     session.run(job)
@@ -234,13 +237,13 @@ def test_a_full_queue_gets_smaller_batches_and_more_when_a_job_ends(
     wait_until(lambda: all("submit" in session.names(job) for job in jobs))
     queue.tell(*(QueueJob(id_, "over", status=0) for id_ in list(queue.jobs)))
     session.wait_clean(*jobs)
-    assert sum("takes no more jobs" in text for text in session.problems()) == 1
+    assert sum("accepts no more jobs" in text for text in session.problems()) == 1
 
 
-def test_a_full_queue_does_not_split_a_batch_that_is_no_larger_than_one_it_took(
+def test_a_full_queue_does_not_split_a_batch_no_larger_than_an_accepted_one(
     queue: Queue, session: Session
 ) -> None:
-    """Where arrays count as one job, a smaller one would have no better chance."""
+    """If arrays count as one job, a smaller one would have no better chance."""
     executor = executor_of(session)
     first = [session.job("true") for _ in range(8)]
     session.submit(*first)
@@ -283,7 +286,7 @@ def test_a_job_that_succeeded_before_its_cancel_arrived_has_succeeded(
     assert "exception" not in session.names(job)
 
 
-def test_a_job_cancelled_while_its_batch_is_on_its_way_is_ended(
+def test_a_job_cancelled_while_its_batch_is_being_submitted_is_ended(
     queue: Queue, session: Session
 ) -> None:
     executor = executor_of(session)
@@ -298,18 +301,16 @@ def test_a_job_cancelled_while_its_batch_is_on_its_way_is_ended(
     assert session.exception(job) == "cancel"
 
 
-def test_a_job_that_the_queue_has_lost_is_lost(queue: Queue, session: Session) -> None:
+def test_a_job_that_the_queue_loses_is_reported_as_lost(queue: Queue, session: Session) -> None:
     job = session.job("true")
     waiting(session, job)
     queue.jobs.clear()
-    executor_of(session).leave.set()  # it tells no more, and begins again
+    executor_of(session).leave.set()  # its reports stop, then start again
     session.wait_clean(job)
     assert session.exception(job) == "lost"
 
 
-def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
-    queue: Queue, session: Session
-) -> None:
+def test_a_reused_queue_id_belongs_to_the_later_job(queue: Queue, session: Session) -> None:
     executor = executor_of(session)
     submit = executor.submit_batch
     executor.submit_batch = lambda batch: submit(batch) and ["7"]  # type: ignore[method-assign]
@@ -318,14 +319,14 @@ def test_an_id_that_the_queue_gives_away_again_is_that_of_the_later_job(
     waiting(session, second)
     session.cancel(first)
     queue.tell(QueueJob("7", "over", status=3 << 8))
-    executor.leave.set()  # it tells no more: it is asked
+    executor.leave.set()  # its reports stop, so it is polled
     session.wait_clean(first, second)
     assert session.context(second, "finish")["status"] == 3 << 8
     assert session.exception(first) == "cancel"
     assert executor.ended == []
 
 
-def test_a_queue_that_is_away_while_it_is_asked_or_told_to_cancel_is_tried_again(
+def test_questions_and_cancels_to_an_unreachable_queue_are_retried(
     queue: Queue, session: Session
 ) -> None:
     executor = executor_of(session)
@@ -337,11 +338,11 @@ def test_a_queue_that_is_away_while_it_is_asked_or_told_to_cancel_is_tried_again
     session.wait_clean(job)
     assert session.exception(job) == "cancel"
     assert executor.ended == [id_]
-    assert sum("does not take a cancel" in text for text in session.problems()) == 1
+    assert sum("does not accept a cancel" in text for text in session.problems()) == 1
 
 
 @pytest.mark.parametrize("off", [-3600.0, 3600.0])
-def test_a_queue_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
+def test_a_queue_clock_that_is_an_hour_off_changes_neither_order_nor_durations(
     queue: Queue, session: Session, off: float
 ) -> None:
     job = session.job("true")
@@ -357,18 +358,16 @@ def test_a_queue_whose_clock_is_an_hour_off_changes_no_order_and_no_length(
     assert session.misdated == []
 
 
-def test_what_was_not_told_is_asked_for_when_the_queue_tells_again(
-    queue: Queue, session: Session
-) -> None:
+def test_missed_changes_are_asked_for_when_reports_resume(queue: Queue, session: Session) -> None:
     job = session.job("true")
     id_ = waiting(session, job)
-    queue.jobs[id_] = QueueJob(id_, "over", status=0)  # nobody is told
+    queue.jobs[id_] = QueueJob(id_, "over", status=0)  # unreported
     executor_of(session).leave.set()
     session.wait_clean(job)
     assert executor_of(session).watched == 2
 
 
-def test_a_queue_that_does_not_tell_is_said_once_and_listened_to_again(
+def test_a_queue_that_stops_reporting_is_reported_once_and_watched_again(
     queue: Queue, tmp_path: Path
 ) -> None:
     executor = Telling(queue)
@@ -379,13 +378,11 @@ def test_a_queue_that_does_not_tell_is_said_once_and_listened_to_again(
         id_ = waiting(session, job)
         queue.tell(QueueJob(id_, "over", status=0))
         session.wait_clean(job)
-        assert sum("does not tell" in text for text in session.problems()) == 1
+        assert sum("reports no changes" in text for text in session.problems()) == 1
     assert executor.watched == 4
 
 
-def test_a_later_controller_finds_jobs_and_hears_how_they_ended(
-    queue: Queue, tmp_path: Path
-) -> None:
+def test_a_later_controller_finds_jobs_and_how_they_ended(queue: Queue, tmp_path: Path) -> None:
     with Session(Telling(queue), tmp_path) as first:
         jobs = [first.job("true", group=group) for group in "ab"]
         first.submit(*jobs)
@@ -404,7 +401,7 @@ def test_a_later_controller_finds_jobs_and_hears_how_they_ended(
 def test_a_batch_whose_answer_was_lost_with_its_controller_is_found_again(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """And one that never arrived is not known."""
+    """One that never arrived is unknown."""
     first = Telling(queue)
     first.after["submit"] = [CannotTake("cut"), CannotTake("cut")]
     first.instead["find"] = [CannotTake("cut")] * 1000
@@ -427,7 +424,7 @@ def test_a_batch_whose_answer_was_lost_with_its_controller_is_found_again(
         second.wait_clean(job)
 
 
-def test_close_ends_a_watch_and_tells_nothing_afterwards(queue: Queue, tmp_path: Path) -> None:
+def test_close_ends_a_watch_and_emits_nothing_afterwards(queue: Queue, tmp_path: Path) -> None:
     with Session(Telling(queue), tmp_path) as session:
         wait_until(lambda: queue.listeners)
         job = session.job("true")

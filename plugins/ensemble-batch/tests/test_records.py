@@ -1,4 +1,4 @@
-"""What an executor of a queue has written down, a later controller knows."""
+"""Tests of records: a later controller knows what an executor has recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ensemble_batch import Records, Sent
 from ensemble_core import JobEvent
 
 
-def test_records_know_again_what_was_sent_and_told(tmp_path: Path) -> None:
+def test_records_restore_submissions_and_events(tmp_path: Path) -> None:
     records = Records(str(tmp_path))
     assert not records.resumed
     jobs = {"sim.0": {"stdout": "/a"}, "sim.1": {"stdout": "/b"}}
@@ -40,7 +40,7 @@ def test_records_know_again_what_was_sent_and_told(tmp_path: Path) -> None:
     last.close()
 
 
-def test_a_line_that_was_cut_short_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_an_incomplete_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     whole, cut = '["e","sim.0",[[1.0,"submit",{}]]]\n', '["e","sim.0",[[2.0,"al'
     (tmp_path / "records.jsonl").write_text(whole + cut)
     records = Records(str(tmp_path))
@@ -51,7 +51,7 @@ def test_a_line_that_was_cut_short_does_not_swallow_the_next(tmp_path: Path) -> 
     again.close()
 
 
-def test_records_do_not_grow_with_jobs_that_are_over_and_done_with(
+def test_records_do_not_grow_with_forgotten_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Records, "renewal", 100)

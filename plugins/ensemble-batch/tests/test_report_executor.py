@@ -1,5 +1,8 @@
-"""The base for executors of queues whose jobs report over the network, on a queue that loses answers:
-nothing runs twice, nothing is lost, and nodes need see neither this machine nor the run's folder."""
+"""Tests of BatchExecutor with reports over the network, on a queue that loses answers.
+
+Nothing runs twice, nothing is lost, and nodes need to see neither this machine nor the run's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from ensemble_core import ExecutorError, Job
 
 
 class Node(BatchExecutor):
-    """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
+    """A queue in memory that starts a job on request (``auto``: at once)."""
 
     name = "node"
     claims: ClassVar[bool] = False
@@ -35,7 +38,7 @@ class Node(BatchExecutor):
         self.auto = True
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        #: Ids that the queue does not show; whether it loses an answer, or never has the batch.
+        #: Ids that the queue does not show; whether it loses an answer, or never gets the batch.
         self.hidden: set[str] = set()
         self.loses = self.misses = 0
         self.ended: list[str] = []
@@ -45,7 +48,7 @@ class Node(BatchExecutor):
         self.looked = 0
 
     def begin(self, id_: str) -> None:
-        """The queue starts a job."""
+        """Start a job, as the queue."""
         self.processes[id_] = subprocess.Popen(
             ["bash", self.kept[id_]], start_new_session=True, env={"NODE_ID": id_, "PATH": "/bin"}
         )
@@ -55,7 +58,7 @@ class Node(BatchExecutor):
 
     @property
     def kept(self) -> dict[str, Path]:
-        """Copies of the scripts, as queues keep them."""
+        """Return copies of the scripts, as queues keep them."""
         return {id_: self.folder / f"script.{id_}" for id_ in self.batches}
 
     folder = Path()
@@ -126,7 +129,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def counted(session: Session, folder: Path, **fields: Any) -> Job:
-    """A job that leaves a line each time it runs."""
+    """Return a job that writes a line each time it runs."""
     return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
 
 
@@ -134,7 +137,7 @@ def ran(folder: Path) -> int:
     return len((folder / "ran").read_text().split()) if (folder / "ran").exists() else 0
 
 
-def test_an_end_is_known_at_once_without_a_question(node: Node, tmp_path: Path) -> None:
+def test_an_end_is_known_at_once_without_asking_the_queue(node: Node, tmp_path: Path) -> None:
     node.poll = 600.0
     with Session(node, tmp_path) as session:
         job = session.job("sh", "-c", "exit 3")
@@ -178,7 +181,7 @@ def test_a_cancelled_job_is_over_when_the_queue_says_so(node: Node, tmp_path: Pa
     assert set(node.ended) == {"0"}
 
 
-def test_the_queue_is_asked_while_a_batch_is_handed_in(node: Node, tmp_path: Path) -> None:
+def test_the_queue_is_asked_while_a_batch_is_being_submitted(node: Node, tmp_path: Path) -> None:
     with Session(node, tmp_path) as session:
         first, second = session.job("sleep", "600"), session.job("true", group="b")
         session.submit(first)
@@ -192,7 +195,7 @@ def test_the_queue_is_asked_while_a_batch_is_handed_in(node: Node, tmp_path: Pat
         session.wait_clean(second)
 
 
-def test_a_submit_that_arrives_after_it_was_made_again_runs_nothing(
+def test_a_submission_that_arrives_after_it_was_repeated_runs_nothing(
     node: Node, tmp_path: Path
 ) -> None:
     node.loses = 1
@@ -206,8 +209,8 @@ def test_a_submit_that_arrives_after_it_was_made_again_runs_nothing(
     assert ran(tmp_path) == 1
 
 
-def test_a_submit_that_began_before_it_was_given_up_is_kept(node: Node, tmp_path: Path) -> None:
-    """Its job says so itself, though the queue does not show it."""
+def test_a_submission_that_began_before_it_was_given_up_is_kept(node: Node, tmp_path: Path) -> None:
+    """Its job reports itself, though the queue does not show it."""
     node.loses = 1
     with Session(node, tmp_path) as session:
         job = counted(session, tmp_path)
@@ -219,7 +222,7 @@ def test_a_submit_that_began_before_it_was_given_up_is_kept(node: Node, tmp_path
     assert ran(tmp_path) == 1
 
 
-def test_nothing_is_made_again_while_the_disk_does_not_take_that_the_first_is_void(
+def test_a_submission_is_not_repeated_while_the_disk_cannot_record_that_the_first_is_void(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = [OSError(28, "No space left on device")] * 3
@@ -235,13 +238,13 @@ def test_nothing_is_made_again_while_the_disk_does_not_take_that_the_first_is_vo
     with Session(node, tmp_path) as session:
         job = counted(session, tmp_path)
         session.run(job)
-        assert sum("cannot be written" in text for text in session.problems()) == 1
+        assert sum("cannot write" in text for text in session.problems()) == 1
     assert not full
     assert ran(tmp_path) == 1
 
 
-def test_a_job_that_runs_twice_after_all_is_ended_once(node: Node, tmp_path: Path) -> None:
-    """The mark that makes the first attempt void is not seen by its node."""
+def test_a_job_that_runs_twice_ends_once(node: Node, tmp_path: Path) -> None:
+    """Its node does not see that the first attempt is void."""
     node.loses = 1
     with Session(node, tmp_path) as session:
         job = session.job("sleep", "600")
@@ -263,9 +266,7 @@ def later(node: Node, first: Session, folder: Path) -> Session:
     return session
 
 
-def test_a_report_that_came_while_there_was_no_controller_is_heard_by_the_next(
-    node: Node, tmp_path: Path
-) -> None:
+def test_a_report_while_no_controller_ran_reaches_the_next_one(node: Node, tmp_path: Path) -> None:
     node.auto = False
     with Session(node, tmp_path) as first:
         job = counted(first, tmp_path)
@@ -281,7 +282,7 @@ def test_a_report_that_came_while_there_was_no_controller_is_heard_by_the_next(
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-def test_a_submit_that_was_under_way_is_found_or_void(
+def test_a_submission_in_progress_is_found_or_invalidated(
     node: Node, tmp_path: Path, arrived: bool
 ) -> None:
     node.loses, node.auto = 1, False
@@ -302,7 +303,7 @@ def test_a_submit_that_was_under_way_is_found_or_void(
     assert ran(tmp_path) == arrived
 
 
-def test_a_job_whose_record_is_missing_is_found_by_what_the_queue_calls_it(
+def test_a_job_without_a_record_is_found_by_its_name_in_the_queue(
     node: Node, tmp_path: Path
 ) -> None:
     """As after a power cut."""
@@ -323,12 +324,10 @@ def test_a_job_whose_record_is_missing_is_found_by_what_the_queue_calls_it(
     assert ran(tmp_path) == 1
 
 
-def test_an_address_that_cannot_be_had_is_an_error_with_what_to_do(
-    node: Node, tmp_path: Path
-) -> None:
-    node.listen = ("192.0.2.1", 0)  # of nobody's network
+def test_an_unusable_address_is_an_error_with_a_hint(node: Node, tmp_path: Path) -> None:
+    node.listen = ("192.0.2.1", 0)  # reserved for documentation
     with (
-        pytest.raises(ExecutorError, match="cannot be listened to") as caught,
+        pytest.raises(ExecutorError, match="cannot listen for") as caught,
         Session(node, tmp_path),
     ):
         pass
@@ -336,7 +335,7 @@ def test_an_address_that_cannot_be_had_is_an_error_with_what_to_do(
     assert "listen=none" in str(caught.value.hint)
 
 
-def test_an_executor_that_could_not_be_opened_has_let_its_port_go(
+def test_an_executor_that_could_not_be_opened_has_released_its_port(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as probe:
@@ -350,7 +349,9 @@ def test_an_executor_that_could_not_be_opened_has_let_its_port_go(
         session.run(session.job("true"))
 
 
-def test_a_listener_on_all_addresses_is_not_what_nodes_are_told(node: Node, tmp_path: Path) -> None:
+def test_nodes_get_real_addresses_of_a_listener_on_all_addresses(
+    node: Node, tmp_path: Path
+) -> None:
     node.listen = ("0.0.0.0", 0)
     with Session(node, tmp_path):
         (path,) = tmp_path.rglob("address")

@@ -1,5 +1,4 @@
-"""From what is heard of a job that reports over the network, late, twice, in any order, to one right
-event stream."""
+"""Tests of event streams: reports come late, twice and in any order, but events are right."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ORDER = (
 
 
 class Quiet(BatchExecutor):
-    """A queue that nobody asks."""
+    """A queue that is never asked."""
 
     name = "quiet"
     claims: ClassVar[bool] = False
@@ -45,7 +44,7 @@ class Quiet(BatchExecutor):
 
 
 class Heard:
-    """A run with one job, ``sim.0``, which its queue calls 7."""
+    """A run with one job, ``sim.0``, whose id in the queue is 7."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
@@ -125,27 +124,27 @@ def heard(tmp_path: Path) -> Heard:
     return Heard(tmp_path)
 
 
-def test_a_quick_job_reports_before_its_submit_is_answered(heard: Heard) -> None:
+def test_a_quick_job_reports_before_its_submission_is_answered(heard: Heard) -> None:
     heard.start().end().accept().check()
     assert heard.context("submit") == {"queue_id": "7"}
     assert heard.context("finish") == {"status": 0}
     assert not heard.run.cancels
 
 
-def test_an_end_that_overtakes_its_start_brings_the_start_along(heard: Heard) -> None:
+def test_an_end_that_overtakes_its_start_implies_the_start(heard: Heard) -> None:
     heard.accept().end(status=3 << 8).start().check()
     times = {event.name: event.timestamp for event in heard.events}
     assert times["finish"] - times["start"] == pytest.approx(0.5, abs=1e-4)
     assert heard.context("start")["stdout"] == "/out"
 
 
-def test_everything_twice_is_told_once(heard: Heard) -> None:
+def test_repeated_reports_cause_one_event_each(heard: Heard) -> None:
     heard.accept().accept().start().start().row("running").end().end().row("over", status=0)
     heard.check()
 
 
 @pytest.mark.parametrize("kind", ["cancel", "timeout", "node-failure", "out-of-memory"])
-def test_why_the_queue_ended_a_job_is_what_the_queue_says(heard: Heard, kind: str) -> None:
+def test_the_queues_reason_for_an_end_is_the_jobs(heard: Heard, kind: str) -> None:
     heard.accept().start().end(status=signal.SIGTERM, why="stopped")
     assert "finish" not in heard.names
     assert heard.life.reported
@@ -156,21 +155,21 @@ def test_why_the_queue_ended_a_job_is_what_the_queue_says(heard: Heard, kind: st
     assert heard.context("finish")["status"] == signal.SIGTERM
 
 
-def test_a_job_that_was_killed_from_within_has_no_exception(heard: Heard) -> None:
+def test_a_job_killed_from_within_has_no_exception(heard: Heard) -> None:
     heard.accept().start().end(status=signal.SIGKILL)
     heard.row("over", status=137 << 8, exception="exec", cause="signal").check()
     assert "exception" not in heard.names
     assert heard.context("finish")["status"] == signal.SIGKILL
 
 
-def test_a_shell_that_was_killed_leaves_it_to_the_queue_to_say_so(heard: Heard) -> None:
+def test_the_end_of_a_killed_shell_waits_for_the_queues_reason(heard: Heard) -> None:
     heard.accept().start().row("over", status=9, exception="exec", cause="signal").check()
     assert heard.context("exception")["type"] == "exec"
     assert heard.context("exception")["cause"] == "signal"
     assert heard.context("finish")["status"] == signal.SIGKILL
 
 
-def test_a_job_that_nobody_heard_of_is_told_by_the_queue_with_its_times(heard: Heard) -> None:
+def test_a_job_without_reports_ends_with_the_queues_times(heard: Heard) -> None:
     heard.accept()
     heard.now += 100
     heard.row("over", status=0, began=1010.0, ended=1050.0, host="n1").check()
@@ -186,7 +185,7 @@ def test_a_job_that_never_ran_has_no_start(heard: Heard, kind: str) -> None:
     assert heard.context("exception")["type"] == kind
 
 
-def test_our_own_cancel_is_called_ours_once_nothing_is_left_of_the_job(heard: Heard) -> None:
+def test_a_job_that_we_cancelled_is_cancelled_once_its_last_process_has_ended(heard: Heard) -> None:
     heard.accept().start().cancel()
     assert heard.run.cancels == {"7": 0.0}
     heard.end(status=signal.SIGTERM, why="stopped").row("ending")
@@ -196,18 +195,18 @@ def test_our_own_cancel_is_called_ours_once_nothing_is_left_of_the_job(heard: He
     assert heard.run.cancels == {}
 
 
-def test_a_cancel_that_came_too_late_does_not_make_a_success_a_failure(heard: Heard) -> None:
+def test_a_late_cancel_does_not_turn_success_into_failure(heard: Heard) -> None:
     heard.accept().start().cancel().end(status=0).check()
     assert "exception" not in heard.names
 
 
-def test_an_end_is_told_although_the_queue_never_says_why(heard: Heard) -> None:
+def test_a_job_ends_although_the_queue_never_gives_a_reason(heard: Heard) -> None:
     heard.accept().start().end(status=15, why="stopped").row("ending")
     heard.now += 601
     heard.row("ending").check()
 
 
-def test_an_end_is_not_told_while_the_queue_cleans_up_nor_by_a_clock_that_is_behind(
+def test_a_job_does_not_end_while_the_queue_cleans_up_even_if_a_clock_is_behind(
     heard: Heard,
 ) -> None:
     heard.accept().start()
@@ -223,7 +222,7 @@ def test_an_end_is_not_told_while_the_queue_cleans_up_nor_by_a_clock_that_is_beh
     assert heard.context("finish")["status"] == 0
 
 
-def test_a_restarted_job_ends_once_and_reports_of_its_old_life_do_not_count(heard: Heard) -> None:
+def test_a_restarted_job_ends_once_and_ignores_reports_of_its_old_life(heard: Heard) -> None:
     heard.accept().start().end(status=15, why="stopped").row("waiting", restarts=1)
     assert "finish" not in heard.names
     assert not heard.life.reported
@@ -234,9 +233,10 @@ def test_a_restarted_job_ends_once_and_reports_of_its_old_life_do_not_count(hear
     assert heard.context("finish")["status"] == 0
 
 
-def test_a_restarted_job_whose_new_life_the_queue_could_not_start_is_over(heard: Heard) -> None:
-    """Slurm starts one on the node that it has just ended it on, which refuses it: what the queue
-    then calls over is the job, not its first life."""
+def test_a_restarted_job_that_the_queue_could_not_start_is_over(heard: Heard) -> None:
+    """Slurm restarts a job on the node where it has just ended it, and the node refuses. The queue
+    then reports the end of the job, not of its first life.
+    """
     heard.accept().start().end(status=15, why="stopped").row("ending", restarts=1)
     assert heard.names.count("memo") == 1
     assert "clean" not in heard.names
@@ -247,12 +247,12 @@ def test_a_restarted_job_whose_new_life_the_queue_could_not_start_is_over(heard:
     assert heard.context("finish")["status"] == 1 << 8
 
 
-def test_a_new_life_is_known_from_its_own_report_too(heard: Heard) -> None:
+def test_a_new_life_is_also_known_from_its_own_report(heard: Heard) -> None:
     heard.accept().start().start(life=1).end(status=0, life=0).end(status=2 << 8, life=1).check()
     assert heard.context("finish")["status"] == 2 << 8
 
 
-def test_a_report_of_another_submission_is_no_news_of_the_job_and_ends_that_one(
+def test_a_report_of_another_submission_is_ignored_and_ends_that_one(
     heard: Heard,
 ) -> None:
     heard.accept().start(queue_id="8").end(status=1, queue_id="8")
@@ -260,7 +260,7 @@ def test_a_report_of_another_submission_is_no_news_of_the_job_and_ends_that_one(
     assert heard.run.cancels == {"8": 0.0}
 
 
-def test_a_job_that_could_not_be_started_says_why(heard: Heard) -> None:
+def test_a_job_that_could_not_be_started_has_the_reason(heard: Heard) -> None:
     heard.accept()
     report = Report("fail", 1001.0, why="output", note="the output file cannot …", job="sim.0",
                     queue_id="7")  # fmt: skip
@@ -269,12 +269,12 @@ def test_a_job_that_could_not_be_started_says_why(heard: Heard) -> None:
     assert heard.context("exception")["type"] == "output"
 
 
-def test_its_own_time_limit_is_a_timeout_at_once(heard: Heard) -> None:
+def test_its_own_time_limit_ends_a_job_at_once_as_timeout(heard: Heard) -> None:
     heard.accept().start().end(status=15, why="timeout").check()
     assert heard.context("exception")["type"] == "timeout"
 
 
-def test_a_job_that_the_queue_forgot_is_lost_after_some_looks_and_not_before(heard: Heard) -> None:
+def test_a_job_that_the_queue_forgot_is_lost_after_several_answers(heard: Heard) -> None:
     heard.accept().start().missing().missing()
     assert "clean" not in heard.names
     heard.row("running").missing().missing().missing()
@@ -288,8 +288,8 @@ def test_a_job_that_reported_its_end_is_not_lost_when_the_queue_forgets_it(heard
     assert heard.context("finish")["status"] == 15
 
 
-def test_an_id_that_the_queue_gives_away_again_is_the_later_jobs(heard: Heard) -> None:
-    """A queue that was killed before it saved its state has forgotten the first."""
+def test_a_reused_queue_id_belongs_to_the_later_job(heard: Heard) -> None:
+    """A queue that was killed before it saved its state has forgotten the first job."""
     heard.accept().start()
     heard.now += 1
     heard.expect("sim.1")
@@ -305,7 +305,7 @@ def test_an_id_that_the_queue_gives_away_again_is_the_later_jobs(heard: Heard) -
     ]  # fmt: skip
 
 
-def test_late_words_of_a_job_that_is_over_are_nothing(heard: Heard) -> None:
+def test_late_reports_of_a_job_that_is_over_are_ignored(heard: Heard) -> None:
     heard.accept().start().end()
     before = list(heard.names)
     heard.row("over", status=15, exception="cancel").start(life=1)
@@ -313,9 +313,8 @@ def test_late_words_of_a_job_that_is_over_are_nothing(heard: Heard) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_the_order_each_step_is_told_once(heard: Heard, seed: int) -> None:
-    """The sources speak in any order, and each may repeat itself or be silent; the queue has the
-    last word."""
+def test_each_step_is_reported_once_in_any_order_of_reports(heard: Heard, seed: int) -> None:
+    """Sources report in any order, may repeat themselves or be silent; the queue reports last."""
     chance = random.Random(seed)
     words = ["accept", "start", "end", "end", "running", "ending", "waiting", "start", "cancel"]
     chance.shuffle(words)

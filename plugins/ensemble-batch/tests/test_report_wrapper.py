@@ -1,5 +1,7 @@
-"""The wrapper of a job that reports over the network, run by a bash of this machine: suspended, out of
-time, started again by its queue."""
+"""Tests of the wrapper with reports over the network, run by this machine's bash.
+
+Jobs are suspended, time out, and are restarted by the queue.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,11 @@ class Odd(BatchExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         raise NotImplementedError
 
-    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
 
 
 def script_of(folder: Path, jobs: Sequence[Job], grace: float = 0.3) -> bytes:
-    """The script of a batch whose jobs run and write below this folder."""
+    """Return the script of a batch whose jobs run and write below this folder."""
     hooks = Odd()
     hooks.grace = grace
     placed = []
@@ -54,7 +56,7 @@ def script_of(folder: Path, jobs: Sequence[Job], grace: float = 0.3) -> bytes:
 
 
 class Wrapped:
-    """A job of one batch script, in a session of its own as slurmstepd would have it."""
+    """A job of a batch script, in its own session as under slurmstepd."""
 
     def __init__(self, folder: Path, *command: str, grace: float = 0.3, **more: Any) -> None:
         environment = more.pop("outer", {})
@@ -74,7 +76,7 @@ class Wrapped:
         )
 
     def family(self) -> list[int]:
-        """All processes of its session."""
+        """Return all processes of its session."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError, IndexError):
@@ -90,7 +92,7 @@ class Wrapped:
                     os.kill(pid, number)
 
     def wait(self) -> int:
-        """Its exit code, once all that has its output open has ended."""
+        """Return its exit code, once every process with its output open has ended."""
         self.process.communicate(timeout=150)
         return self.process.returncode
 
@@ -118,7 +120,7 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., Wrapped]]:
         each.close()
 
 
-def test_the_time_that_a_job_is_suspended_is_not_its_own(wrapped: Callable[..., Wrapped]) -> None:
+def test_time_while_suspended_does_not_count(wrapped: Callable[..., Wrapped]) -> None:
     job = wrapped("sh", "-c", "touch began; sleep 0.3; sleep 0.3", duration=2.0)
     wait_until((job.folder / "began").exists)
     job.signal(signal.SIGSTOP)
@@ -128,7 +130,7 @@ def test_the_time_that_a_job_is_suspended_is_not_its_own(wrapped: Callable[..., 
     assert job.told()[-1][2:5] == ["end", "0", "-"]
 
 
-def test_a_command_that_is_only_stopped_costs_no_core_and_has_not_ended(
+def test_a_stopped_command_uses_no_cpu_and_has_not_ended(
     wrapped: Callable[..., Wrapped],
 ) -> None:
     job = wrapped("sh", "-c", "touch began; sleep 0.5; exit 3")
@@ -149,7 +151,7 @@ def _ticks(pid: int) -> int:
     return int(words[11]) + int(words[12])
 
 
-def test_a_job_that_heeds_its_time_limit_leaves_nothing_behind(
+def test_a_job_that_obeys_its_time_limit_leaves_no_processes(
     wrapped: Callable[..., Wrapped],
 ) -> None:
     job = wrapped("sleep", "1000", duration=0.2, grace=600.0)
@@ -157,7 +159,7 @@ def test_a_job_that_heeds_its_time_limit_leaves_nothing_behind(
     wait_until(lambda: not job.family())
 
 
-def test_a_job_that_the_queue_starts_again_unasked_runs_nothing(
+def test_a_job_restarted_unasked_runs_nothing(
     wrapped: Callable[..., Wrapped],
 ) -> None:
     job = wrapped("touch", "ran", outer={"LIFE": "1"})
@@ -166,14 +168,16 @@ def test_a_job_that_the_queue_starts_again_unasked_runs_nothing(
     assert not (job.folder / "ran").exists()
 
 
-def test_a_job_that_may_be_started_again_is(wrapped: Callable[..., Wrapped]) -> None:
+def test_a_job_that_may_be_restarted_runs_again(wrapped: Callable[..., Wrapped]) -> None:
     options = {"odd": {"restarts": True}}
     job = wrapped("touch", "ran", outer={"LIFE": "1"}, options=options)
     assert job.wait() == 0
     assert (job.folder / "ran").exists()
 
 
-def test_options_of_the_users_shell_are_not_the_wrappers(wrapped: Callable[..., Wrapped]) -> None:
+def test_options_of_the_users_shell_do_not_affect_the_wrapper(
+    wrapped: Callable[..., Wrapped],
+) -> None:
     shell = {"SHELLOPTS": "braceexpand:errexit:nounset:allexport"}
     job = wrapped("sh", "-c", "env; exit 5", outer=shell)
     assert job.wait() == 5
@@ -181,7 +185,7 @@ def test_options_of_the_users_shell_are_not_the_wrappers(wrapped: Callable[..., 
     assert "t0ken" not in (job.folder / "sim.0.out").read_text()
 
 
-def test_a_script_has_no_line_end_of_dos_and_the_command_keeps_its_own(
+def test_a_script_has_no_dos_line_ends_and_the_command_keeps_its_own(
     wrapped: Callable[..., Wrapped],
 ) -> None:
     job = wrapped("printf", "%s", "a\r\nb\r'\r")
@@ -198,8 +202,10 @@ def job(index: int, *command: str, **fields: Any) -> Job:
 
 
 def play(folder: Path, *given: Job, task: int | None = None) -> tuple[int, list[list[str]]]:
-    """Run a batch's script as its queue would; its exit code and the words of its reports, from
-    files, for nobody listens."""
+    """Run a batch's script as its queue would.
+
+    Returns its exit code and the words of its reports, from files, since no listener runs.
+    """
     for name in ("reports", "void"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     script = folder / "script"
@@ -211,11 +217,11 @@ def play(folder: Path, *given: Job, task: int | None = None) -> tuple[int, list[
     )  # fmt: skip
     files = sorted((folder / "reports").iterdir())
     told = [line.split()[2:] for file in files for line in file.read_text().splitlines()]
-    # The start is told beside the job, and may be written after its end.
+    # The start is reported in the background, and may be written after the end.
     return done.returncode, sorted(told, key=lambda words: words[3] == "end")
 
 
-def test_a_job_runs_with_exactly_the_words_it_was_given(tmp_path: Path) -> None:
+def test_a_job_runs_with_exactly_its_arguments(tmp_path: Path) -> None:
     odd = ["", "a b", "it's", '"$HOME"', "`x`", "$(y)", "a\nb", "*", "\\", "é", "-n"]
     given = job(3, "python3", "-c", "import sys; print(sys.argv[1:])", *odd)
     code, reports = play(tmp_path, given)
@@ -228,7 +234,7 @@ def test_a_job_runs_with_exactly_the_words_it_was_given(tmp_path: Path) -> None:
     ]
 
 
-def test_a_task_of_an_array_runs_what_is_its_own(tmp_path: Path) -> None:
+def test_a_task_of_an_array_runs_its_own_command(tmp_path: Path) -> None:
     given = [
         job(index, "sh", "-c", f"echo {index} $A $ENSEMBLE_INDEX $ENSEMBLE_JOB_ID; pwd; exit {index}",
             workdir=f"d{index}", environment={"A": f"a{index}"})
@@ -240,7 +246,7 @@ def test_a_task_of_an_array_runs_what_is_its_own(tmp_path: Path) -> None:
     assert reports[-1][:5] == ["sim.9", "7_2", "0", "end", "9"]
 
 
-def test_a_jobs_own_environment_does_not_reach_the_wrapper(tmp_path: Path) -> None:
+def test_a_jobs_environment_does_not_affect_the_wrapper(tmp_path: Path) -> None:
     environment = {"PATH": "/nowhere", "_ens_dir": "/x", "not-a-name": "1", "IFS": "x"}
     given = job(0, "/usr/bin/env", environment=environment)
     code, reports = play(tmp_path, given)
@@ -251,14 +257,14 @@ def test_a_jobs_own_environment_does_not_reach_the_wrapper(tmp_path: Path) -> No
     assert reports[-1][3] == "end"
 
 
-def test_a_missing_command_is_told_and_named(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_by_name(tmp_path: Path) -> None:
     code, reports = play(tmp_path, job(0, "there-is-no-such-command"))
     assert code == 127
     assert "there-is-no-such-command" in (tmp_path / "sim.0.err").read_text()
     assert reports[-1][3:5] == ["end", "127"]
 
 
-def test_a_time_limit_ends_also_what_the_job_put_into_the_background(tmp_path: Path) -> None:
+def test_a_time_limit_also_ends_background_processes(tmp_path: Path) -> None:
     given = job(
         0, "sh", "-c", "sleep 1000 & echo $!; trap '' TERM; while :; do sleep 1; done", duration=0.5
     )
@@ -269,7 +275,7 @@ def test_a_time_limit_ends_also_what_the_job_put_into_the_background(tmp_path: P
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
 
 
-def test_output_is_appended_to_and_an_unwritable_one_is_told(tmp_path: Path) -> None:
+def test_output_is_appended_and_an_unwritable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("before\n")
     play(tmp_path, job(0, "echo", "after", stdout=str(tmp_path / "log")))
     assert (tmp_path / "log").read_text() == "before\nafter\n"
@@ -280,7 +286,7 @@ def test_output_is_appended_to_and_an_unwritable_one_is_told(tmp_path: Path) -> 
     assert "/proc/none/x" in failed
 
 
-def test_an_attempt_that_was_given_up_runs_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_attempt_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "void").mkdir()
     (tmp_path / "void" / "k_1").touch()
     assert play(tmp_path, job(0, "touch", "ran")) == (0, [])

@@ -238,7 +238,7 @@ def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
     assert session.context(later, "finish")["status"] == 0
     assert session.exception(doomed) == "cancel"
     session.wait(lambda: len(session.problems()) == 2, "word that all is well")
-    assert session.problems()[1:] == ["kubernetes does again what it is asked: the run goes on"]
+    assert session.problems()[1:] == ["kubernetes responds again; the run continues"]
     assert requests < 2000
 
 

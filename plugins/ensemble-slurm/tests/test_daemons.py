@@ -41,7 +41,7 @@ def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
         session.wait_clean(*later, lasting)
         assert session.exception(lasting) == "cancel"
         assert (tmp_path / "ran").read_text().split() == ["ran"] * 5
-        assert "goes on" in session.problems()[-1]
+        assert "continues" in session.problems()[-1]
     session.check_ended_once()
 
 
