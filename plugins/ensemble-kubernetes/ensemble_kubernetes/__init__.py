@@ -1,4 +1,4 @@
-"""Kubernetes for Ensemble: the executor ``kubernetes``, and its options."""
+"""Kubernetes support for Ensemble: the executor ``kubernetes`` and its options."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def _fragment(of: str, ours: list[str]) -> Mapping[str, Any]:
     return {
         "type": "object",
         "propertyNames": {"not": {"enum": ours}},
-        "description": f"Further fields of the job's {of}, as Kubernetes has them; without "
-        f"{', '.join(ours)}.",
+        "description": f"Further Kubernetes fields of the job's {of}, except {', '.join(ours)}.",
     }
 
 
@@ -30,18 +29,18 @@ OPTIONS: Mapping[str, Any] = {
         "image": _IMAGE,
         "namespace": {
             **_TEXT,
-            "description": "Namespace of the jobs; else that of the context, or of the pod.",
+            "description": "Namespace of the jobs; default: that of the context, or of the pod.",
         },
-        "context": {**_TEXT, "description": "Context of the kubeconfig; else its current one."},
+        "context": {**_TEXT, "description": "Context of the kubeconfig; default: its current one."},
         "kubeconfig": {
             **_TEXT,
-            "description": "File that says how to reach the cluster; else $KUBECONFIG, the pod's "
+            "description": "Kubeconfig file of the cluster; default: $KUBECONFIG, the pod's "
             "service account, or ~/.kube/config.",
         },
         "gpu": {
             **_TEXT,
             "default": "nvidia.com/gpu",
-            "description": "Resource that stands for a GPU.",
+            "description": "Kubernetes resource that is requested for a GPU.",
         },
         "ttl": {
             "type": "integer",
@@ -81,12 +80,12 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
 
 
 def _available() -> tuple[bool, str]:
-    return False, "name it with --executor kubernetes"
+    return False, "select it with --executor kubernetes"
 
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``kubernetes``."""
+    """Return the executor ``kubernetes``."""
     return [
         ExecutorPlugin(
             name="kubernetes",

@@ -1,6 +1,6 @@
 """Client of the Kubernetes API for one namespace: one request, one answer or an :class:`ApiError`.
 
-Nothing is tried twice here: a request whose answer is lost may have been carried out.
+It never retries, because a request whose answer is lost may have been carried out.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ __all__ = ["Api", "ApiError", "Kind"]
 
 Object = dict[str, Any]
 Kind = Literal["jobs", "pods", "events"]
-#: Seconds for connecting and for an answer; how long a watch lasts, and how much longer the server
-#: may be silent.
+#: Seconds to connect and to get an answer; duration of a watch; extra seconds that the server may
+#: be silent.
 _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
-_FOREIGN = "the answer is not Kubernetes' (a proxy, or cut short)"
+_FOREIGN = "the answer is not from Kubernetes (a proxy?) or is incomplete"
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class ApiError(Exception):
-    """A request that was refused (``status``), or whose answer did not come (0). ``after`` is how
-    many seconds the server asks to wait."""
+    """A request that was rejected (``status``) or not answered (0).
+
+    ``after`` is the number of seconds that the server asks to wait.
+    """
 
     def __init__(self, status: int, message: str, after: float = 0.0) -> None:
         super().__init__(message)
@@ -41,14 +43,16 @@ class ApiError(Exception):
 
     @property
     def passing(self) -> bool:
-        """True if the same may work later: the server is away or busy, or our token is replaced."""
+        """Return whether a retry may work: the server is away or busy, or our token was
+        replaced.
+        """
         return self.status in (0, 401, 408, 429) or self.status >= 500
 
 
 class Api:
-    """Requests about the Jobs, pods and events of a namespace. Usable from several threads.
+    """Requests about the Jobs, pods and events of a namespace. Thread-safe.
 
-    Raises :class:`UsageError` if nothing says how to reach a cluster.
+    Raises :class:`UsageError` if no cluster is configured.
     """
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
@@ -65,12 +69,12 @@ class Api:
                 every, current = config.list_kube_config_contexts(file)
                 named = {each["name"]: each["context"] for each in every}
                 default = named.get(context, current["context"]).get("namespace", "default")
-        except Exception as error:  # whatever a wrong file makes the client stumble over
+        except Exception as error:  # the client raises all kinds of exceptions for an invalid file
             where = "the pod's service account" if in_pod else file or "~/.kube/config"
             raise UsageError(
-                f"{where} does not say how to reach a Kubernetes cluster",
+                f"no usable Kubernetes cluster in {where}",
                 cause=_short(error) or type(error).__name__,
-                hint="name the file with -o kubeconfig=FILE, and its context with -o context=NAME",
+                hint="choose a file with -o kubeconfig=FILE and a context with -o context=NAME",
                 code="no-cluster",
             ) from None
         configuration.retries = False
@@ -88,15 +92,15 @@ class Api:
         self._closed = False
 
     def check(self) -> None:
-        """Raise an :class:`ExecutorError` if the cluster is away or does not let us see Jobs."""
+        """Raise :class:`ExecutorError` if the cluster is away or does not let us list Jobs."""
         try:
             self._json(self._lists["jobs"], self.namespace, limit=1)
         except ApiError as error:
             away = error.passing and error.status != 401
             raise ExecutorError(
-                f"Kubernetes does not list the Jobs of namespace {self.namespace}",
+                f"cannot list the Jobs of namespace {self.namespace}",
                 cause=error.message,
-                hint="'kubectl get jobs' must work; when the cluster is there again, try again"
+                hint="try again once 'kubectl get jobs' works"
                 if away
                 else "apply deploy/access.yaml of ensemble-kubernetes, or choose another namespace "
                 "(-o namespace=NAME)",
@@ -109,8 +113,10 @@ class Api:
         self._json(self._batch.create_namespaced_job, self.namespace, body)
 
     def delete(self, selector: str, *, wait: bool) -> None:
-        """Delete the Jobs that a selector matches, with their pods. With ``wait`` a Job is there
-        until its last pod is gone."""
+        """Delete the Jobs that match a selector, with their pods.
+
+        With ``wait`` a Job exists until its last pod is gone.
+        """
         policy = "Foreground" if wait else "Background"
         self._json(
             self._batch.delete_collection_namespaced_job,
@@ -120,7 +126,7 @@ class Api:
         )
 
     def list(self, kind: Kind, **selectors: str) -> tuple[list[Object], str]:
-        """All objects that match, and the version from which to watch."""
+        """Return all matching objects, and the version from which to watch."""
         found = self._json(self._lists[kind], self.namespace, **selectors)
         try:
             return list(found["items"]), str(found["metadata"]["resourceVersion"])
@@ -129,7 +135,7 @@ class Api:
 
     @contextmanager
     def watch(self, kind: Kind, version: str, **selectors: str) -> Iterator[Iterator[Object]]:
-        """Changes since a version, until the server ends the watch."""
+        """Yield the changes since a version, until the server ends the watch."""
         with self._stream(
             self._lists[kind], self.namespace, watch=True, resource_version=version,
             allow_watch_bookmarks=True, timeout_seconds=_WATCH,
@@ -139,7 +145,7 @@ class Api:
 
     @contextmanager
     def log(self, pod: str, *, follow: bool = False) -> Iterator[Iterator[bytes]]:
-        """The log of a pod from its beginning, in pieces; with ``follow`` until it ends."""
+        """Yield the log of a pod from its beginning, in pieces; with ``follow`` until it ends."""
         with self._stream(
             self._core.read_namespaced_pod_log, pod, self.namespace, container="job",
             follow=follow, _request_timeout=(_TIMEOUT, float(_WATCH) if follow else _TIMEOUT),
@@ -147,18 +153,18 @@ class Api:
             yield pieces
 
     def cut(self) -> None:
-        """End what is being watched and followed."""
+        """End all watches and followed logs."""
         with self._lock:
             for each in self._streams:
                 each.shutdown()
 
     def close(self) -> None:
-        """End what is under way, and give connections back."""
+        """End all requests in progress and reject new ones."""
         self._closed = True
         self.cut()
 
     def release(self) -> None:
-        """Close connections. To be called when no request is under way."""
+        """Close all connections. Call it when no request is in progress."""
         self._client.close()
         self._client.rest_client.pool_manager.clear()
 
@@ -202,12 +208,12 @@ class Api:
 
 
 def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of an answer as they arrive. Errors of their reader are not caught here."""
+    """Yield the lines of an answer as they arrive. Errors of the caller are not caught here."""
     pieces = iter(response)
     while True:
         try:
             piece = next(pieces, None)
-        except (HTTPError, OSError, AttributeError) as error:  # the last: of one that is cut
+        except (HTTPError, OSError, AttributeError) as error:  # AttributeError: cut off
             raise _broken(error) from None
         if piece is None:
             return
@@ -225,7 +231,7 @@ def _parsed(text: bytes) -> Object:
 
 
 def _change(line: bytes) -> Object:
-    """An event of a watch; an error comes as one, too."""
+    """Parse an event of a watch. Raise :class:`ApiError` for an error event."""
     event = _parsed(line)
     found = event.get("object")
     if not isinstance(found, dict):
@@ -258,5 +264,5 @@ def _short(words: object) -> str:
 
 
 def selector(name: str, values: Sequence[str]) -> str:
-    """A label selector for any of these values."""
+    """Return a label selector for any of these values."""
     return f"{name} in ({','.join(values)})"

@@ -1,4 +1,4 @@
-"""KubernetesExecutor: what a run asks for; ``kubernetes_run`` does it."""
+"""The executor ``kubernetes``; its work is done by ``kubernetes_run``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KubernetesExecutor"]
 
 
 class KubernetesExecutor(Executor):
-    """Runs each job as one ``batch/v1`` Job. Options are those of the plugin's record."""
+    """Runs each job as one ``batch/v1`` Job. The options are those of the plugin's record."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(
@@ -44,7 +44,7 @@ class KubernetesExecutor(Executor):
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._run is not None:
-            raise ExecutorError("the executor kubernetes is open already", code="already-open")
+            raise ExecutorError("the executor kubernetes is already open", code="already-open")
         here, folder = start_folder(), os.path.abspath(run.folder)
         api = Api(*self._place)
         place = None
@@ -57,7 +57,7 @@ class KubernetesExecutor(Executor):
         except OSError as error:
             api.release()
             raise ExecutorError(
-                f"the folder of records cannot be used: {place}",
+                f"cannot use the folder of records: {place}",
                 cause=error.strerror or str(error),
                 hint="choose a folder that this machine can write (--state)",
                 code="no-folder",
@@ -68,7 +68,7 @@ class KubernetesExecutor(Executor):
         self._run = KubernetesRun(run, emit, api, records, self._settings, (folder, here))
 
     def close(self) -> None:
-        """Let the cluster go. Jobs in it go on; those on their way to it arrive first."""
+        """Disconnect from the cluster. Jobs in it continue; those being submitted arrive first."""
         run, self._run = self._run, None
         if run is not None:
             run.close()
@@ -92,5 +92,5 @@ class KubernetesExecutor(Executor):
 
     @property
     def sees_strangers(self) -> bool:
-        """Never: it watches the run's own Jobs."""
+        """Return False: only the run's own Jobs are watched."""
         return False

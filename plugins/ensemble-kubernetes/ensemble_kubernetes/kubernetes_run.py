@@ -1,7 +1,7 @@
-"""One open run in Kubernetes: creates Jobs, watches them and their pods, and tells of them.
+"""An open run in Kubernetes: creates Jobs, watches them and their pods, and reports their events.
 
-Three watches (Jobs, pods, and Events about pods that could not be created) say all there is;
-nothing is polled. Everything that follows from them is done under one lock, requests are not.
+Three watches suffice (Jobs, pods, and Events about pods that could not be created); nothing is
+polled. Changes are handled under one lock, requests are made without it.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from ensemble_kubernetes.tasks import Tasks
 __all__ = ["KubernetesRun"]
 
 Object = Mapping[str, Any]
-#: Requests that are made at once; Jobs of one request to delete.
+#: Maximum number of concurrent requests, and of Jobs deleted in one request.
 WORKERS, _TOGETHER = 4, 100
-#: Seconds between tries, at first and at most; while a quota is used up; and while a container
-#: cannot be started, until its job has failed.
+#: Seconds between retries, first and longest; between retries while a quota is used up; and until a
+#: job fails whose container cannot be started.
 _SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 10.0, 45.0
-#: Seconds that pods may need to end after their Job, and that no pod may be seen of one that ended.
+#: Seconds for pods to end after their Job, and for a pod to appear after its Job has ended.
 _GRACE, _UNSEEN = 45.0, 10.0
-#: Seconds after which Jobs that are on record are deleted, and that a closing run waits.
+#: Seconds until recorded Jobs are deleted, and for a run to close.
 _TIDY, _LEAVE = 2.0, 10.0
 _TRIES = 3
-#: Seconds that jobs may wait for a node before the user hears why.
+#: Seconds that jobs may wait for a node before the user is told why.
 _PATIENCE = 10.0
-#: Seconds after which a watch that is silent counts as one that works.
+#: Seconds after which a silent watch counts as working.
 _WELL = 1.0
-#: What says that a pod will never be created; other reasons may pass.
+#: Parts of messages that a pod will never be created; other reasons may pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
-_AGAIN = "jobs that run go on; it is tried again until it works"
+_AGAIN = "running jobs continue; retrying until it works"
 
 
 class KubernetesRun:
-    """The state of one run, and its threads."""
+    """State of one run, and its threads."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class KubernetesRun:
         self._numbers = count()
         self._creators = 0
         self._full = self._closed = False
-        #: Names of Jobs that are to be deleted, and whether somebody waits for that.
+        #: Names of Jobs to delete, and whether to wait until they are gone.
         self._doomed: dict[str, bool] = {}
         self._sweeping = self._queued = False
         self._warned: set[str] = set()
@@ -104,7 +104,7 @@ class KubernetesRun:
             thread.start()
 
     def close(self) -> None:
-        """Leave: what waits to be created is created first, unless Kubernetes is away."""
+        """Close the run. Waiting jobs are created first, unless Kubernetes is away."""
 
         def idle() -> bool:
             return not (self._waiting or self._doomed) or bool(self._outlet.trouble_now)
@@ -123,9 +123,9 @@ class KubernetesRun:
         self._records.close()
 
     def _failed(self, error: Exception) -> None:
-        reason = f"its thread died of {error!r} ({raised_at(error)})"
+        reason = f"its thread failed with {error!r} ({raised_at(error)})"
         lost = ExecutorLost(
-            self._run.clock(), "kubernetes", reason, "jobs go on: 'ensemble resume'"
+            self._run.clock(), "kubernetes", reason, "jobs continue: 'ensemble resume'"
         )
         with self._lock:
             if not self._closed:
@@ -134,10 +134,10 @@ class KubernetesRun:
             self._closed = True
             self._lock.notify_all()
 
-    # -- what the run asks for -------------------------------------------------------------------
+    # -- requests of the run -------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take jobs in; they are created by tasks."""
+        """Accept jobs; tasks create them."""
         with self._lock:
             check_new(jobs, self._lives)
             self._watch()
@@ -161,7 +161,7 @@ class KubernetesRun:
             except (OSError, ValueError) as error:
                 what = getattr(error, "filename", None) or job.stdout
                 said = getattr(error, "strerror", None) or error
-                kind, why = "output", f"the output file {what} cannot be used: {said}"
+                kind, why = "output", f"cannot use the output file {what}: {said}"
         life = self._lives[job.id] = self._names[name] = Life(job.id, name, notes, self._events)
         life.job_body = job
         if why is not None:
@@ -171,7 +171,7 @@ class KubernetesRun:
         heapq.heappush(self._waiting, (-job.urgency, next(self._numbers), life))
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """End jobs; those that Kubernetes has not heard of are over now."""
+        """Cancel jobs. Those that were never sent to Kubernetes are over now."""
         with self._lock:
             ours = [self._lives[job] for job in jobs if job in self._lives]
             if ours:
@@ -187,13 +187,13 @@ class KubernetesRun:
             self._publish()
 
     def _end(self, life: Life, why: Failure) -> None:
-        """Have Kubernetes end a job."""
+        """Let Kubernetes end a job."""
         life.verdict = life.verdict or why
         if life.accepted_at is not None:
             self._doom([life.name], wait=True)
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """These jobs are over and on record: their Jobs are of no more use."""
+        """Delete the Jobs of these jobs, which are over and recorded."""
         with self._lock:
             self._outlet.write(lambda: self._records.forget(jobs))
             self._doom([job_name(self._run.tag, job) for job in jobs], wait=False)
@@ -237,15 +237,15 @@ class KubernetesRun:
 
             if not self._lock.wait_for(listed, 60.0):
                 raise ExecutorError(
-                    "Kubernetes does not say which jobs it has",
+                    "Kubernetes does not list the jobs it has",
                     cause=self._outlet.trouble_now or None,
-                    hint="resume again when 'kubectl get jobs' works",
+                    hint="resume again once 'kubectl get jobs' works",
                     transient=True,
                     code="no-kubernetes",
                 )
             for life in restored:
                 found[life.job] = life.accepted_at is not None
-                if not found[life.job]:  # it never came here: it may be submitted
+                if not found[life.job]:  # it never arrived, so it may be submitted
                     self._drop(life)
                 elif life.verdict is not None and not life.over:
                     self._doom([life.name], wait=True)
@@ -254,7 +254,7 @@ class KubernetesRun:
     # -- creating and deleting -------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Create the next Job that waits for it; then again, until none does."""
+        """Create the next waiting Job, then the next one, until none waits."""
         with self._lock:
             if self._closed or not self._waiting or (self._full and self._creators > 1):
                 self._creators -= 1
@@ -268,12 +268,12 @@ class KubernetesRun:
             assert life.job_body is not None
             body = manifest(life.job_body, self._run.tag, self._settings)
             if life.verdict is not None:
-                body["spec"]["suspend"] = True  # whether it is there is not known: it is not to run
+                body["spec"]["suspend"] = True  # it may already exist; if not, it must not run
         wait, error = 0.0, None
         try:
             self._api.create(body)
         except ApiError as caught:
-            error = None if caught.status == 409 else caught  # by its name it is ours
+            error = None if caught.status == 409 else caught  # an existing Job of this name is ours
         with self._lock:
             full = error is not None and "exceeded quota" in error.message
             if error is None:
@@ -284,11 +284,11 @@ class KubernetesRun:
                 heapq.heappush(self._waiting, entry)
                 self._full = full
                 wait = max(error.after, _FULL if full else 1.0)
-                # What was surely refused is not in Kubernetes.
+                # A Job rejected by a quota is certainly not in Kubernetes.
                 life.sent = life.sent and not full
-                hint = "jobs wait until there is room, and are then tried again" if full else _AGAIN
+                hint = "jobs wait for free quota and are then retried" if full else _AGAIN
                 self._outlet.trouble(
-                    "create", f"Kubernetes takes no Job: {error.message}\n  {hint}"
+                    "create", f"Kubernetes rejects Jobs: {error.message}\n  {hint}"
                 )
             else:
                 life.refuse("submit", error.message, self._run.clock())
@@ -297,7 +297,7 @@ class KubernetesRun:
             self._lock.notify_all()
 
     def _record(self) -> bool:
-        """Have what is about to be created on disk."""
+        """Record the jobs that are about to be created. Return whether that worked."""
         new = [life for life in self._unrecorded if not life.over]
         if new:
             notes = {life.job: dict(life.notes) for life in new}
@@ -309,7 +309,7 @@ class KubernetesRun:
         return True
 
     def _accepted(self, life: Life) -> None:
-        """Kubernetes has its Job."""
+        """Note that Kubernetes has its Job."""
         life.sent = True
         if life.accepted_at is None:
             life.accepted_at = time.monotonic()
@@ -328,7 +328,7 @@ class KubernetesRun:
             self._tasks.after(0.05, self._sweep)
 
     def _sweep(self) -> None:
-        """Delete Jobs, many by one request."""
+        """Delete Jobs, many in one request."""
         with self._lock:
             wait = any(self._doomed.values())
             names = [name for name, each in self._doomed.items() if each == wait][:_TOGETHER]
@@ -348,12 +348,12 @@ class KubernetesRun:
                     again = max(error.after, 1.0)
                     self._doomed |= dict.fromkeys(names, wait)
                     self._outlet.trouble(
-                        "delete", f"Kubernetes deletes no Job: {error.message}\n  {_AGAIN}"
+                        "delete", f"cannot delete Jobs: {error.message}\n  {_AGAIN}"
                     )
                 else:
                     self._warn(
                         "delete",
-                        f"Kubernetes deletes no Jobs: {error.message}\n  "
+                        f"cannot delete Jobs: {error.message}\n  "
                         "hint: allow 'deletecollection' of jobs (deploy/access.yaml)",
                     )
                 self._outlet.emit()
@@ -398,7 +398,7 @@ class KubernetesRun:
                     if error is None or kind in self._relist:
                         self._answered(kind)
                         failures, pause = 0, _SOON
-                    elif error.status == 410:  # what it tells is too old by now
+                    elif error.status == 410:  # the version is too old by now
                         version = ""
                     else:
                         failures += 1
@@ -406,7 +406,7 @@ class KubernetesRun:
                         if failures > 1:  # the first may be a connection that was idle for long
                             self._outlet.trouble(
                                 f"watch {kind}",
-                                f"Kubernetes does not tell of {kind}: {error.message}\n  {_AGAIN}",
+                                f"cannot watch {kind} in Kubernetes: {error.message}\n  {_AGAIN}",
                             )
                             self._outlet.emit()
                     self._lock.wait_for(lambda: self._closed, pause)
@@ -415,7 +415,7 @@ class KubernetesRun:
             self._failed(error)
 
     def _is_well(self, kind: Kind, well: threading.Event) -> None:
-        """A watch was begun a while ago, and nothing came: it works, if it was not broken."""
+        """Count a watch without news as working, unless it was broken meanwhile."""
         if not well.is_set():
             well.set()
             self._answered(kind)
@@ -432,7 +432,7 @@ class KubernetesRun:
             self._outlet.emit()
 
     def _listed(self, kind: Kind, found: Sequence[Object], began: float) -> None:
-        """Take all there is; what is not there any more was missed."""
+        """Process a complete list. Objects that are missing from it were deleted unnoticed."""
         with self._lock:
             for each in found:
                 self._changed(kind, each, gone=False, live=False)
@@ -502,7 +502,7 @@ class KubernetesRun:
                 self._end(life, Failure("submit", pod.stuck))
 
     def _still_queued(self, life: Life, rank: int) -> None:
-        """Tell why a job waits, if none of the run has a node: others wait for these."""
+        """Report why a job waits if no job of the run has a node; otherwise it waits for those."""
         with self._lock:
             waits = not life.over and life.pods[rank].waits
             if waits and any(each.runs for each in self._lives.values()):
@@ -514,7 +514,7 @@ class KubernetesRun:
             self._publish()
 
     def _not_created(self, life: Life, message: str) -> None:
-        """Kubernetes did not create a pod of a job, for a reason that may pass or not."""
+        """Handle Kubernetes' message that it did not create a pod. The reason may pass."""
         if life.over or life.pods or "being terminated" in message:
             return
         passing = "exceeded quota" in message
@@ -524,7 +524,7 @@ class KubernetesRun:
             self._warn("pods", f"{life.job} waits in Kubernetes: {message}")
 
     def _warn(self, what: str, message: str) -> None:
-        """Tell something of this kind once."""
+        """Warn, once per kind of message."""
         if what not in self._warned:
             self._warned.add(what)
             self._outlet.warn(message)
@@ -532,7 +532,7 @@ class KubernetesRun:
     # -- ends ------------------------------------------------------------------------------------
 
     def _settle(self, life: Life, *, live: bool) -> None:
-        """See whether a job is over."""
+        """Check whether a job is over."""
         if life.over or life.ending:
             return
         if life.complete:
@@ -544,7 +544,7 @@ class KubernetesRun:
             self._tasks.after(wait, partial(self._finish, life, live))
 
     def _finish(self, life: Life, live: bool) -> None:
-        """Fetch the logs of a job, and tell its end."""
+        """Fetch the logs of a job and report its end."""
         trouble = ""
         for rank, pod in sorted(life.pods.items()):
             if pod.began is not None and not pod.lost:
@@ -553,19 +553,19 @@ class KubernetesRun:
             if life.over or self._closed:
                 return
             if trouble and life.verdict is None:
-                self._outlet.warn(f"the output of {life.job} is not complete: {trouble}")
+                self._outlet.warn(f"the output of {life.job} is incomplete: {trouble}")
             life.tell_end(self._run.clock(), live=live)
             self._publish()
 
     def _fetch(self, life: Life, rank: int) -> str:
-        """Have the whole log of a pod in its file; else why not."""
+        """Copy the whole log of a pod to its file. Return why that failed, or an empty string."""
         tries = 0
         while True:
             try:
                 self._copy(life, rank, follow=False)
                 return ""
             except ApiError as error:
-                tries += error.status != 0  # who does not answer is waited for
+                tries += error.status != 0  # unanswered requests are retried without limit
                 if self._closed or not error.passing or tries >= _TRIES:
                     return error.message
                 with self._lock:
@@ -574,7 +574,7 @@ class KubernetesRun:
                 return f"{error.filename}: {error.strerror}"
 
     def _observe(self, life: Life) -> None:
-        """Have the log of its first pod in its file while it is written."""
+        """Copy the log of its first pod to its file while it is written."""
         name = f"kubernetes log of {life.job}"
         thread = threading.Thread(target=self._copy_on, args=(life,), name=name, daemon=True)
         self._threads.append(thread)
@@ -585,7 +585,7 @@ class KubernetesRun:
             try:
                 self._copy(life, min(life.pods), follow=True)
                 break
-            except (ApiError, OSError):  # its end tries again, and says what is missing
+            except (ApiError, OSError):  # the copy at its end retries, and reports what is missing
                 time.sleep(1.0)
             except Exception as error:
                 self._failed(error)
@@ -594,11 +594,11 @@ class KubernetesRun:
                 self._threads.remove(threading.current_thread())
 
     def _copy(self, life: Life, rank: int, *, follow: bool) -> None:
-        """Append to its file what is not there yet of a pod's log."""
+        """Append the missing part of a pod's log to its file."""
         path = life.files["stdout"]
         with life.log_lock:
             if rank not in life.written:
-                # An earlier controller may have written some of it.
+                # An earlier controller may have written part of it.
                 mine = life.resumed and (life.notes.get("kept") or life.notes.get("observed"))
                 there = life.tasks == 1 and mine and os.path.exists(path)
                 life.written[rank] = os.path.getsize(path) if there else 0
@@ -611,10 +611,10 @@ class KubernetesRun:
                             file.write(new)
                         life.written[rank] += len(new)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Record what has happened on disk, then tell it."""
+        """Record new events on disk, then emit them."""
         events, self._events[:] = self._events[:], []
         if events:
             self._outlet.write(lambda: self._records.tell(events))

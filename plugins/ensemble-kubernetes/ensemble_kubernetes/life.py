@@ -1,4 +1,4 @@
-"""One job as Kubernetes' words about its Job and pods tell it, and the events that follow. Pure."""
+"""State of one job, from the status of its Job and pods, and the events that follow. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ensemble_kubernetes.pods import Failure, Pod
 
 __all__ = ["Life"]
 
-_LOST = Failure("lost", "Kubernetes does not know this job any more, and nothing says how it ended")
+_LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is unknown")
 
 
 class Life(JobEvents):
-    """A job that is not over. ``notes`` are what a later controller must know of it: ``tasks``,
-    ``observed`` and ``kept`` (its output file is the run's), with the context of its start.
+    """A job that is not over.
 
-    ``pods`` is by rank. ``sent`` is true once the Job may have reached Kubernetes, ``verdict`` is
-    our reason to end it, ``condition`` is how the Job ended, ``gone`` that it is deleted, and
-    ``missed`` that nobody saw that.
+    ``notes`` are what a later controller must know: ``tasks``, ``observed``, ``kept`` (its output
+    file is in the run's folder), and the context of its start. ``pods`` is by rank. ``sent`` is
+    true once the Job may have reached Kubernetes. ``verdict`` is our reason to end it,
+    ``condition`` how the Job ended. ``gone`` means that it was deleted, ``missed`` that this was
+    not observed.
     """
 
     __slots__ = (
@@ -43,22 +44,22 @@ class Life(JobEvents):
         self.accepted_at: float | None = None
         self.verdict: Failure | None = None
         self.condition: tuple[str, str] | None = None
-        #: Bytes of each pod's log that are in its file, and who writes there now.
+        #: Bytes of each pod's log that are in its file, and the lock for writing there.
         self.written: dict[int, int] = {}
         self.log_lock = threading.Lock()
 
     def was_accepted(self, when: float) -> bool:
-        """True if Kubernetes had its Job by then (monotonic seconds)."""
+        """Return whether Kubernetes had its Job at this time (monotonic seconds)."""
         return self.accepted_at is not None and self.accepted_at < when
 
     @property
     def runs(self) -> bool:
-        """True if one of its pods runs."""
+        """Return whether one of its pods runs."""
         return any(pod.began and not pod.over for pod in self.pods.values())
 
     @property
     def complete(self) -> bool:
-        """True if nothing more will be heard of it."""
+        """Return whether no further report can come."""
         done = sum(pod.over or pod.lost for pod in self.pods.values())
         if done >= self.tasks:
             return True
@@ -66,8 +67,11 @@ class Life(JobEvents):
         return final and done == len(self.pods) and bool(self.gone or self.pods)
 
     def begin_if_told(self, now: float, *, live: bool) -> bool:
-        """Tell of its start, if a pod has begun; true if that is news. ``live``: it happened just
-        now, which our clock knows better than the node's, that counts whole seconds."""
+        """Report its start if a pod has begun. Return whether that is new.
+
+        ``live``: it happened just now. Then our clock is better than the node's, which counts whole
+        seconds.
+        """
         begun = [pod for pod in self.pods.values() if pod.began is not None]
         if not begun or "start" in self.told:
             return False
@@ -81,7 +85,7 @@ class Life(JobEvents):
         return True
 
     def tell_end(self, now: float, *, live: bool) -> None:
-        """Tell how it ended, as far as that is known."""
+        """Report how it ended, as far as known."""
         pods = self.pods.values()
         self.arrive(now, now)
         self.begin_if_told(now, live=live)
@@ -93,7 +97,7 @@ class Life(JobEvents):
         if failure is not None:
             more = {"cause": failure.cause} if failure.cause else {}
             self.fail(failure.kind, failure.note, when, now, **more)
-        elif not pods:  # it succeeded while nobody looked
+        elif not pods:  # it succeeded unobserved
             self.begin(when, now, "")
             status = 0
         self.end(status, when, now)
@@ -111,7 +115,7 @@ class Life(JobEvents):
         if self.condition is not None and self.condition[0] == "Complete":
             return None
         if self.gone and not self.missed:
-            return Failure("cancel", "its Job was deleted by somebody else")
+            return Failure("cancel", "its Job was deleted by another client")
         if self.condition is not None and pods and "start" not in self.told:
-            return Failure("submit", f"its pod failed before it began: {self.condition[1]}")
+            return Failure("submit", f"its pod failed before it started: {self.condition[1]}")
         return _LOST

@@ -1,4 +1,4 @@
-"""Manifest of the Job that a job of ours becomes, and why some job cannot become one. Pure."""
+"""Manifest of the Kubernetes Job for a job, and why some jobs cannot have one. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
 Object = dict[str, Any]
 #: Label of a run's Jobs and pods, and annotation with the job's id.
 RUN, JOB = "ensemble.flux-framework.org/run", "ensemble.flux-framework.org/job"
-#: Label by which Kubernetes says which pod of an Indexed Job this is.
+#: Kubernetes' label with a pod's index in an Indexed Job.
 INDEX = "batch.kubernetes.io/job-completion-index"
 _HOST = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of the executor that each of its Jobs depends on."""
+    """Options of the executor that affect each Job."""
 
     image: str = ""
     gpu: str = "nvidia.com/gpu"
@@ -34,12 +34,12 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """The settings among an executor's options."""
+        """Return the settings among an executor's options."""
         return cls(**{name: options[name] for name in cls.__slots__ if name in options})
 
 
 def job_name(tag: str, job: str) -> str:
-    """The name of a Job in the namespace: the same each time, so that it cannot be made twice.
+    """Return the name of a Job. It is always the same, so that a Job cannot be created twice.
 
     >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
     'ens-melt-2-3-bd94cc00-64eaad6d17'
@@ -50,34 +50,32 @@ def job_name(tag: str, job: str) -> str:
 
 
 def wrong(job: Job, settings: Settings) -> str | None:
-    """Why this job can never run in Kubernetes; ``None`` if it can."""
+    """Return why this job can never run in Kubernetes; ``None`` if it can."""
     own = job.options.get("kubernetes", {})
     if not own.get("image", settings.image):
         return (
-            "it has no image: name one with -o image=IMAGE or in the job's options (kubernetes: "
+            "it has no image: set one with -o image=IMAGE or in the job's options (kubernetes: "
             "{image: …})"
         )
     if job.workdir is not None and not os.path.isabs(job.workdir):
         return f"its workdir {job.workdir!r} is in the container: give an absolute path"
     if job.stderr is not None and job.stderr != job.stdout:
-        return "Kubernetes keeps one log of a pod: name the same file as 'stdout' and 'stderr'"
+        return "a pod has only one log: use the same file for 'stdout' and 'stderr'"
     if job.nodes not in (1, job.tasks):
         return (
-            f"{job.tasks} tasks on {job.nodes} nodes: give one node, or as many tasks as nodes; "
-            "MiniClusters (executor minicluster) can do more"
+            f"{job.tasks} tasks on {job.nodes} nodes: use one node, or as many tasks as nodes; "
+            "the executor minicluster has no such limit"
         )
     try:
         texts = (*job.command, *job.environment, *job.environment.values(), job.workdir or "")
         "".join(texts).encode()
     except UnicodeEncodeError:
-        return (
-            "its command, environment or workdir is no valid UTF-8, and Kubernetes takes no other"
-        )
+        return "its command, environment or workdir is not valid UTF-8, which Kubernetes needs"
     return wrong_command(job)
 
 
 def manifest(job: Job, tag: str, settings: Settings) -> Object:
-    """The Job, as ``POST`` takes it. ``job`` is one of which nothing is :func:`wrong`."""
+    """Return the Job to ``POST``. ``job`` must have passed :func:`wrong`."""
     own = job.options.get("kubernetes", {})
     labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: mark_of(tag)}
     metadata = {"labels": labels, "annotations": {JOB: job.id}}
@@ -140,12 +138,12 @@ def _environment(job: Job, tag: str) -> list[Object]:
 
 
 def _literal(text: str) -> str:
-    """A text in which Kubernetes, which knows ``$(NAME)`` and ``$$``, replaces nothing."""
+    """Escape a text so that Kubernetes does not expand ``$(NAME)`` or ``$$`` in it."""
     return text.replace("$", "$$")
 
 
 def _affinity(job: Job, run: str, name: str) -> Object:
-    """Each task on a node of its own, or all on the same node."""
+    """Put each task on a separate node, or all on the same node."""
     same = {"matchLabels": {RUN: run, "batch.kubernetes.io/job-name": name}}
     kind = "podAntiAffinity" if job.nodes > 1 else "podAffinity"
     rules = [{"labelSelector": same, "topologyKey": _HOST}]
@@ -153,7 +151,7 @@ def _affinity(job: Job, run: str, name: str) -> Object:
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:
-    """Both, with theirs where both have a value; lists are joined."""
+    """Merge both; ``theirs`` wins, and lists are joined."""
     found = dict(ours)
     for key, value in theirs.items():
         old = found.get(key)

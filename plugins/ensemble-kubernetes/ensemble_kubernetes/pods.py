@@ -1,4 +1,4 @@
-"""Reads what the status of a pod tells about the job in it. Pure."""
+"""Reads the state of a job from the status of its pod. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ensemble_core import Cause
 
 __all__ = ["Failure", "Pod", "failure_of", "read_pod", "timestamp"]
 
-#: The reasons for which a container waits that do not pass by themselves.
+#: Reasons of a waiting container that do not pass without intervention.
 _STUCK = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
      "RegistryUnavailable", "ImageInspectError", "CreateContainerConfigError",
      "CreateContainerError", "RunContainerError")
 )  # fmt: skip
-#: The reasons of a container that never ran its command.
+#: Reasons of a container that never ran its command.
 _NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "ContainerStatusUnknown"))
-#: The reasons for which Kubernetes ends a pod that did nothing wrong (condition DisruptionTarget).
+#: Reasons to end a pod through no fault of its own (condition DisruptionTarget).
 _DISRUPTIONS: Mapping[str, Cause] = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "preempted",
@@ -33,8 +33,9 @@ _DISRUPTIONS: Mapping[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job ended: the type of its exception, a note for people, and its cause if the type
-    does not say it."""
+    """Why a job ended: the type of its exception, a note, and its cause unless the type implies
+    it.
+    """
 
     kind: str
     note: str
@@ -43,9 +44,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One look at a pod. Times are seconds since the epoch by the node's clock, in whole seconds.
+    """State of a pod. Times are in whole seconds since the epoch, by the node's clock.
 
-    ``over`` means that it is final; ``lost`` that its node is gone and nothing more will be heard.
+    ``over`` means that it is final; ``lost`` that its node is gone, so no further report will come.
     ``stuck`` says why its container cannot be started, ``waits`` why it has no node.
     """
 
@@ -62,7 +63,7 @@ class Pod:
 
 
 def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
-    """Return what a pod's status tells; ``removed`` if it is no longer there."""
+    """Return the state in a pod's status; ``removed`` if the pod no longer exists."""
     status = pod.get("status") or {}
     container: Mapping[str, Any] = next(
         (c for c in status.get("containerStatuses") or () if c.get("name") == "job"), {}
@@ -98,15 +99,15 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
 def failure_of(
     pod: Mapping[str, Any], ended: Mapping[str, Any], target: Mapping[str, Any], *, removed: bool
 ) -> Failure | None:
-    """Why a pod that is over failed, if its exit code does not say it."""
+    """Return why an ended pod failed, unless its exit code says it."""
     status = pod.get("status") or {}
     reason, message = status.get("reason", ""), status.get("message", "")
     if status.get("phase") == "Succeeded":
         return None
     if ended.get("reason") == "OOMKilled":
-        return Failure("out-of-memory", "OOMKilled: it used more memory than its limit")
+        return Failure("out-of-memory", "OOMKilled: it exceeded its memory limit")
     if reason == "DeadlineExceeded":
-        return Failure("timeout", "it ran for longer than its time limit")
+        return Failure("timeout", "it exceeded its time limit")
     if target.get("status") == "True":
         note = _words(target.get("reason", ""), target.get("message"))
         if reason == "Evicted":
@@ -114,21 +115,21 @@ def failure_of(
         cause = _DISRUPTIONS.get(target.get("reason", ""), "node-failure")
         return Failure(cause, note, cause)
     if reason == "Evicted":
-        # Without the condition it is the pod that used more than it may, of its node's disk say.
+        # Without the condition, the pod itself used too much, for example of its node's disk.
         return Failure("evicted", _words(reason, message), "unknown")
     if reason in ("NodeLost", "NodeShutdown", "Terminated", "Shutdown"):
         return Failure("node-failure", _words(reason, message))
     if ended.get("reason") in _NOT_STARTED:
         return Failure("exec", _words(ended["reason"], ended.get("message")))
-    if not ended and not removed and reason:  # refused by its node, say
+    if not ended and not removed and reason:  # for example rejected by its node
         return Failure("submit", _words(reason, message))
     if not ended and removed:
-        return Failure("cancel", "its pod was deleted by somebody else")
+        return Failure("cancel", "its pod was deleted by another client")
     return None
 
 
 def timestamp(text: str | None) -> float | None:
-    """Seconds since the epoch of a time as Kubernetes writes it.
+    """Parse Kubernetes' time format; return seconds since the epoch.
 
     >>> timestamp("1970-01-01T00:01:00Z")
     60.0
@@ -139,5 +140,5 @@ def timestamp(text: str | None) -> float | None:
 
 
 def _words(reason: str, message: object) -> str:
-    """A reason with its message, in one line."""
+    """Return a reason and its message on one line."""
     return f"{reason}: {' '.join(str(message).split())[:400]}" if message else reason

@@ -1,4 +1,4 @@
-"""A few threads that run tasks when they are due."""
+"""Small pool of threads that run tasks at a given time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["Tasks"]
 
 
 class Tasks:
-    """``count`` threads. ``failed`` is told of an exception of a task, which is a defect."""
+    """A pool of ``count`` threads.
+
+    ``failed`` is called with an exception of a task, which is a bug.
+    """
 
     def __init__(self, count: int, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
@@ -28,13 +31,13 @@ class Tasks:
             thread.start()
 
     def after(self, seconds: float, task: Callable[[], None]) -> None:
-        """Run a task so many seconds from now."""
+        """Run a task in so many seconds."""
         with self._news:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), task))
             self._news.notify()
 
     def close(self) -> None:
-        """Drop what is not yet due, and wait for what runs."""
+        """Drop the tasks that are not due, and wait for the running ones."""
         with self._news:
             self._closed = True
             self._news.notify_all()

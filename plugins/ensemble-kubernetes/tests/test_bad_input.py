@@ -59,7 +59,7 @@ def test_jobs_that_a_quota_refuses_wait_and_go_when_there_is_room(
     session.wait(lambda: bool(session.problems()), "a warning")
     (told,) = session.problems()
     assert "exceeded quota: few" in told
-    assert "jobs wait until there is room" in told
+    assert "jobs wait for free quota" in told
     (session.folder / "gate").touch()
     for job in jobs:  # as the run does when their ends are on record
         threading.Thread(target=lambda job=job: (session.wait_clean(job), session.executor.forget([job.id]))).start()  # fmt: skip
@@ -193,7 +193,7 @@ def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_re
         store.delete(world.namespaces, "", "team")
         session.wait_clean(running, held)
         assert session.cause(held) == "cancelled"
-        assert "deleted by somebody else" in session.context(held, "exception")["note"]
+        assert "deleted by another client" in session.context(held, "exception")["note"]
         world.wait(
             lambda: "team" not in [n["metadata"]["name"] for n in store.all(world.namespaces)]
         )
@@ -227,7 +227,7 @@ def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
     session.cancel(doomed)
     time.sleep(float(os.environ.get("ENSEMBLE_AWAY", "5")))
     assert len(session.problems()) == 1
-    assert "it is tried again until it works" in session.problems()[0]
+    assert "retrying until it works" in session.problems()[0]
     assert not pod.over
     requests = len(world.cluster.log)
     world.cluster.trouble = lambda method, path: None
@@ -279,9 +279,9 @@ def test_the_rights_are_those_that_it_uses(world: Cluster, session: Session) -> 
     [
         ({"options": {"kubernetes": {"image": ""}}}, "no image"),
         ({"workdir": "here"}, "absolute path"),
-        ({"stderr": "errors.txt"}, "one log of a pod"),
+        ({"stderr": "errors.txt"}, "a pod has only one log"),
         ({"tasks": 4, "nodes": 2}, "as many tasks as nodes"),
-        ({"environment": {"A": "\udc80"}}, "no valid UTF-8"),
+        ({"environment": {"A": "\udc80"}}, "not valid UTF-8"),
     ],
 )
 def test_a_job_that_cannot_be_a_job_of_kubernetes_is_refused_with_what_to_do(

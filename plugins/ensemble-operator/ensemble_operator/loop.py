@@ -39,8 +39,8 @@ __all__ = ["Loop"]
 
 #: Seconds of backoff: first and longest; and between two reconciles after conflicts.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
-#: A reconcile that was interrupted by an error belongs to the failed request: if the next one fails
-#: at another request, it has progressed.
+#: Target of the backoff after an interrupted reconcile, together with the failed request's path:
+#: if the next reconcile fails at another request, it has progressed.
 _LOOK = "look"
 #: Seconds between checks of Secrets while a pod that may need them is being set up.
 _MOUNT = 10.0
@@ -107,7 +107,7 @@ class Loop:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._when: dict[Key, float] = {}
 
-    # -- what is to be looked at -------------------------------------------------------------------
+    # -- scheduling -------------------------------------------------------------------------------
 
     def look(self, key: Key) -> None:
         """Reconcile an Ensemble soon."""
@@ -184,7 +184,7 @@ class Loop:
             for what in [each for each in troubles if each[0] == _LOOK]:
                 del troubles[what]
 
-    # -- one look ----------------------------------------------------------------------------------
+    # -- one reconcile ----------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
         self.counts["reconciles"] += 1
@@ -320,7 +320,7 @@ class Loop:
             return None
         return Target(address(ensemble), ensemble.sidecar.port, token, authority)
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- carrying out plans -----------------------------------------------------------------------
 
     async def _write_status(
         self, key: Key, known: _Known, found: Object, planned: Plan

@@ -102,7 +102,7 @@ def _ensembles(file: str) -> list[dict[str, Any]]:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
         raise UsageError(
             f"no {KIND} in {file}",
-            cause=f"there is {', '.join(kinds)}" if kinds else "it is empty",
+            cause=f"it contains {', '.join(kinds)}" if kinds else "it is empty",
             code="no-ensemble",
         )
     return found

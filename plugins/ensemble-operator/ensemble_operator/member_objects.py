@@ -150,7 +150,9 @@ def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
 
 
 def following(body: str) -> str:
-    r"""A script that passes signals on to what its body ``follow``\ s, and tells of ``$code``."""
+    r"""Return a script that reports ``$code`` and forwards signals to what its body ``follow``\
+    s.
+    """
     return _START.format(body=body)
 
 

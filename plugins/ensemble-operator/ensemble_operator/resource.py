@@ -146,7 +146,7 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
     metadata = found.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        return [Problem("metadata.name", "it has none")]
+        return [Problem("metadata.name", "is required")]
     wrong = list(_shape(found.get("spec"), SPEC, "spec"))
     if wrong:
         return wrong
@@ -209,7 +209,7 @@ def _object(value: dict[str, Any], schema: Object, path: str) -> Iterator[Proble
         elif "additionalProperties" in schema:
             yield from _shape(each, schema["additionalProperties"], place)
         elif not schema.get("x-kubernetes-preserve-unknown-fields"):
-            near = f"; there are {', '.join(sorted(known))}" if known else ""
+            near = f"; known fields are {', '.join(sorted(known))}" if known else ""
             yield Problem(place, f"is unknown{near}")
 
 

@@ -146,7 +146,7 @@ _SIDECAR = _object(
         "workers": {
             "type": "integer",
             "format": "int32",
-            "description": "Accepted and ignored: there are no worker threads to count.",
+            "description": "Accepted and ignored: the service has no worker threads.",
         },
         "resources": _kept("Resources of its container."),
         "nodeSelector": _texts("Labels of the nodes that it may run on."),
@@ -157,8 +157,8 @@ _SIDECAR = _object(
         "storage": _object(
             "Claim for its state. Without one, the state is lost with its pod.",
             {
-                "size": _text("How large.", default="1Gi", pattern=_QUANTITY),
-                "storageClassName": _text("Of which."),
+                "size": _text("Size of the claim.", default="1Gi", pattern=_QUANTITY),
+                "storageClassName": _text("Storage class of the claim."),
             },
         ),
         "tls": _object(
@@ -292,7 +292,7 @@ _STATUS: Schema = _object(
                     "denied": _text(
                         "Why the last resize request was denied, if it was.", maxLength=1000
                     ),
-                    "result": _choice("Once it is over.", "Succeeded", "Failed", "Lost"),
+                    "result": _choice("Result of the finished run.", "Succeeded", "Failed", "Lost"),
                     "startedAt": {"type": "string", "format": "date-time"},
                     "finishedAt": {"type": "string", "format": "date-time"},
                     "lastHeartbeat": {"type": "string", "format": "date-time"},

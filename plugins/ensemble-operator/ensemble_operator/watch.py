@@ -182,7 +182,7 @@ class Operator:
                 metadata = found["metadata"]
                 self.loop.config_map(metadata.get("namespace", ""), metadata["name"])
 
-    # -- what is looked at beside ------------------------------------------------------------------
+    # -- other checks ------------------------------------------------------------------
 
     async def _flux_is_there(self) -> bool:
         try:

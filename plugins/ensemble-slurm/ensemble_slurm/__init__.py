@@ -1,6 +1,6 @@
-"""Slurm for Ensemble: the executor ``slurm``.
+"""Slurm support for Ensemble: the executor ``slurm``.
 
-Loaded by the entry point ``slurm``; no command of Slurm is run before a run begins.
+Loaded by the entry point ``slurm``. Runs no Slurm command before a run begins.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
-#: Above this machine's own processes, below a Flux instance that one is inside of.
+#: Higher than for local processes, lower than for a surrounding Flux instance.
 _PRIORITY = 50
-#: Where Slurm as distributions package it has its configuration; the last, what slurmd fetched.
+#: Configuration files of distributions' packages; the last is the one that slurmd fetched.
 _CONFIGURED = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
@@ -34,17 +34,17 @@ def _available() -> tuple[bool, str]:
 
     found = shutil.which("sbatch")
     if found is None:
-        return False, "sbatch is not on the PATH: no Slurm here"
+        return False, "sbatch is not on the PATH"
     for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
         if os.environ.get(name):
             return True, f"{name}={os.environ[name]}"
     if os.path.dirname(found) != "/usr/bin":
         return True, f"{found} is on the PATH"
-    # A distribution's package may be installed on a machine that is of no cluster.
+    # The package may be installed on a machine outside of any cluster.
     for path in _CONFIGURED:
         if os.path.exists(path):
-            return True, f"there is {path}"
-    return False, f"{found} is there, but no {_CONFIGURED[0]}: this machine is of no Slurm cluster"
+            return True, f"{path} exists"
+    return False, f"{found} exists, but not {_CONFIGURED[0]}: this machine has no Slurm cluster"
 
 
 def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
@@ -57,7 +57,7 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``slurm``."""
+    """Return the executor ``slurm``."""
     from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 
     return [

@@ -1,5 +1,7 @@
-"""The executor ``slurm``: what Slurm's commands are told, and what they say. The rest is
-:class:`BatchExecutor`'s. See the README."""
+"""The executor ``slurm``: calls Slurm's commands and reads their output.
+
+:class:`BatchExecutor` does the rest. See the README.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +47,22 @@ from ensemble_slurm.states import queue_job
 
 __all__ = ["OLDEST", "SlurmExecutor"]
 
-#: The oldest release that prints what is read here.
+#: Oldest release whose output is understood.
 OLDEST = (20, 11)
 _COMMANDS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")
-#: Seconds that slurmctld has for its first answer.
+#: Seconds for slurmctld's first answer.
 _FIRST = 30.0
-#: Bytes of commands in one script (Slurm takes 4 MiB, ``max_script_size``), and what a job costs in
-#: it beside its words.
+#: Maximum bytes of commands in a script (Slurm allows 4 MiB, ``max_script_size``), and a job's
+#: overhead in it.
 SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
-#: Ids that one ``scancel`` and one ``sacct`` is given.
+#: Maximum number of ids for one ``scancel`` and one ``sacct``.
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
-#: Seconds between looks at the file of the site's completion script.
+#: Seconds between checks of the completion script's file.
 _COMPLETIONS = 2.0
 
 
 class SlurmExecutor(BatchExecutor):
-    """Runs jobs on a Slurm cluster; see the README for what it promises."""
+    """Runs jobs on a Slurm cluster. The README documents its guarantees."""
 
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "node-failure", "preempted", "cancelled", "submit"}
@@ -129,15 +131,15 @@ class SlurmExecutor(BatchExecutor):
             raise ExecutorError(
                 "Slurm does not answer",
                 cause=error.what,
-                hint=error.hint or "is slurmctld up? 'scontrol ping' tells",
+                hint=error.hint or "check with 'scontrol ping' whether slurmctld is up",
                 code="no-answer",
                 transient=error.transient,
             ) from None
         self._site = site = read_config(told)
         if site.version and site.version[:2] < OLDEST:
             raise ExecutorError(
-                f"this Slurm is of version {'.'.join(map(str, site.version))}, and "
-                f"{OLDEST[0]}.{OLDEST[1]:02d} is the oldest that works here",
+                f"Slurm {'.'.join(map(str, site.version))} is too old; "
+                f"{OLDEST[0]}.{OLDEST[1]:02d} is the oldest supported release",
                 hint="load a newer Slurm",
                 code="version-mismatch",
             )
@@ -153,7 +155,7 @@ class SlurmExecutor(BatchExecutor):
 
     def faces(self) -> Iterator[str]:
         yield self._site.controller
-        # slurmctld runs here: nodes may not.
+        # If slurmctld runs here, nodes may see another of our addresses.
         try:
             nodes = self._query("sinfo", "--noheader", "--Node", "--Format=NodeAddr:200")
         except ExecutorError:
@@ -163,8 +165,10 @@ class SlurmExecutor(BatchExecutor):
     # -- commands ------------------------------------------------------------------------------
 
     def _query(self, *command: str, deadline: float = 60.0, fine: str = "") -> str:
-        """The output of a command that asks or cancels. ``fine`` lists messages with which a
-        failure is no error."""
+        """Return the output of a command that queries or cancels.
+
+        ``fine`` matches error messages that do not count as errors.
+        """
         return self._run_command(command, query_environment(os.environ), deadline, fine)
 
     def _run_command(
@@ -180,15 +184,15 @@ class SlurmExecutor(BatchExecutor):
             raise InvalidJob(what, hint=hint)
         if kind is Refusal.FULL:
             raise CannotTake(what, arrived=False, hint=hint)
-        raise CannotTake(what, hint=hint or "is slurmctld up? 'scontrol ping' tells")
+        raise CannotTake(what, hint=hint or "check with 'scontrol ping' whether slurmctld is up")
 
     # -- submitting ----------------------------------------------------------------------------
 
     def wrong(self, job: Job) -> str | None:
         if job.tasks < job.nodes:
             return (
-                f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Slurm starts at least "
-                "one task on each node; say 'tasks:' accordingly"
+                f"cannot spread {job.tasks} tasks over {job.nodes} nodes: Slurm starts at least "
+                "one task on each node; increase 'tasks'"
             )
         return None
 
@@ -214,19 +218,19 @@ class SlurmExecutor(BatchExecutor):
         out = self._run_command(command, environment, 3 * self._site.message_timeout, "")
         match = re.search(r"^(\d+)(?:;\S+)?\s*$", out, re.M)
         if match is None:
-            raise CannotTake(f"sbatch said {out.strip()[:200]!r}")
+            raise CannotTake(f"unexpected output of sbatch: {out.strip()[:200]!r}")
         return _ids(match[1], len(batch.jobs))
 
     # -- asking --------------------------------------------------------------------------------
 
     def _squeue(self, columns: str) -> Iterator[Row]:
-        """This user's jobs: one request, which slurmctld answers with these only."""
+        """Return this user's jobs, from one request; slurmctld filters them."""
         out = self._query(
             "squeue", "--noheader", "--all", "--array", "--states=all",
             f"--user={self._user}", f"--Format={columns}",
         )  # fmt: skip
         if (part := unreadable(out)) is not None:
-            raise CannotTake(f"squeue printed what cannot be read ({part})")
+            raise CannotTake(f"cannot parse the output of squeue ({part})")
         return read_squeue(out)
 
     def _sacct(self, *which: str) -> Iterator[Row]:
@@ -241,8 +245,11 @@ class SlurmExecutor(BatchExecutor):
         return map(queue_job, self._squeue(SQUEUE))
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """From accounting, if the site has it. Of a job that slurmctld does not have, it may say
-        for ever that it runs."""
+        """Return jobs from accounting, if the site has it.
+
+        Jobs that slurmctld does not have may be listed there as running forever, so only ended ones
+        count.
+        """
         some = sorted(ids)[:_ACCOUNT_AT_ONCE]
         rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
         return [job for job in map(queue_job, rows) if job.state == "over"]
@@ -277,7 +284,7 @@ class SlurmExecutor(BatchExecutor):
                 arrays[job].append(int(task))
             else:
                 single.append(job)
-        # Parts of an array in Slurm's notation: one request.
+        # Tasks of an array in Slurm's notation need only one request.
         single += [f"{job}_[{format_indices(sorted(tasks))}]" for job, tasks in arrays.items()]
         for at in range(0, len(single), _CANCEL_AT_ONCE):
             self._query(
@@ -290,11 +297,11 @@ class SlurmExecutor(BatchExecutor):
             command.append(f"--partition={self._partition}")
         try:
             return read_nodes(self._query(*command))
-        except InvalidJob:  # sbatch says better what is wrong with a partition
+        except InvalidJob:  # sbatch gives a better message about an invalid partition
             return {}
 
     def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
-        """Waits until the site's completion script tells of an end, which is a hint to ask."""
+        """Wait until the site's completion script reports an end, which is a hint to ask."""
         while not self._ended.wait(_COMPLETIONS if self._completions is not None else None):
             if self._completions is not None and self._completions.news():
                 told(())

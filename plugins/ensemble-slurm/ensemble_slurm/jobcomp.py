@@ -1,8 +1,8 @@
-"""Completion notices: what a site's jobcomp script tells of ended jobs.
+"""Completion notices: reads which jobs have ended from a site's jobcomp script.
 
-Where an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it
-adds a line to a file of the run for each job that ends, whatever the cause. The line is a hint to
-look at the queue now and nothing more, so nobody can make a job's end up. Used by the executor.
+If an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it adds
+a line to a file of the run for each job that ends, whatever the cause. The line only triggers a
+look at the queue, so a forged line cannot end a job. Used by the executor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Completions:
         self._size = 0
 
     def news(self) -> bool:
-        """True if the file has grown since this was last asked."""
+        """Return whether the file has grown since the last call."""
         try:
             size = os.stat(self._path).st_size
         except OSError:

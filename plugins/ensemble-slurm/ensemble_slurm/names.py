@@ -1,10 +1,10 @@
-"""Names and comments of our jobs in Slurm, by which they are found again.
+"""Names and comments of jobs in Slurm, by which they are found again.
 
-A batch is one ``sbatch``: a job array, or a single job. Its name begins with what a person looks
-for in ``squeue`` and ends with a mark of the run (``sim.0-99@3f9c2a11``); accounting keeps it, also
-where it keeps no comment. What ids of jobs have behind their index, since they are tried again or
-were handed on again after a stop, is there behind the indices (``sim.7+1~2@3f9c2a11``). Its comment
-says all: run, attempt to submit, and our indices by the order of the array's tasks. Pure.
+A batch is one ``sbatch``: a job array, or a single job. Its name starts with what people look for
+in ``squeue`` and ends with a hash of the run (``sim.0-99@3f9c2a11``). Accounting keeps the name,
+even if it keeps no comments. The suffix of job ids after a retry or a resubmission follows the
+indices (``sim.7+1~2@3f9c2a11``). The comment has everything: the run, the attempt to submit, and
+our indices in the order of the array's tasks. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core import Job
 
 __all__ = ["COMMENT_LIMIT", "Label", "format_indices", "parse_indices", "suffix_of"]
 
-#: Characters that Slurm takes as a comment (1,024 in all releases), less what may be put around it.
+#: Maximum length of our comment: Slurm's limit (1,024 in all releases) with a margin for additions.
 COMMENT_LIMIT = 900
 
 _WORD = "ensemble"
@@ -30,7 +30,7 @@ _NAME = re.compile(
 
 
 def format_indices(indices: Sequence[int]) -> str:
-    """Numbers in Slurm's notation.
+    """Format numbers in Slurm's notation.
 
     >>> format_indices([0, 1, 2, 5, 8, 9])
     '0-2,5,8-9'
@@ -48,7 +48,7 @@ def format_indices(indices: Sequence[int]) -> str:
 
 
 def parse_indices(text: str) -> list[int]:
-    """The numbers that :func:`format_indices` wrote. Raises ``ValueError``.
+    """Parse the output of :func:`format_indices`. Raise ``ValueError`` if invalid.
 
     >>> parse_indices("0-2,5")
     [0, 1, 2, 5]
@@ -62,10 +62,10 @@ def parse_indices(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A batch's name and comment in Slurm: jobs of ``group`` with these indices, in run ``tag``.
+    """Name and comment of a batch in Slurm: jobs of ``group`` with these indices, in run ``tag``.
 
-    ``attempt`` is the base's name of it. ``suffix`` is what the ids of its jobs have behind their
-    index: ``-1`` of another attempt of the run's, ``~1`` of one that was requeued, ``-1~1``.
+    ``attempt`` is the base class's name for the batch. ``suffix`` follows the index in the ids of
+    its jobs: ``-1`` for a retry, ``~1`` for a resubmission, ``-1~1`` for both.
     """
 
     tag: str
@@ -76,22 +76,22 @@ class Label:
 
     @classmethod
     def of(cls, jobs: Sequence[Job], tag: str, attempt: str) -> Label:
-        """The label of jobs of one group and one suffix."""
+        """Return the label for jobs of one group and one suffix."""
         first = jobs[0]
         return cls(tag, attempt, first.group, tuple(job.index for job in jobs), suffix_of(first))
 
     @property
     def name(self) -> str:
-        """Slurm's name of the job."""
+        """Return Slurm's name of the job."""
         shown = format_indices(self.indices)
-        if len(shown) > 24:  # cut short, it tells no more which they are
+        if len(shown) > 24:  # a truncated list would be useless
             shown = f"{self.indices[0]}..{self.indices[-1]}"
-        # A hyphen stands in a range of indices.
+        # Hyphens are for ranges of indices.
         return f"{self.group}.{shown}{self.suffix.replace('-', '+')}@{mark_of(self.tag)}"
 
     @property
     def comment(self) -> str:
-        """Slurm's comment of the job; :meth:`from_comment` reads it."""
+        """Return Slurm's comment of the job; :meth:`from_comment` parses it."""
         said = (
             f"{_WORD} {quote(self.tag)} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"
@@ -99,7 +99,7 @@ class Label:
         return f"{said} {self.suffix}" if self.suffix else said
 
     def job(self, task: int | None) -> str | None:
-        """Our id of one task, counted from 0; ``None`` where there is no such task."""
+        """Return our id of a task, counted from 0; ``None`` if it does not exist."""
         place = 0 if task is None else task
         if not 0 <= place < len(self.indices):
             return None
@@ -107,7 +107,7 @@ class Label:
 
     @classmethod
     def from_comment(cls, comment: str, tag: str) -> Label | None:
-        """The batch of this run that a comment speaks of, if it does."""
+        """Return this run's batch that a comment describes, or ``None``."""
         words = comment.split()
         if len(words) not in (5, 6) or words[0] != _WORD or unquote(words[1]) != tag:
             return None
@@ -119,8 +119,10 @@ class Label:
 
     @classmethod
     def from_name(cls, name: str, tag: str) -> Label | None:
-        """The batch that a name alone tells, where accounting has kept no comment; ``None`` if the
-        name was cut short."""
+        """Return the batch that a name describes, if accounting has no comment.
+
+        Returns ``None`` if the name was truncated.
+        """
         match = _NAME.fullmatch(name)
         if match is None or match["mark"] != mark_of(tag):
             return None
@@ -133,7 +135,7 @@ class Label:
 
 
 def suffix_of(job: Job) -> str:
-    """The part of a job's id behind its index.
+    """Return the part of a job's id after its index.
 
     >>> suffix_of(Job(id="melt.3-1~2", group="melt", index=3, command=("lmp",), attempt=1))
     '-1~2'

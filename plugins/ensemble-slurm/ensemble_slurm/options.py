@@ -1,4 +1,4 @@
-"""Options of the executor and of a job group, as JSON Schemas."""
+"""JSON Schemas for the options of the executor and of a job group."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 __all__ = ["JOB_OPTIONS", "OPTIONS", "SITE"]
 
-#: What the executor says for groups that say nothing of it.
+#: Defaults of the executor for groups that do not set them.
 SITE: dict[str, Any] = {
-    "partition": {"type": "string", "description": "Partition (or several, a,b) that jobs go to."},
+    "partition": {"type": "string", "description": "Partition for jobs; several: a,b."},
     "account": {"type": "string", "description": "Account that jobs are charged to."},
     "qos": {"type": "string", "description": "Quality of service."},
     "reservation": {"type": "string", "description": "Reservation that jobs run in."},
     "constraint": {"type": "string", "description": "Features that nodes must have."},
 }
 
-#: What ``sbatch`` is told by us: said by others, jobs would be lost to the run.
+#: Options of ``sbatch`` that only we may set; otherwise the run would lose track of its jobs.
 _OURS = (
     "array|a|job-name|J|comment|output|o|error|e|input|i|parsable|wrap|wait|W|test-only|help|usage"
     "|version|V|hold|H|chdir|D|begin-now|clusters|M|nodes|N|ntasks|n|cpus-per-task|c|time|t"
     "|open-mode|export|export-file|quiet|Q|requeue|no-requeue"
 )
 
-#: What ``--option KEY=VALUE`` may set.
+#: Options for ``--option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -33,28 +33,28 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "minimum": 0.2,
             "default": 30,
-            "description": "Seconds between looks at the queue for jobs that say nothing.",
+            "description": "Seconds between queries of the queue for jobs that do not report.",
         },
         "rate": {
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 5,
-            "description": "Commands of Slurm a second, at most.",
+            "description": "Maximum number of Slurm commands per second.",
         },
         "listen": {
             "type": "string",
             "default": "auto",
-            "description": "Where jobs report to: ADDRESS or ADDRESS:PORT of this machine, none "
+            "description": "Where jobs report: ADDRESS or ADDRESS:PORT of this machine, none "
             "(through files only), or auto: its address towards slurmctld.",
         },
         "jobcomp": {
             "type": "string",
-            "description": "Folder in which the site's completion script tells of ended jobs.",
+            "description": "Folder where the site's completion script reports ended jobs.",
         },
     },
 }
 
-#: What a job group may say under ``options: {slurm: …}``.
+#: Options of a job group, under ``options: {slurm: …}``.
 JOB_OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -72,21 +72,21 @@ JOB_OPTIONS: Mapping[str, Any] = {
         "any_nodes": {
             "type": "boolean",
             "default": False,
-            "description": "Whether Slurm may spread the tasks over any nodes: the group's 'nodes' "
-            "are not asked for.",
+            "description": "Whether Slurm may choose the number of nodes; the group's 'nodes' "
+            "is then ignored.",
         },
         "nice": {"type": "integer", "minimum": 0, "description": "Lowers the priority."},
         "requeue": {
             "type": "boolean",
             "default": False,
-            "description": "Whether Slurm may start a job again from its beginning, after a node "
-            "failed or it was preempted.",
+            "description": "Whether Slurm may restart a job from its beginning after a node "
+            "failure or preemption.",
         },
         "launch": {
             "enum": ["auto", "srun", "none"],
             "default": "auto",
             "description": "How tasks are started: by srun, by the command itself (none: it calls "
-            "mpirun or srun), or auto: srun where there are several.",
+            "mpirun or srun), or auto: by srun if there are several.",
         },
         "extra": {
             "type": "array",
@@ -95,7 +95,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
                 "type": "string",
                 "pattern": "^--[a-z]",
                 "not": {
-                    "description": "the run itself says that to sbatch: use the fields of the "
+                    "description": "the run sets this option of sbatch: use the fields of the "
                     "group (nodes, tasks, duration, workdir, stdout …)",
                     "pattern": f"^--?({_OURS})(=|$)",
                 },

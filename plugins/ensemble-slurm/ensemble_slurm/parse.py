@@ -1,9 +1,9 @@
-"""Parsers of what Slurm's commands print: jobs of ``squeue`` and ``sacct``, nodes of ``sinfo``, the
-configuration of ``scontrol``.
+"""Parsers for the output of Slurm's commands.
 
-The columns are named one by one and end with a separator that stands in no name. All releases from
-20.11 on print them alike, which their ``--json`` does not (states became lists, numbers became
-objects), and it is a tenth of the text. Pure.
+They read jobs from ``squeue`` and ``sacct``, nodes from ``sinfo``, and the configuration from
+``scontrol``. Columns are requested one by one, with a separator that occurs in no name. All
+releases from 20.11 on print them alike, unlike ``--json`` (states became lists, numbers became
+objects), and it takes a tenth of the space. Pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _JOB = {
     "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
     "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
 }  # fmt: skip
-#: ``squeue --Format`` for the state of jobs; and for what they are, too.
+#: Columns of ``squeue --Format`` for the state of jobs; and with their comments.
 SQUEUE = _columns(**_JOB)
 SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
 #: ``sacct --format``, with ``--parsable2 --delimiter``.
@@ -48,7 +48,7 @@ SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
 #: ``sinfo --Format``.
 SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=200)
 
-#: States of nodes on which jobs may start, before what stands behind them (``*``, ``~`` …).
+#: States of nodes where jobs may start, without suffixes (``*``, ``~`` …).
 _UP = frozenset({"idle", "mixed", "allocated", "completing", "alloc", "mix", "comp", "planned"})
 _BAD_MARKS = "*$@^!%"
 
@@ -62,18 +62,20 @@ def _nodes(text: str) -> str:
 
 
 def _task(text: str) -> tuple[str, int | None] | None:
-    """The job's id and its number within the array: ``12``, ``12_3``."""
+    """Parse a job's id and its number in the array: ``12``, ``12_3``."""
     match = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
     if match is None:
-        return None  # a step, a part of a heterogeneous job, tasks that wait in one line
+        return None  # a step, a part of a heterogeneous job, or tasks that wait on one line
     return match[1], None if match[2] is None else int(match[2])
 
 
 def unreadable(text: str) -> str | None:
-    """The part of this output that ``squeue`` never printed, or not to its end; ``None`` where it
-    is whole."""
+    """Return the part of this output that ``squeue`` cannot have printed, or printed only partly.
+
+    Returns ``None`` if the output is complete.
+    """
     lines = [line.rstrip(" ") for line in text.split("\n") if line.strip()]
-    # Names of jobs may have line ends, so that not each line is whole.
+    # Job names may contain newlines, so not every line is complete.
     whole = any(line.count(SEPARATOR) >= len(_JOB) for line in lines)
     if not lines or (whole and lines[-1].endswith(SEPARATOR)):
         return None
@@ -81,8 +83,10 @@ def unreadable(text: str) -> str | None:
 
 
 def read_squeue(text: str) -> Iterator[Row]:
-    """The jobs that ``squeue --noheader --array --Format`` printed, with times in seconds since the
-    epoch (``SLURM_TIME_FORMAT=%s``)."""
+    """Yield the jobs in the output of ``squeue --noheader --array --Format``.
+
+    Times are in seconds since the epoch (``SLURM_TIME_FORMAT=%s``).
+    """
     for line in text.split("\n"):
         fields = [field.strip() for field in line.split(SEPARATOR)]
         if len(fields) < len(_JOB):
@@ -100,8 +104,10 @@ def read_squeue(text: str) -> Iterator[Row]:
 
 
 def read_sacct(text: str) -> Iterator[Row]:
-    """The jobs that ``sacct --allocations --noheader --parsable2`` printed, of a job that ran
-    several times the last of them."""
+    """Yield the jobs in the output of ``sacct --allocations --noheader --parsable2``.
+
+    For a job that ran several times, the last run comes last.
+    """
     for line in text.splitlines():
         fields = line.split(SEPARATOR)
         if len(fields) < 9:
@@ -118,9 +124,9 @@ def read_sacct(text: str) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The settings of a site's configuration that matter here. Times in seconds.
+    """Relevant settings of a site's configuration. Times are in seconds.
 
-    ``controller`` is the host of slurmctld; empty where none is named.
+    ``controller`` is the host of slurmctld, empty if unknown.
     """
 
     version: tuple[int, ...] = ()
@@ -146,14 +152,14 @@ def _largest_array(values: dict[str, str]) -> int:
 
 
 def read_config(text: str) -> Site:
-    """The site that ``scontrol show config`` tells of; what it leaves out is as Slurm's default."""
+    """Parse ``scontrol show config``; missing settings get Slurm's defaults."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         name, sign, value = line.partition("=")
         if sign:
             values.setdefault(name.strip(), value.strip())
     host = values.get("SlurmctldHost[0]", values.get("ControlMachine", ""))
-    # HOST(ADDRESS): the address is how it is reached.
+    # In HOST(ADDRESS), the address is for connections.
     match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", host)
     version = tuple(int(part) for part in re.findall(r"\d+", values.get("SLURM_VERSION", "")))
     storage = values.get("AccountingStorageType", "(null)")
@@ -171,12 +177,12 @@ def read_config(text: str) -> Site:
 
 
 def _gpus(text: str) -> int:
-    """The GPUs in ``gpu:a100:4(S:0-1),gpu:2(IDX:0)``."""
+    """Return the number of GPUs in ``gpu:a100:4(S:0-1),gpu:2(IDX:0)``."""
     return sum(int(found) for found in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", text))
 
 
 def read_nodes(text: str) -> dict[str, float]:
-    """The gauges of nodes, cores and GPUs from ``sinfo --noheader --Node --Format``."""
+    """Return the gauges of nodes, cores and GPUs from ``sinfo --noheader --Node --Format``."""
     gauges = dict.fromkeys(
         ("nodes.up", "nodes.free", "cores.up", "cores.free", "gpus.up", "gpus.free"), 0.0
     )
@@ -187,7 +193,7 @@ def read_nodes(text: str) -> dict[str, float]:
             continue  # a node has a line for each of its partitions
         seen.add(fields[0])
         word = fields[1].lower()
-        # Whatever stands behind: not responding, powering up or down, in maintenance, rebooting.
+        # A suffix means: not responding, powering up or down, in maintenance, or rebooting.
         if word.rstrip("~#+-") not in _UP or any(mark in word for mark in _BAD_MARKS):
             continue
         cores = [int(part) if part.isdigit() else 0 for part in fields[2].split("/")]

@@ -1,6 +1,6 @@
-"""Error classification for Slurm's commands: whether to retry, and what a user can do.
+"""Error classification for Slurm's commands: whether to retry, and hints for users.
 
-Slurm's own words are always kept. Pure; used with the standard error of a command.
+Slurm's message is always kept. Pure; works on a command's standard error.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 
 
 class Refusal(Enum):
-    """The meaning of a refusal for its caller."""
+    """Meaning of a rejection for the caller."""
 
-    #: It will be refused again: this job cannot run as it is.
+    #: A retry would be rejected too: this job cannot run as it is.
     FINAL = "final"
-    #: Nobody answered, or nobody had time; it may have been done all the same.
+    #: No answer, or Slurm was busy; the request may have been carried out.
     BUSY = "busy"
-    #: There are as many jobs as there may be; there is room when others end.
+    #: A limit on the number of jobs is reached, until others end.
     FULL = "full"
 
 
-#: Parts of what Slurm says when slurmctld is down, busy, or starting.
+#: Parts of Slurm's messages when slurmctld is down, busy, or starting.
 _BUSY = (
     "unable to contact slurm controller",
     "socket timed out",
@@ -54,10 +54,10 @@ _FULL = (
     "grpsubmit",
 )
 
-#: Parts of what Slurm says, with what to do; the first that fits is said.
+#: Parts of Slurm's messages, each with a hint; the first match counts.
 _HINTS: Sequence[tuple[str, str]] = (
     ("invalid partition", "'sinfo -s' shows the partitions; set 'partition' under options"),
-    ("access/permission denied", "this account or user may not do that here: ask the site"),
+    ("access/permission denied", "this account or user is not allowed to do that: ask the site"),
     ("invalid account", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
     ("invalid qos", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
     ("maxsubmit", "they are submitted as others end; nothing is lost"),
@@ -70,7 +70,7 @@ _HINTS: Sequence[tuple[str, str]] = (
     ("invalid generic resource", "'sinfo -o \"%N %G\"' shows the generic resources of nodes"),
     ("memory specification", "'sinfo -o \"%N %m\"' shows the memory of nodes"),
     ("accounting/qos policy", "'sacctmgr show assoc user=$USER' shows your limits"),
-    ("reservation", "'scontrol show reservation' shows those there are"),
+    ("reservation", "'scontrol show reservation' shows the existing ones"),
     ("unrecognized option", "'sbatch --help' lists the options of this release"),
     ("munge", "is munged running on this machine? 'munge -n | unmunge' tells"),
     ("protocol authentication", "is munged running on this machine? 'munge -n | unmunge' tells"),
@@ -78,7 +78,7 @@ _HINTS: Sequence[tuple[str, str]] = (
 
 
 def words(stderr: str) -> str:
-    """The message of a command, on one line, without its own name before each part of it."""
+    """Return the message of a command on one line, without the command's name before each part."""
     parts: list[str] = []
     for line in stderr.splitlines():
         text = line.strip()
@@ -91,7 +91,7 @@ def words(stderr: str) -> str:
 
 
 def refusal(stderr: str) -> Refusal:
-    """The meaning of a command's failure with this message."""
+    """Classify a command's error message."""
     lower = stderr.lower()
     if any(part in lower for part in _FULL):
         return Refusal.FULL
@@ -101,6 +101,6 @@ def refusal(stderr: str) -> Refusal:
 
 
 def hint_for(stderr: str) -> str | None:
-    """A hint for the user about it, if one is known."""
+    """Return a hint about an error message, if one is known."""
     lower = stderr.lower()
     return next((hint for part, hint in _HINTS if part in lower), None)

@@ -1,4 +1,4 @@
-"""Options of ``sbatch`` and of ``srun`` for a job. Pure; used by the executor."""
+"""Options of ``sbatch`` and ``srun`` for a job. Pure; used by the executor."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from ensemble_slurm.names import Label
 
 __all__ = ["launcher", "render", "sbatch_options"]
 
-#: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
+#: Increase of ``nice`` for each step of ``urgency`` below the usual 16.
 _NICE = 100
 
 
 def _nodes(job: Job) -> list[str]:
-    """The options for a job's nodes; none where any will do."""
+    """Return the options for a job's nodes; none if any number will do."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
 
 
 def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -> list[str]:
-    """The options for a batch of jobs that are asked for alike; ``site`` are those for groups that
-    say nothing else."""
+    """Return the options for a batch of jobs with equal requests.
+
+    ``site`` are the defaults for groups that do not set them.
+    """
     job = jobs[0]
     words = [
         "--parsable",
@@ -41,7 +43,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     if job.gpus_per_task:
         words.append(f"--gpus-per-task={job.gpus_per_task}")
     if job.duration:
-        # Not a minute more: it may be all that the partition allows.
+        # Rounded up to whole minutes, no more: it may be the partition's limit.
         words.append(f"--time={math.ceil(job.duration / 60)}")
     options = job.options.get("slurm", {})
     if job.urgency == 0:
@@ -60,14 +62,14 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     ]
     if options.get("exclusive"):
         words.append("--exclusive")
-    # A job that Slurm starts again by itself has run twice: only where that was asked for.
+    # A job that Slurm restarts would run twice, so it must be requested.
     words.append("--requeue" if options.get("requeue") else "--no-requeue")
     words.extend(options.get("extra", ()))
     return words
 
 
 def launcher(job: Job) -> list[str]:
-    """The launcher of a job's tasks; empty where the command itself does it."""
+    """Return the launcher of a job's tasks; empty if the command starts them itself."""
     launch = job.options.get("slurm", {}).get("launch", "auto")
     if launch == "none" or (launch == "auto" and job.tasks == 1 and job.nodes == 1):
         return []
@@ -76,7 +78,7 @@ def launcher(job: Job) -> list[str]:
         "--input=none",
         *_nodes(job),
         f"--ntasks={job.tasks}",
-        # What sbatch was told is not passed on, from 22.05 on.
+        # From 22.05 on, srun does not inherit this option of sbatch.
         f"--cpus-per-task={job.cores_per_task}",
     ]
     if job.gpus_per_task:
@@ -85,7 +87,7 @@ def launcher(job: Job) -> list[str]:
 
 
 def render(job: Job, site: Mapping[str, str]) -> str:
-    """A job as a batch script of its own, without what reports it."""
+    """Return a job as a standalone batch script, without its reports."""
     options = [
         f"#SBATCH {_directive(word)}"
         for word in sbatch_options([job], Label.of([job], "RUN", "BATCH"), site)
@@ -95,7 +97,7 @@ def render(job: Job, site: Mapping[str, str]) -> str:
 
 
 def _directive(word: str) -> str:
-    """An option as a line of a script has it, which sbatch splits at blanks.
+    """Return an option as a script line has it; sbatch splits it at blanks.
 
     >>> _directive("--comment=a b"), _directive("--nodes=1")
     ("--comment='a b'", '--nodes=1')

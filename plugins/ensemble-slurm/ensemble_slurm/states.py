@@ -1,6 +1,6 @@
-"""Slurm's job states, pending reasons and exit codes, and what they mean here.
+"""Slurm's job states, pending reasons and exit codes, and what they mean to us.
 
-States come from ``squeue`` and ``sacct``, in all releases the same words. Pure; used with what
+``squeue`` and ``sacct`` print the same states in all releases. Pure; used for the rows that
 ``parse`` reads.
 """
 
@@ -20,9 +20,11 @@ __all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job as Slurm reports it: ``job`` is its id, or its array's, and ``task`` the number
-    within. Times are seconds since the epoch, ``None`` where there is none yet; ``nodes`` is empty
-    where it never had any."""
+    """One job as Slurm reports it.
+
+    ``job`` is its id, or its array's; ``task`` is the number in the array. Times are seconds since
+    the epoch, ``None`` if not yet known. ``nodes`` is empty if it never had any.
+    """
 
     job: str
     task: int | None
@@ -39,66 +41,66 @@ class Row:
 
     @property
     def id(self) -> str:
-        """How Slurm's commands call it: ``123``, or ``123_4`` for a task of an array."""
+        """Return the id for Slurm's commands: ``123``, or ``123_4`` for a task of an array."""
         return self.job if self.task is None else f"{self.job}_{self.task}"
 
 
-#: Final states that are an exception: its type and what to say.
+#: Final states that are exceptions: type and note.
 _EXCEPTIONS: Mapping[str, tuple[str, str]] = {
     "CANCELLED": ("cancel", "cancelled in Slurm, not by this run"),
     "TIMEOUT": ("timeout", "Slurm ended it at its time limit"),
     "DEADLINE": ("timeout", "Slurm ended it at its deadline (--deadline)"),
-    "NODE_FAIL": ("node-failure", "a node of it failed"),
-    "BOOT_FAIL": ("node-failure", "a node of it could not be booted"),
-    "OUT_OF_MEMORY": ("out-of-memory", "it used more memory than it had asked for (--mem)"),
+    "NODE_FAIL": ("node-failure", "one of its nodes failed"),
+    "BOOT_FAIL": ("node-failure", "one of its nodes could not be booted"),
+    "OUT_OF_MEMORY": ("out-of-memory", "it used more memory than it requested (--mem)"),
     "PREEMPTED": ("preempted", "Slurm preempted it for another job"),
     "LAUNCH_FAILED": ("launch", "Slurm could not launch it"),
-    "RECONFIG_FAIL": ("node-failure", "a node of it could not be reconfigured"),
+    "RECONFIG_FAIL": ("node-failure", "one of its nodes could not be reconfigured"),
 }
 _OVER = frozenset(_EXCEPTIONS) | {"COMPLETED", "FAILED"}
-#: States in which a job holds its nodes. ``REVOKED`` is neither: another cluster of the federation
-#: has it.
+#: States in which a job holds its nodes. ``REVOKED`` (another cluster of the federation has the
+#: job) is neither running nor over.
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "SIGNALING", "STOPPED", "STAGE_OUT", "RESIZING"})
 
-#: Reasons for which a job waits without end, and what to do about each.
+#: Pending reasons that never pass, and what to do about each.
 STUCK: Mapping[str, str] = {
     "AccountNotAllowed": "this account may not use the partition: set 'account' or 'partition'",
     "AssocGrpCPUMinutesLimit": "the account's allocation is used up: 'sshare -l' shows it",
     "AssocGrpBillingMinutes": "the account's allocation is used up: 'sshare -l' shows it",
     "AssocMaxCpuPerJobLimit": "it asks for more cores than your account may have: ask for fewer",
     "AssocMaxNodePerJobLimit": "it asks for more nodes than your account may have: ask for fewer",
-    "AssocMaxWallDurationPerJobLimit": "your account allows no such 'duration': shorten it",
-    "BadConstraints": "no nodes have this 'constraint': 'sinfo -o \"%N %f\"' shows what they have",
+    "AssocMaxWallDurationPerJobLimit": "'duration' exceeds what your account allows: shorten it",
+    "BadConstraints": "no nodes have this 'constraint': 'sinfo -o \"%N %f\"' shows the features",
     "DependencyNeverSatisfied": "what it depends on has failed: it will never start",
     "InvalidAccount": "the account is not valid: 'sacctmgr show assoc user=$USER' shows yours",
     "InvalidQOS": "the QOS is not valid: 'sacctmgr show assoc user=$USER format=qos' shows yours",
     "JobHeldAdmin": "an administrator holds it: ask there",
-    "JobHoldMaxRequeue": "it was started again too often: 'scontrol release' lets it go on",
-    "launch failed requeued held": "its node could not launch it: 'scontrol release' tries again",
-    "launch_failed_requeued_held": "its node could not launch it: 'scontrol release' tries again",
-    "PartitionConfig": "there are no such nodes, or they are down: 'sinfo -N -l' shows them",
+    "JobHoldMaxRequeue": "it was requeued too often: 'scontrol release' lets it start again",
+    "launch failed requeued held": "its node could not launch it: 'scontrol release' retries",
+    "launch_failed_requeued_held": "its node could not launch it: 'scontrol release' retries",
+    "PartitionConfig": "the requested nodes do not exist or are down: 'sinfo -N -l' shows them",
     "PartitionDown": "the partition is down: 'sinfo' shows those that are up",
     "PartitionInactive": "the partition is inactive: 'sinfo' shows those that are up",
-    "PartitionNodeLimit": "the partition gives fewer nodes: 'sinfo -o \"%P %l %s\"'",
-    "PartitionTimeLimit": "the partition allows no such 'duration': 'sinfo -o \"%P %l\"'",
+    "PartitionNodeLimit": "the partition allows fewer nodes: 'sinfo -o \"%P %l %s\"'",
+    "PartitionTimeLimit": "'duration' exceeds the limit of the partition: 'sinfo -o \"%P %l\"'",
     "QOSMaxCpuPerJobLimit": "it asks for more cores than the QOS allows: ask for fewer",
     "QOSMaxNodePerJobLimit": "it asks for more nodes than the QOS allows: ask for fewer",
-    "QOSMaxWallDurationPerJobLimit": "the QOS allows no such 'duration': shorten it",
-    "QOSNotAllowed": "the partition does not take this QOS: set 'qos' or 'partition'",
-    "ReqNodeNotAvail": "nodes that it asks for are down, or are reserved",
+    "QOSMaxWallDurationPerJobLimit": "'duration' exceeds what the QOS allows: shorten it",
+    "QOSNotAllowed": "the partition does not allow this QOS: set 'qos' or 'partition'",
+    "ReqNodeNotAvail": "requested nodes are down or reserved",
 }  # fmt: skip
 
 
 def base_state(word: str) -> str:
-    """A state without what may stand around it (``CANCELLED by 1000``, ``COMPLETED+``)."""
+    """Return a state without additions (``CANCELLED by 1000``, ``COMPLETED+``)."""
     return word.strip().partition(" ")[0].rstrip("+").upper()
 
 
 def wait_status(text: str) -> int | None:
-    """The wait status of an exit code as Slurm's commands print it.
+    """Return the wait status of an exit code as Slurm's commands print it.
 
-    ``squeue`` prints the status itself (or ``N:M`` from 24.05 on), ``sacct`` prints ``N:M`` (exit
-    code and signal). ``None`` where there is none.
+    ``squeue`` prints the wait status, or ``N:M`` (exit code and signal) in releases since 24.05;
+    ``sacct`` always prints ``N:M``. Returns ``None`` if it has no value.
 
     >>> wait_status("768"), wait_status("3:0"), wait_status("0:9"), wait_status("N/A")
     (768, 768, 9, None)
@@ -108,12 +110,12 @@ def wait_status(text: str) -> int | None:
         return None
     if match[2] is None:
         return int(match[1])
-    # 128 and more stands for "by a signal of its own": Slurm counts it in.
+    # An exit code of 128 or more means a signal that Slurm has already counted in.
     return ((int(match[1]) & 0xFF) << 8) | (int(match[2]) & 0x7F)
 
 
 def queue_job(row: Row) -> QueueJob:
-    """A job as Slurm reports it, in the words of the base."""
+    """Return a job in the base class's terms."""
     job = QueueJob(row.id, "waiting", restarts=row.restarts, host=row.nodes)
     if row.state in _OVER:
         return _over(row, job)
@@ -136,7 +138,7 @@ def _over(row: Row, job: QueueJob) -> QueueJob:
     reason = "" if row.reason in ("", "None", "(null)") else f", {row.reason}"
     words = f"Slurm: {row.state}{reason}"
     if row.state == "FAILED":
-        # Of one that told of its own end this is not asked: its shell, or its launch, was ended.
+        # A job that reported its own end does not get here: its shell or launcher was ended.
         cause: Cause | None = "signal" if code & 0x7F else None
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
