@@ -102,7 +102,7 @@ class EventlogWatcher:
         def listed(text: str | None) -> None:
             nonlocal questions
             for entry in json.loads(text or "{}").get("jobs", ()):
-                if entry.get("name") not in jobs:  # a job has our name of it for its own
+                if entry.get("name") not in jobs:  # our id of a job serves as its name
                     continue
                 questions += 1
                 self._reactor.ask(

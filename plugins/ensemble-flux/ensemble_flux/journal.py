@@ -192,7 +192,7 @@ class Journal:
         self._ours[job] = _Ours(nodes, extra, since)
 
     def forget(self, job: str) -> None:
-        """Stop to expect a job that is over or was never created."""
+        """Stop expecting a job that is over or was never created."""
         ours = self._ours.pop(job, None)
         if ours is not None and ours.queue_id is not None:
             self._names.pop(ours.queue_id, None)

@@ -258,7 +258,7 @@ class FluxLoop:
             self._problem(f"Flux's journal of job events ended ({why}); reopening it")
         self._attempts += 1
         if self._attempts > _ATTEMPTS:
-            self._broken(f"Flux's journal of job events cannot be reopened: {why}")
+            self._broken(f"cannot reopen Flux's journal of job events: {why}")
         else:
             self._reactor.after(_AGAIN, self._reopen)
 
@@ -307,7 +307,7 @@ class FluxLoop:
         events, self._out = self._out, []
         self._emit(events)
 
-    # -- jobs of ours --------------------------------------------------------------------------
+    # -- the run's jobs --------------------------------------------------------------------------
 
     def _take_orders(self, orders: Sequence[Order]) -> None:
         for order in orders:
@@ -360,15 +360,13 @@ class FluxLoop:
                 self._cancelled.discard(name)
                 # A finished or forgotten job cannot be cancelled.
                 if self._journal.waits_for(name) and error.errno != errno.ENOENT:
-                    self._problem(
-                        f"job {name} ({f58(queue_id)}) cannot be cancelled: {words(error)}"
-                    )
+                    self._problem(f"cannot cancel job {name} ({f58(queue_id)}): {words(error)}")
 
         note = f"cancelled by run {self._run.tag}"
         future = self._flux.job.cancel_async(self._reactor.handle, queue_id, note)
         self._reactor.then(future, answered)
 
-    # -- finding again -------------------------------------------------------------------------
+    # -- reattaching --------------------------------------------------------------------------
 
     def _find(self, jobs: Mapping[str, float], answer: Callable[[set[str]], None]) -> None:
         for name, since in jobs.items():

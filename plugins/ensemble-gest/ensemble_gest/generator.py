@@ -13,7 +13,7 @@ from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, V
 
 __all__ = ["GestGenerator"]
 
-#: The standard lists the values of a discrete variable; at most so many of them.
+#: Maximum number of values of a discrete variable; the standard lists each.
 _MOST_LISTED = 1_000_000
 
 

@@ -142,7 +142,7 @@ class GridEngineExecutor(BatchExecutor):
         out = self._run_command(self.words(batch))
         match = re.search(r"^(\d+)(\.\S+)?$", out, re.M)
         if match is None:
-            raise CannotTake(f"qsub said {out.strip()[:200]!r}")
+            raise CannotTake(f"unexpected output of qsub: {out.strip()[:200]!r}")
         return _ids(match[1], len(batch.jobs))
 
     def _jobs(self) -> Iterator[tuple[str, str, str]]:

@@ -58,7 +58,7 @@ def _run_command(context: CallContext) -> list[Action]:
             f"{name!r} took longer than {options['duration']:g} s", code="local-failed"
         ) from None
     except OSError as error:
-        raise EnsembleError(f"{name!r} cannot run: {error}", code="local-failed") from None
+        raise EnsembleError(f"cannot run {name!r}: {error}", code="local-failed") from None
     if text:
         told = Action({"name": "log", "message": "{task}: {output}"})
         return [told.knowing({"task": name, "output": text[-_TOLD:]}), *_follow_up(options)]

@@ -326,10 +326,14 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 @click.option(
     "--jobs", default=4, metavar="N", show_default=True, help="Number of concurrent runs."
 )
-@click.option("--every", default=2.0, metavar="SECONDS", show_default=True, help="Between looks.")
 @click.option(
-    "--once", is_flag=True, help="Process the files that are there, then exit (for cron)."
+    "--every",
+    default=2.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="Interval between checks of the folder.",
 )
+@click.option("--once", is_flag=True, help="Process the existing files, then exit (for cron).")
 @state_option
 def serve(
     folder: str,

@@ -155,7 +155,7 @@ class _Conversion:
         )
         return {"name": "enable", "rules": rule_id}
 
-    # -- what is begun -------------------------------------------------------------------------
+    # -- starting units ------------------------------------------------------------------------
 
     def _is_job(self, unit: Unit) -> bool:
         return self._options.executor in _HERE and not any(s.name == "auth" for s in unit.steps)

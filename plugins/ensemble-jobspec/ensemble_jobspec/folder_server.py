@@ -135,8 +135,8 @@ class Server:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
                 raise UsageError(
-                    f"another serves {str(self._folder)!r}",
-                    hint="stop that one first, or serve another folder",
+                    f"another server uses {str(self._folder)!r}",
+                    hint="stop it first, or serve another folder",
                     code="already-served",
                 ) from None
             except OSError as error:
@@ -308,7 +308,7 @@ class Runs:
             self._running[file] = _Controller(process, time.monotonic(), log.tell())
         if file not in self._backoffs:
             self._backoffs[file] = _Backoff(once=self._once)
-            print_line(f"{file.name}: begun")
+            print_line(f"{file.name}: started")
         return True
 
     def ended(self) -> list[_Ended]:

@@ -48,7 +48,7 @@ def vertex(faults: Faults, path: Path) -> Vertex:
 
 
 def requirement(given: str | Mapping[str, Any]) -> str:
-    """A requirement of a resource as the site's table has it.
+    """Return a resource's requirement as written in the site's table.
 
     >>> requirement({"name": "system", "field": "cpu.target", "match": "amd64"})
     'system.cpu.target=amd64'

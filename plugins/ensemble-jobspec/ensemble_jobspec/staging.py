@@ -73,7 +73,7 @@ def _content(unit: Unit, name: str, contents: Callable[[str], str] | None) -> st
     source = next((each["source"] for each in copies if each["filename"] == name), name)
     if contents is None:
         raise UsageError(
-            f"{source!r} cannot be staged, because files beside the jobspec are not read here",
+            f"cannot stage {source!r}, because files beside the jobspec are not read here",
             where=task.where,
             hint="put it into 'scripts', or run the jobspec with 'ensemble jobspec run'",
             code="cannot-stage",

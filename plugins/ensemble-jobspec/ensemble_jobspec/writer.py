@@ -47,7 +47,7 @@ def written(
 
         if image is None:
             raise UsageError(
-                "a Job of Kubernetes needs an image",
+                "a Kubernetes Job needs an image",
                 hint="add --image NAME, with the programs that the tasks run",
                 code="no-image",
             )
@@ -60,7 +60,7 @@ def written(
     known = targets(registry)
     if target not in known:
         raise UsageError(
-            f"nothing writes {target!r}", hint=nearest(target, known), code="no-such-target"
+            f"unknown target {target!r}", hint=nearest(target, known), code="no-such-target"
         )
     return _rendered(converted, target, registry)
 

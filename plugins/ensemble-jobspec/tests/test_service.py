@@ -263,7 +263,7 @@ def test_a_folder_has_one_server() -> None:
     move_in("slow", task("slow", "until test -e go; do sleep 0.05; done"))
     server = subprocess.Popen([*MAIN, *SERVE], stdout=subprocess.DEVNULL)
     wait_until(lambda: notes() == ["slow"])
-    assert "another serves" in ensemble(*SERVE, "--once", code=2).output
+    assert "another server uses" in ensemble(*SERVE, "--once", code=2).output
     server.terminate()
     assert server.wait() == 0
     assert names("running") == ["slow"]

@@ -1,4 +1,4 @@
-"""The plugin for LAMMPS: observes growing logs, so that rules can react to the physics.
+"""LAMMPS plugin: observes growing logs, so that rules can react to the physics.
 
 Every run loads this module through the entry-point group ``ensemble``, so its functions import what
 a file needs on first use.
@@ -22,7 +22,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
     return [
         ObserverPlugin(
             name="lammps",
-            summary="Rows of thermo output in a LAMMPS log, by column name, while it grows.",
+            summary="Rows of thermo output in a growing LAMMPS log, by column name.",
             build=build,
             options=OPTIONS,
             variables=variables,

@@ -25,17 +25,17 @@ __all__ = ["actions"]
 
 #: Seconds by which the clock of the files may lag behind the queue's.
 _CLOCKS = 10.0
-#: Bytes of a script to search for the use of the restart file.
+#: Number of bytes of a script to search for a use of the restart file.
 _MOST_OF_SCRIPT = 1 << 20
 #: Outcomes that ``lammps-check`` distinguishes, as named by ``outcome``.
 _KINDS = {
-    "completed": "LAMMPS came to the end of its script",
+    "completed": "LAMMPS reached the end of its script",
     "lost-atoms": "atoms were lost",
-    "nan": "the thermo output ended in what is no finite number",
+    "nan": "the thermo output ended with values that are not finite",
     "halted": "fix halt stopped it, or its last run ended early",
     "timed-out": "timer timeout stopped it",
     "error": "LAMMPS ended with another error",
-    "killed": "it was killed, or the log ends without a word",
+    "killed": "it was killed, or the log is truncated",
 }
 
 
@@ -53,7 +53,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
         )
     group = firing.group(label)
     if group is None:
-        raise EnsembleError(f"there is no job group {label!r}", code="no-such-group")
+        raise EnsembleError(f"unknown job group {label!r}", code="no-such-group")
     sweep: dict[str, list[Any]] = {}
     given: dict[str, Sequence[str]] = {}
     script = options.get("input")
@@ -83,13 +83,13 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 def _value(firing: Firing, name: str, value: Any) -> Any:
     """Return the given value, or the value of its expression."""
     if not isinstance(value, str) or not value.startswith("="):
-        # LAMMPS does not accept 1e5 or 1.0 as a whole number.
+        # LAMMPS does not accept 1e5 or 1.0 as an integer.
         return variables.as_number(value) if isinstance(value, float) else value
     number = expression(value).value(firing.fields, firing.metric)
     if number is None:
         raise EnsembleError(
-            f"the variable {name} has no value: {value!r} cannot be worked out now",
-            cause="something that it speaks of has no value, or the result is no finite number",
+            f"variable {name}: cannot evaluate {value!r} now",
+            cause="a name in it has no value, or the result is not finite",
             code="no-value",
         )
     return variables.as_number(number)
@@ -104,17 +104,17 @@ def _continue(context: CallContext) -> Iterable[Action]:
     began = variables.given(job["command"]).get(name, ())[:1]
     found = _newest_restart(context, job, began)
     if found.newest is None:
-        why = f"{job['job']} cannot be continued: {_nothing_whole(job, found)}"
+        why = f"{job['job']} cannot continue: {_nothing_whole(job, found)}"
         yield _log(why, "warning" if "otherwise" in options else "error")
         yield from _nested(options.get("otherwise"))
         return
     path, step = found.newest.path, found.newest.step
     for passed, reason in found.passed:
-        yield _log(f"{passed} is passed over: {reason}", "warning")
-    yield _log(f"{job['job']} is continued from {path} (step {step})")
+        yield _log(f"{passed} skipped: {reason}", "warning")
+    yield _log(f"{job['job']} continues from {path} (step {step})")
     if path in (os.path.join(job["workdir"], word) for word in began):
         yield _log(
-            f"{job['job']} wrote no restart file of its own: {label} begins where it began. Is the "
+            f"{job['job']} wrote no restart file, so {label} starts where it started. Is the "
             "time limit shorter than the interval of 'restart'?",
             "warning",
         )
@@ -123,7 +123,7 @@ def _continue(context: CallContext) -> Iterable[Action]:
         script = variables.script(job["command"])
     if script is not None and _never_asks(os.path.join(job["workdir"], script), name):
         yield _log(
-            f"{script} does not speak of ${{{name}}}, so it may not read {path} and begin anew",
+            f"{script} does not mention ${{{name}}}, so it may not continue from {path}",
             "warning",
         )
     changes = {**options.get("variables", {}), name: path}
@@ -167,11 +167,11 @@ def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
 def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
     workdir = job.get("workdir")
     if not workdir:
-        return "it never ran, or it is not known in which folder"
+        return "it never ran, or its folder is unknown"
     if not os.path.isdir(workdir):
-        return f"its folder {workdir} is not there, or not on this machine"
+        return f"its folder {workdir} does not exist on this machine"
     said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
-    return f"there is no restart file in {workdir}{said}"
+    return f"no restart file in {workdir}{said}"
 
 
 def _never_asks(path: str, variable: str) -> bool:
@@ -210,8 +210,8 @@ def _check(context: CallContext) -> Iterable[Action]:
     else:
         ended = outcome.Outcome(
             "unknown",
-            "its log cannot be read, as it is not known in which folder it ran: give the job "
-            "group a workdir, or the option log a whole path",
+            "cannot read its log, because its folder is unknown: give the job "
+            "group a workdir, or the option 'log' an absolute path",
         )
     step = "?" if ended.step is None else ended.step
     told = ended.message
@@ -225,14 +225,14 @@ def _check(context: CallContext) -> Iterable[Action]:
         yield action.knowing(fields)
 
 
-# -- what they share -------------------------------------------------------------------------------
+# -- shared parts -------------------------------------------------------------------------------
 
 
 def _job(context: CallContext, action: str) -> Mapping[str, Any]:
     if context.job is None:
         raise EnsembleError(
-            f"{action} is about the event's job, and this event has none",
-            hint="use it under a trigger that has one, such as job-fail",
+            f"{action} needs the event's job, but this event has no job",
+            hint="use a trigger that concerns a job, such as job-fail",
             code="no-job",
         )
     return context.job
@@ -265,15 +265,15 @@ _TEXT = {"type": "string", "minLength": 1}
 _LABEL = {"type": "string", "x-ensemble": "group"}
 _VALUE = {"type": ["number", "string"], "x-ensemble": "expression"}
 _VARIABLES = {
-    "description": "LAMMPS' variables by name. Where the group's sweep has a parameter of that "
+    "description": "LAMMPS variables by name. If the group's sweep has a parameter of that "
     "name, it is set; otherwise '-var NAME VALUE' is replaced in the command or added to it. A "
-    'value that begins with = is worked out: "=T * 1.1".',
+    'value that begins with = is an expression: "=T * 1.1".',
     "type": "object",
     "minProperties": 1,
     "propertyNames": {"pattern": r"^\w+$"},
     "additionalProperties": {"description": "The value.", **_VALUE},
 }
-_INPUT = {"description": "Another script, in place of the one after -in.", **_TEXT}
+_INPUT = {"description": "Script that replaces the one after -in.", **_TEXT}
 
 
 def _options(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,14 +296,14 @@ def actions() -> Iterable[ActionPlugin]:
             **_options(
                 ["variables"],
                 label={
-                    "description": "The job group to submit; default: the event's job's.",
+                    "description": "The job group to submit; default: that of the event's job.",
                     **_LABEL,
                 },
                 variables=_VARIABLES,
                 input=_INPUT,
                 count={
-                    "description": "How many jobs; default: 1 like the event's job, or where "
-                    "there is none, the group's count.",
+                    "description": "Number of jobs; default: 1 like the event's job, or, if "
+                    "it has no job, the group's count.",
                     "type": "integer",
                     "minimum": 1,
                     "maximum": 1_000_000,
@@ -320,39 +320,38 @@ def actions() -> Iterable[ActionPlugin]:
         options={
             **_options(
                 label={
-                    "description": "The job group that goes on; default: the event's job's.",
+                    "description": "The job group to continue; default: that of the event's job.",
                     **_LABEL,
                 },
                 restart={
-                    "description": "Which files, relative to the job's workdir: a pattern with * "
-                    "and ?, or several; % as in LAMMPS. {index} and the sweep's parameters may "
-                    "stand in it. Default: every restart file in the workdir itself.",
+                    "description": "Restart files, relative to the job's workdir: a pattern with * "
+                    "and ?, or several; % as in LAMMPS. May contain {index} and the sweep's "
+                    "parameters. Default: every restart file directly in the workdir.",
                     "type": ["string", "array"],
                     "minLength": 1,
                     "minItems": 1,
                     "items": {"description": "A pattern.", **_TEXT},
                 },
                 newest={
-                    "description": "What is newest: the highest step, or the latest time (for "
-                    "scripts that set the step back).",
+                    "description": "How to find the newest: highest step, or latest time (for "
+                    "scripts that reset the step).",
                     "enum": ["step", "time"],
                     "default": "step",
                 },
                 variable={
-                    "description": "The variable that is given the file's path: "
-                    "read_restart ${restart}.",
+                    "description": "Variable for the file's path: read_restart ${restart}.",
                     "type": "string",
                     "pattern": r"^\w+$",
                     "default": "restart",
                 },
                 input=_INPUT,
                 steps={
-                    "description": "The value of the variable 'steps', for run ${steps}.",
+                    "description": "Value of the variable 'steps', for run ${steps}.",
                     **_VALUE,
                 },
                 variables=_VARIABLES,
                 otherwise={
-                    "description": "What to do where there is no whole restart file; default: an "
+                    "description": "Actions if no restart file is complete; default: an "
                     "error in the log.",
                     "x-ensemble": "action",
                 },
@@ -369,20 +368,20 @@ def actions() -> Iterable[ActionPlugin]:
         options={
             **_options(
                 log={
-                    "description": "The log, relative to the job's workdir; {index} and the "
-                    "sweep's parameters may stand in it. Default: what follows -log in the "
-                    f"command, or else {DEFAULT_LOG}.",
+                    "description": "The log's path in the workdir; may contain {index} and the "
+                    "sweep's parameters. Default: the file after -log in the "
+                    f"command, or {DEFAULT_LOG}.",
                     **_TEXT,
                 },
                 **{
                     kind: {
-                        "description": f"What to do where {meaning}.",
+                        "description": f"Actions if {meaning}.",
                         "x-ensemble": "action",
                         "x-ensemble-fields": ["outcome", "message", "step"],
                     }
                     for kind, meaning in {
                         **_KINDS,
-                        "otherwise": "no other option says what to do",
+                        "otherwise": "no other option applies",
                     }.items()
                 },
             ),

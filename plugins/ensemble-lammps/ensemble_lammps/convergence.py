@@ -51,7 +51,7 @@ _TOLERANCE = {"type": "number", "exclusiveMinimum": 0}
 
 #: Schema of the observer's option ``converged``.
 OPTIONS: Mapping[str, Any] = {
-    "description": "Columns whose means are to converge, by name, each with what that means: "
+    "description": "Columns whose means should converge, by name, each with its conditions: "
     "error, within (over window steps), relative, begin.",
     "type": "object",
     "minProperties": 1,
@@ -62,19 +62,19 @@ OPTIONS: Mapping[str, Any] = {
         "additionalProperties": False,
         "properties": {
             "error": {
-                "description": "The standard error of the mean is at most this.",
+                "description": "Largest standard error of the mean.",
                 **_TOLERANCE,
             },
             "within": {
-                "description": "The running mean has moved at most so far over the window.",
+                "description": "Largest change of the running mean over the window.",
                 **_TOLERANCE,
             },
             "window": {
-                "description": "Steps over which the running mean is looked at.",
+                "description": "Number of steps over which the running mean is watched.",
                 **_STEPS,
             },
             "relative": {
-                "description": "error and within are fractions of the mean, not absolute.",
+                "description": "Whether error and within are fractions of the mean.",
                 "type": "boolean",
                 "default": False,
             },
@@ -261,11 +261,11 @@ def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
 
 
 class Convergence:
-    """The columns of one log that are to converge.
+    """The columns of one log whose means should converge.
 
     ``options`` is the observer's option ``converged``: for each column ``error``, ``within`` and
     ``window`` (in steps), ``relative`` and ``begin`` (a step). A column without any variation has
-    the error 0 as soon as there are enough rows: it is known exactly.
+    the error 0 as soon as there are enough rows, because its mean is known exactly.
     """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -279,13 +279,12 @@ class Convergence:
         self._held = False
 
     def update(self, step: float | None, values: Mapping[str, float]) -> dict[str, float]:
-        """The values to add to this row.
+        """Return the values to add to this row.
 
-        ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift`` where they are known; ``Converged``:
-        1 in the row in which the conditions of all columns start to hold, -1 in the row in which
-        they stop: when a value exceeds its tolerance by more than a tenth. A row is ignored if it
-        has no step, or the step of the previous row, as between two runs. A step that goes back
-        resets everything.
+        ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known. ``Converged``: 1 in the
+        row where the conditions of all columns start to hold, -1 in the row where they stop (when a
+        value exceeds its tolerance by more than a tenth). A row is ignored if it has no step, or
+        the step of the previous row, as between two runs. A step that goes back resets everything.
         """
         if step is None or not math.isfinite(step) or self._columns.keys().isdisjoint(values):
             return {}

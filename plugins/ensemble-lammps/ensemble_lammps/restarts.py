@@ -73,23 +73,23 @@ def find(
     also: Iterable[str] = (),
     newest: Literal["step", "time"] = "step",
 ) -> Found:
-    """The newest restart file of a job.
+    """Return the newest restart file of a job.
 
     Parameters
     ----------
     folder:
         The job's workdir.
     patterns:
-        Names as a shell has them (``*``, ``?``, ``[…]``; ``**`` for any folders), relative to the
-        folder; ``%`` as in LAMMPS. None: every file of the folder that is a restart file, but not
-        those in folders below it, which may be other jobs'.
+        Names relative to the folder, with wildcards as in a shell (``*``, ``?``, ``[…]``; ``**``
+        for any folders) and ``%`` as in LAMMPS. Default: every restart file in the folder, but not
+        in its subfolders, which may belong to other jobs.
     begun:
-        Seconds since the epoch: older files are of an earlier run and are passed over.
+        Seconds since the epoch. Older files belong to an earlier run and are skipped.
     also:
-        Further files (what the job itself began from), however old.
+        Further files, of any age: what the job itself started from.
     newest:
-        ``step``: the highest step, then the latest time; ``time``: the other way about, for scripts
-        that set the step back.
+        ``step``: the highest step, then the latest time. ``time``: the reverse, for scripts that
+        reset the step.
     """
     best: Restart | None = None
     passed: list[tuple[str, str]] = []
@@ -106,7 +106,7 @@ def find(
             older.append(found)
         elif best is None or _rank(found, newest) > _rank(best, newest):
             best = found
-    # A chain in one folder leaves hundreds; those that would not have been taken say nothing.
+    # A chain in one folder leaves hundreds; list only those that could have been chosen.
     passed += [
         (found.path, "it is older than the job")
         for found in older
@@ -143,7 +143,7 @@ def read(path: str) -> Restart:
     try:
         return _read(path)
     except OSError as error:
-        raise NotWhole(f"it cannot be read: {error.strerror}") from None
+        raise NotWhole(f"cannot read it: {error.strerror}") from None
 
 
 def _read(path: str) -> Restart:
@@ -161,7 +161,7 @@ def _read(path: str) -> Restart:
         before, after = path[:at], path[at + len("base") :]
         if os.path.exists(f"{before}0{after}"):
             return Restart(f"{before}%{after}", step, _check_parts(before, after, count, time))
-    raise NotWhole("the files of the other processes are not there")
+    raise NotWhole("the files of the other processes are missing")
 
 
 def _check_parts(before: str, after: str, count: int, time: float) -> float:
@@ -173,7 +173,7 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
         with _opened(f"{before}{number}{after}", meant=True) as file:
             written = os.fstat(file.fileno()).st_mtime
             if written < time - _CLOCKS:
-                raise NotWhole(f"the file of process {number} is of an earlier step")
+                raise NotWhole(f"the file of process {number} is from an earlier step")
             _check_end(file)
             last = max(last, written)
     return last
@@ -185,23 +185,23 @@ def _opened(path: str, *, meant: bool) -> BinaryIO:
     try:
         found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise NotWhole(f"{name} cannot be read: {error.strerror}", meant=meant) from None
+        raise NotWhole(f"cannot read {name}: {error.strerror}", meant=meant) from None
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
-        raise NotWhole("it is no file", meant=False)
+        raise NotWhole("it is not a file", meant=False)
     return os.fdopen(found, "rb", buffering=4096)
 
 
 def _head(file: BinaryIO) -> tuple[int, str]:
     """Return the step, and the byte order in :mod:`struct`'s notation."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise NotWhole("it is no restart file", meant=False)
+        raise NotWhole("it is not a restart file", meant=False)
     mark = _take(file, 4)
     order = "<" if mark == b"\1\0\0\0" else ">" if mark == b"\0\0\0\1" else ""
     if not order:
-        raise NotWhole("its byte order is not known")
+        raise NotWhole("its byte order is unknown")
     if _integer(file, order) < _FIRST_REVISION:
-        raise NotWhole("it is of a LAMMPS so old that nobody can tell whether it is whole")
+        raise NotWhole("it is from an old LAMMPS whose files do not show whether they are complete")
     size = 8
     for _ in range(_MOST_VALUES):
         tag = _integer(file, order)
@@ -216,16 +216,16 @@ def _head(file: BinaryIO) -> tuple[int, str]:
             value = _integer(file, order)
             if tag == _BIGINT and value in (4, 8):
                 size = value
-    raise NotWhole("its step is not where it should be")
+    raise NotWhole("it has no step at the expected place")
 
 
 def _check_end(file: BinaryIO) -> None:
     size = os.fstat(file.fileno()).st_size
     if size < 2 * len(MAGIC):
-        raise NotWhole("it is cut off, or being written")
+        raise NotWhole("it is truncated, or still being written")
     file.seek(size - len(MAGIC))
     if file.read() != MAGIC:
-        raise NotWhole("it is cut off, or being written")
+        raise NotWhole("it is truncated, or still being written")
 
 
 def _parts(file: BinaryIO, order: str) -> int:
@@ -259,5 +259,5 @@ def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
 def _take(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     if len(data) < size:
-        raise NotWhole("it is cut off, or being written")
+        raise NotWhole("it is truncated, or still being written")
     return data

@@ -1,10 +1,10 @@
-"""Tables of thermo output with one line for each row: styles ``one`` and ``yaml``.
+"""Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
 
-The reader makes a table where it has read a header, and asks it for rows from then on. One regular
-expression knows what a row of this table looks like, and is tried at each line; what it does not
-take is no row. A table of style ``one`` learns from its first row how LAMMPS was told to print
-them, for users print lines of numbers too: rows of a table end in a blank or do not, and begin
-where the first one does. ``tests/test_fuzz.py`` compares with a reader that takes each line apart.
+The reader creates a table after a header, and asks it for rows from then on. One regular expression
+describes the rows of this table; a line that does not match is not a row. Users print lines of
+numbers too, so a table of style ``one`` learns LAMMPS' format from its first row: where rows start,
+and whether they end with a blank. ``tests/test_fuzz.py`` compares this with a reader that splits
+each line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core import Row
 
 __all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
 
-#: Longest line; LAMMPS prints none that is nearly as long. It bounds memory.
+#: Longest line; LAMMPS' lines are far shorter. Bounds memory.
 LONGEST_LINE = 256 * 1024
 
 _SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
@@ -187,7 +187,7 @@ class _LineTable(Table):
                 numbers = [numbers[index] for index in at]
             if not numbers:
                 continue
-            values = dict(zip(kept, numbers))  # noqa: B905 - to be asked for it takes time
+            values = dict(zip(kept, numbers))  # noqa: B905 - 'strict' takes time
             # A sum is finite only if all its terms are.
             if plain and (not counts or isfinite(sum(numbers))):
                 out.append(Row(values, step))
@@ -205,10 +205,10 @@ class _LineTable(Table):
 
 
 class OneTable(_LineTable):
-    """Style ``one``: a line of numbers with blanks between them.
+    """Style ``one``: a line of numbers separated by blanks.
 
-    ``spaced`` are the names if single blanks in the header belong to them, as they do where
-    ``thermo_modify colname`` gave such names; which it is, the number of values in a row tells.
+    ``spaced`` are the names if single blanks in the header belong to them, as after ``thermo_modify
+    colname``. The number of values in a row decides which names are right.
     """
 
     _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"
@@ -217,9 +217,9 @@ class OneTable(_LineTable):
 
     def __init__(self, names: tuple[str, ...], spaced: tuple[str, ...], keeper: Keeper) -> None:
         super().__init__(names, keeper)
-        #: What the names may be, while no row has been seen.
+        #: Possible names, until a row has been seen.
         self._choices = tuple(dict.fromkeys((names, spaced)))
-        #: How long the last value of a row is, where a blank follows it.
+        #: Length of the last value in a row, if a blank follows it.
         self._last: int | None = None
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
@@ -237,10 +237,10 @@ class OneTable(_LineTable):
         if match is None or not self._stop:
             return None
         start, stop = match.start(1) - place, match.end(1) - place
-        # A column stands as far to the right as that of the first row, or as far to the left; a
-        # sign may stand before it, and what is too wide begins with the line.
+        # Columns are aligned to the right or left edge of those in the first row. A sign may
+        # precede a value, and a value that is too wide starts at the beginning of the line.
         if self._start == 0 < start and stop < self._stop:
-            # It was the first row's value that was too wide.
+            # The value in the first row was too wide.
             self._start, self._stop = start, stop
         elif (
             stop != self._stop
@@ -253,7 +253,7 @@ class OneTable(_LineTable):
             if blank:
                 self._pad(length)
         elif not blank and length < self._last:
-            # Rows end in a blank, for which only a value that is too wide leaves no room.
+            # Rows end with a blank, unless a value is too wide.
             return None
         return match
 
@@ -274,8 +274,7 @@ _BLANK, _RETURN = b" \r"
 
 
 def _ending(block: bytes, match: re.Match[bytes]) -> tuple[bool, int]:
-    """The two properties of a line's end: whether it is a blank, and the length of its last
-    value."""
+    """Return whether a line ends with a blank, and the length of its last value."""
     start, end = match.start(), match.end() - 1
     if block[end - 1] == _RETURN:
         end -= 1

@@ -1,19 +1,19 @@
-"""Reads the thermo output of a LAMMPS log, whole or while it grows, in pieces cut anywhere.
+"""Reader of a LAMMPS log's thermo output, for complete and growing logs, cut anywhere.
 
-Called by the observer and by ``outcome``; knows LAMMPS and nothing of files. A log is not made for
-machines: between the rows of a table stand warnings, what fixes print and what the user prints. So
-a line is taken for a row only where LAMMPS is known to print one, and only if it looks as LAMMPS
-prints it: every wrong value is worse than a missing one.
+Called by the observer and by ``outcome``; knows LAMMPS, but no files. Logs are not made for
+machines: between the rows of a table there are warnings, output of fixes, and user output. A wrong
+value is worse than a missing one. So a line only counts as a row where LAMMPS prints rows, and if
+it has LAMMPS' format.
 
-What a run prints, by ``thermo_modify line``:
+Output of a run, by ``thermo_modify line``:
 
-- ``one``: the line ``Per MPI rank memory allocation …`` (left out by ``run … pre no``), a header of
-  column names, one line a row, ``Loop time of …`` (left out by ``timer off``).
-- ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----`` and then lines
-  of up to three times ``Name     = value``.
+- ``one``: the line ``Per MPI rank memory allocation …`` (missing after ``run … pre no``), a header
+  with column names, one line per row, ``Loop time of …`` (missing after ``timer off``).
+- ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----``, then lines
+  with up to three ``Name     = value``.
 - ``yaml``: ``keywords: ['Step', …]``, then ``  - [0, 1.44, …]`` for each row, then ``...``.
 
-Here are the marks between which tables stand; ``tables`` and ``multiline`` read the rows.
+This module finds the marks around tables; ``tables`` and ``multiline`` read the rows.
 """
 
 from __future__ import annotations
@@ -58,18 +58,20 @@ class ThermoReader:
     Parameters
     ----------
     columns:
-        Keeps only the values of these names; ``None`` keeps all. Others are not made numbers.
+        Names of the values to keep; ``None`` keeps all. Others are not converted to numbers.
     extra:
-        Given the step and the values of each row of a table, says what to add to the row.
+        Called with the step and the values of each row of a table; returns values to add.
 
-    Values are named as the log prints them (``Temp``, ``v_eper``, ``c_msd[4]``), and are nan or
-    infinite where it says so; a row's clock is its step, where it has one. Beside the columns there
-    are, of ``log_facts.FACTS``: ``NonFinite`` (how many of the row's values that are kept are not
-    finite; only where there are any); at each warning ``Warnings`` and at each error ``Errors``,
-    how many there were so far; at the end of each run ``LoopTime`` (seconds), ``LoopSteps``,
-    ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless the table had a column of
-    that name) and ``Ranks``, and ``Errors`` and ``Warnings`` if there were any; at the end of the
-    log ``WallTime`` (seconds).
+    Values have the log's names (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or infinite. A
+    row's clock is its step, if it has one. In addition to columns, there are the values of
+    ``log_facts.FACTS``:
+
+    - in a row with such values: ``NonFinite``, the number of kept values that are not finite;
+    - at each warning ``Warnings`` and at each error ``Errors``, their numbers so far;
+    - at the end of each run ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``,
+      ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column), ``Ranks``, and the numbers
+      of ``Errors`` and ``Warnings`` if not 0;
+    - at the end of the log ``WallTime`` (seconds).
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class ThermoReader:
             place = stop + 1
 
     def _line(self, line: bytes, rows: list[Row]) -> None:
-        """Read a line that is not a row by itself."""
+        """Read a line that is not a row on its own."""
         if self._table is not None:
             if self._table.line(line, rows):
                 return
@@ -219,7 +221,7 @@ class ThermoReader:
         if inner.endswith("]") and len(names) > 1 and names[0] == names[-1] == "'":
             self._begin_table(YamlTable(tuple(names[1:-1].split("', '")), self._keeper), rows)
 
-    # What is told beside rows of tables
+    # Values outside of tables
 
     def _tell(self, rows: list[Row], values: Mapping[str, float] | None) -> None:
         wants = self._keeper.wants

@@ -41,7 +41,7 @@ def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
 def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
     if name is None:
         raise EnsembleError(
-            "lammps-converged has no 'name', expected the job group whose replicas are to converge",
+            "lammps-converged needs a 'name': the job group whose replicas should converge",
             hint="add name: GROUP",
             code="no-name",
         )
@@ -55,7 +55,7 @@ def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
 
 
 def triggers() -> Iterable[TriggerPlugin]:
-    """The records."""
+    """Return the records."""
     yield TriggerPlugin(
         name="lammps-thermo",
         summary="a LAMMPS job of the group printed a row of thermo output",
@@ -64,12 +64,12 @@ def triggers() -> Iterable[TriggerPlugin]:
         needs_observer=OBSERVER,
         lacks=dict.fromkeys(
             _NO_COLUMNS - {"NonFinite", "Converged"},
-            "no row of thermo output has it: write 'trigger: observed' for the rows that do",
+            "rows of thermo output do not have it; use 'trigger: observed' for rows that do",
         ),
     )
     yield TriggerPlugin(
         name="lammps-converged",
-        summary="so many LAMMPS jobs of the group have converged",
+        summary="a number of LAMMPS jobs of the group have converged",
         build=_converged,
         name_means="group",
         fields=frozenset({"value"}),
@@ -79,8 +79,8 @@ def triggers() -> Iterable[TriggerPlugin]:
             "additionalProperties": False,
             "properties": {
                 "replicas": {
-                    "description": "How many jobs of the group must have converged, where the "
-                    "observer's option 'converged' says what that means.",
+                    "description": "Number of jobs that must have converged, as defined by the "
+                    "observer's option 'converged'.",
                     "type": "integer",
                     "minimum": 1,
                     "default": 1,

@@ -1,12 +1,15 @@
-"""LAMMPS' command line: the variables (``-var NAME VALUE``) and the script (``-in FILE``) in it.
+"""LAMMPS' command line: reads and changes its variables (``-var NAME VALUE``) and script (``-in
+FILE``).
 
-``lammps-vary`` and ``lammps-continue`` change commands with these functions, ``lammps-check`` reads
-the log's name from one. What LAMMPS does, found out with LAMMPS itself: of a variable that is given
-twice, the first value holds, so a value is replaced and not added; a variable has all the words up
-to the next option, and one at least, whatever it looks like; of several scripts or logs, the last
-counts; options have one dash and two spellings. A variable from the command line is of style
-``index``: it takes precedence over ``variable NAME index …`` in the script, and another style there
-is an error.
+``lammps-vary`` and ``lammps-continue`` change commands with these functions; ``lammps-check`` reads
+the log's name. LAMMPS' behaviour, as observed:
+
+- If a variable is given twice, the first value counts, so values are replaced, not added.
+- A variable has all words up to the next option, and at least one, whatever it looks like.
+- Of several scripts or logs, the last counts.
+- Options have one dash and two spellings.
+- A variable on the command line has style ``index``: it takes precedence over
+  ``variable NAME index …`` in the script, and another style there is an error.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ __all__ = ["as_number", "as_word", "changed", "given", "log", "script", "with_ch
 _VARIABLE = ("-var", "-v")
 _SCRIPT = ("-in", "-i")
 _LOG = ("-log", "-l")
-#: What Ensemble would fill in, were it not doubled.
+#: Text that would be taken for a placeholder unless its braces are doubled.
 _PLACEHOLDER = re.compile(r"(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
 
 def given(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The variables on a command line, each with its value or values."""
+    """Return the variables on a command line, each with its values."""
     found: dict[str, tuple[str, ...]] = {}
     for begin, end in _variables(command):
         found.setdefault(command[begin + 1], tuple(command[begin + 2 : end]))
@@ -36,18 +39,19 @@ def given(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def script(command: Sequence[str]) -> str | None:
-    """The script that LAMMPS reads, where the command names it."""
+    """Return the script that the command names, if any."""
     return _last(command, _SCRIPT)
 
 
 def log(command: Sequence[str]) -> str | None:
-    """The log, where the command names it; LAMMPS takes ``none`` to mean that there is none."""
+    """Return the log that the command names, if any; ``none`` means no log."""
     return _last(command, _LOG)
 
 
 def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """The variables that were set for this one job, which its group would not have given it, and
-    the script if that is another. They are as words of a group's command are to be.
+    """Return the variables that only this job of the group was given, and its script if changed.
+
+    They are written as in a group's command.
     """
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})
@@ -66,13 +70,15 @@ def with_changes(
     variables: Mapping[str, Sequence[str]],
     other_script: str | None = None,
 ) -> list[str]:
-    """The command with these variables, replaced where it has them and added where not, and with
-    another script. Raises :class:`EnsembleError` where LAMMPS would never see them."""
+    """Return the command with these variables, replaced or added, and with another script.
+
+    Raises :class:`EnsembleError` if LAMMPS would not see them.
+    """
     if (variables or other_script is not None) and not any(
         w in _SCRIPT + _VARIABLE for w in command
     ):
         raise EnsembleError(
-            f"{' '.join(command)[:200]!r} has neither -in nor -var, so what is added to it would "
+            f"{' '.join(command)[:200]!r} has neither -in nor -var, so added words would "
             "not reach LAMMPS",
             hint="write the command without a shell or a script around it, or '-var NAME {NAME}' "
             "in it, with NAME under 'parameters'",
@@ -95,19 +101,21 @@ def with_changes(
 
 
 def as_number(value: float) -> int | float:
-    """The value as one writes it: whole where it is, and without the noise of the arithmetic
-    (``1.5 * 1.1`` is 1.65, not 1.6500000000000001)."""
+    """Return the value as people write it: an integer if possible, and without rounding noise.
+
+    ``1.5 * 1.1`` is 1.65, not 1.6500000000000001.
+    """
     short = float(f"{value:.15g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 def as_word(value: object) -> str:
-    """The value as a word of a group's command: what looks like a placeholder is none."""
+    """Return the value as a word of a group's command, with placeholders escaped."""
     return _PLACEHOLDER.sub(r"{{\1}}", str(value))
 
 
 def _variables(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where each ``-var NAME VALUE …`` begins and ends."""
+    """Yield where each ``-var NAME VALUE …`` starts and ends."""
     at = 0
     while at + 2 < len(command):
         end = at + 1

@@ -86,7 +86,7 @@ def test_each_log_says_how_it_ended(
         ("halt-hard", "Fix halt condition for fix-id h met on step 14 with value 0.8182393267869151"),
         ("nonnumeric", "Non-numeric atom coords - simulation unstable"),
         ("lostwarn", "Lost atoms: original 108 current 102"),
-        ("quit", "the script ended with quit 3"),
+        ("quit", "the script ended with 'quit 3'"),
         ("balance", ""),
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_the_message_is_in_lammps_words_without_the_place_in_its_source(
         (exited(1), "error", "the job's own output"),
         (exited(2), "error", "exited with 2"),
         (0, "unknown", "disk full"),
-        (None, "killed", "no end"),
+        (None, "killed", "truncated"),
     ],
 )
 def test_of_a_log_without_an_end_the_status_tells(

@@ -108,7 +108,7 @@ rules:
 """,
     )
     assert "log 2 replicas have converged" in shown
-    assert len([line for line in shown if "is continued from" in line]) == 2
+    assert len([line for line in shown if "continues from" in line]) == 2
     for index in range(2):
         assert "Loop time" in (tmp_path / f"runs/produce/{index}/log.lammps").read_text()
 

@@ -171,7 +171,7 @@ def _refusal(error: Any, changes: bool) -> Fault:
     if known is not None:
         code, transient, words = known
         if status == 404 and not kubernetes_said_it:
-            words = "Kubernetes knows no MiniClusters: is the Flux Operator installed?"
+            words = "Kubernetes knows no MiniClusters: install the Flux Operator"
         return Fault(code, f"{words}{said}", transient=transient)
     if status >= 500:
         words = f"Kubernetes has a problem (status {status})"
@@ -231,11 +231,11 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniCl
     except Exception as error:  # the client raises anything for an invalid file
         where = "the pod's service account" if in_pod else file or "~/.kube/config"
         raise UsageError(
-            f"{where} does not say how to reach Kubernetes",
+            f"no usable Kubernetes cluster in {where}",
             cause=_words(error) or type(error).__name__,
             hint="set automountServiceAccountToken for the pod of the service"
             if in_pod
-            else "name the file with --option kubeconfig=FILE, and its context with context=NAME",
+            else "choose a file with --option kubeconfig=FILE and a context with context=NAME",
             code="no-cluster",
         ) from None
     configuration.retries = False  # the resizer decides about retries

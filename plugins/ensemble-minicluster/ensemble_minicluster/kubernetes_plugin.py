@@ -38,7 +38,7 @@ OPTIONS: Mapping[str, Any] = {
         },
         "kubeconfig": {
             "description": "Kubeconfig file; default: $KUBECONFIG, "
-            "else the pod's service account, else ~/.kube/config.",
+            "the pod's service account, or ~/.kube/config.",
             **_TEXT,
         },
         "context": {"description": "Context in that file; default: the current one.", **_TEXT},

@@ -130,7 +130,7 @@ class Nodes:
             return self._handle()
         except OSError as error:
             raise ExecutorError(
-                "the Flux instance cannot be reached", cause=_words(error), code="no-instance"
+                "cannot reach the Flux instance", cause=_words(error), code="no-instance"
             ) from None
 
     def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Nodes:
             answer = future.get()
         except OSError as error:
             raise ExecutorError(
-                f"Flux refused {topic}",
+                f"Flux rejected {topic}",
                 cause=_words(error),
                 hint="only the owner of an instance may drain its nodes"
                 if isinstance(error, PermissionError)

@@ -51,7 +51,7 @@ class RequestLog:
         try:
             self._read()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            self.trouble = f"{self._file} cannot be read: {error}"
+            self.trouble = f"cannot read {self._file}: {error}"
 
     def _read(self) -> None:
         if self._file is None or not self._file.exists():
@@ -97,6 +97,6 @@ class RequestLog:
                 os.fsync(file.fileno())
             new.replace(self._file)
         except OSError as error:
-            self.trouble = f"{self._file} cannot be written: {error.strerror or error}"
+            self.trouble = f"cannot write {self._file}: {error.strerror or error}"
         else:
             self.trouble = ""

@@ -125,7 +125,7 @@ class KubernetesResizer(Resizer):
             namespace, name = self._object(member)
             if member_name(member) in self._fixed:
                 raise Fault(
-                    "not-ours", f"the size of {member} is not set by rules, but by something else"
+                    "not-ours", f"the size of {member} is not set by rules (option 'fixed')"
                 )
             until = self._clock() + self._timeout
             request = _Request(namespace, name, delta, until, member)
@@ -312,7 +312,7 @@ class KubernetesResizer(Resizer):
             raise Fault("timeout", "Kubernetes takes too long", transient=True)
         return max(min(left, self._timeout / 2), 0.05)
 
-    # -- what came of it -------------------------------------------------------------------------
+    # -- outcomes -------------------------------------------------------------------------
 
     def _verify(self, request: _Request, seen: Sizes | None) -> Resized:
         """Check that the size stays as it was set until the operator has acted on it."""

@@ -132,7 +132,7 @@ class PBSExecutor(BatchExecutor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         out = self._run_command(self.words(batch)).strip()
         if not re.fullmatch(r"\d+(\[\])?(\.\S+)?", out):
-            raise CannotTake(f"qsub said {out[:200]!r}")
+            raise CannotTake(f"unexpected output of qsub: {out[:200]!r}")
         return _ids(out, len(batch.jobs))
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:

@@ -23,11 +23,11 @@ _STATES: Mapping[str, Literal["waiting", "running", "over"]] = {
 _REASONS: Mapping[int, tuple[str, str]] = {
     -11: ("node-failure", "PBS requeued it"),
     -20: ("node-failure", "its node was unreachable"),
-    -24: ("exec", "it used more cores than it asked for"),
-    -25: ("exec", "it used more cores than it asked for"),
-    -26: ("out-of-memory", "it used more virtual memory than it asked for"),
-    -27: ("out-of-memory", "it used more memory than it asked for"),
-    -28: ("timeout", "it used more CPU time than it asked for"),
+    -24: ("exec", "it used more cores than requested"),
+    -25: ("exec", "it used more cores than requested"),
+    -26: ("out-of-memory", "it used more virtual memory than requested"),
+    -27: ("out-of-memory", "it used more memory than requested"),
+    -28: ("timeout", "it used more CPU time than requested"),
     -29: ("timeout", "it exceeded its walltime"),
 }
 #: The substate of a deleted job.

@@ -1,7 +1,7 @@
-"""Colours and line styles that tell jobs apart in a picture, or a scale where they are many.
+"""Colours and line styles of jobs in a picture, or a colour scale if there are many jobs.
 
-The few colours are those of Okabe and Ito, which people with any kind of colour vision can tell
-apart; yellow and black are left for marks. Called by ``drawing``.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish;
+yellow and black are reserved for marks. Called by ``drawing``.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def style_of(place: int) -> Style:
 
 
 def scale_of(jobs: Sequence[Track]) -> Scale:
-    """The scale for so many jobs: the first numeric parameter that varies, or their order.
+    """Return the scale for many jobs: the first numeric parameter that varies, or their order.
 
-    A parameter that is called a seed says nothing by its size, and is taken last.
+    A parameter named like a seed is meaningless as a scale, so it is the last choice.
     """
     found: dict[str, dict[str, float]] = {}
     for track in jobs:

@@ -90,7 +90,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     metavar="NAME,…",
     multiple=True,
     shell_complete=_complete,
-    help="What to show, a panel each.  [default: what the rules speak of, or else the first four]",
+    help="Variables to show, one panel each.  [default: those in the rules, or the first four]",
 )
 @click.option(
     "--group",
@@ -107,24 +107,24 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     "--output",
     metavar="FILE",
     type=click.Path(),
-    help="Where to: a .png, .svg or .pdf file.  [default: the run's tag, with .png]",
+    help="Output file: .png, .svg or .pdf.  [default: the run's tag, with .png]",
 )
 @click.option(
     "--x",
     "axis",
     type=click.Choice(["step", "time"]),
-    help="What runs from left to right: the rows' own clock, or the time since the run began."
-    "  [default: step, where rows have one]",
+    help="Horizontal axis: the rows' own clock, or the time since the run's start."
+    "  [default: step, if rows have one]",
 )
 @click.option(
     "--size",
     metavar="WxH",
-    help="1600x1000 (pixels), 16x10cm or 6x4in.  [default: what the panels need]",
+    help="1600x1000 (pixels), 16x10cm or 6x4in.  [default: depends on the panels]",
 )
 @click.option(
     "--title",
     metavar="TEXT",
-    help="Title.  [default: the ensemble's name and the run's tag; none for a table or timeline]",
+    help="Title.  [default: the ensemble's name and the run's tag; for a table or timeline, none]",
 )
 @state_option
 @json_option
@@ -143,16 +143,20 @@ def plot(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Draw what a run's jobs reported, and where rules fired.
+    """Plot the values that a run's jobs reported, and the firings of its rules.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last', the default; it
-    may be under way. With TABLE, one of the ensemble file's tables of results is drawn as its
-    'plot:' says, as a figure for a paper, or the points of one of its generators: each objective
-    with the best so far, of two objectives the Pareto front; with --parallel each point as a line
-    over its parameters and results. Without it, each variable that
-    observers read in the jobs' output is a panel, each job a curve; marks show where rules fired
-    and jobs were cancelled or failed. With --json the same is printed as data, and a picture is
-    made only where -o says so.
+    RUN is the run's tag, its unique beginning or end, or 'last' (the default). The run may still be
+    active.
+
+    Without TABLE, each variable that observers read from the jobs' output is a panel, and each job
+    a curve. Marks show where rules fired and where jobs were cancelled or failed.
+
+    TABLE is a table of results, drawn for a paper as its 'plot:' says, or a generator. For a
+    generator's points, each objective is shown with the best value so far, and two objectives with
+    their Pareto front. With --parallel, each point is a line over its parameters and results.
+
+    With --json, the data are printed, and a picture is only written if -o is given.
+
     Needs matplotlib: pip install 'ensemble-core[plot]>=1.0'.
     """
 
@@ -167,7 +171,7 @@ def plot(
             raise click.UsageError("--parallel needs the name of a generator")
         if wrong:
             said = "a table of results" if table is not None else "--timeline"
-            raise click.UsageError(f"{wrong[0]} does not go with {said}")
+            raise click.UsageError(f"{wrong[0]} cannot be combined with {said}")
         if output is not None:
             format_of(output)
             check_place(Path(output))
@@ -235,7 +239,7 @@ def _of_table(
         if_empty = "its file has no 'results:'"
         raise no_such("the run", "table", name, [*tables, *generators], if_empty)
     if parallel:
-        raise click.UsageError("--parallel is for a generator's points, and this is a table")
+        raise click.UsageError("--parallel needs a generator, not a table")
     found = engine.tables()
     return table_picture(name, tables[name], found[name], title, found.pivot_values(name))
 
@@ -250,7 +254,7 @@ def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timel
 
 
 class _Selection:
-    """Return the history of a run for the command line's options, and the variables to show."""
+    """History of a run for the command line's options, and the variables to show."""
 
     def __init__(
         self, kept: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
@@ -298,7 +302,7 @@ class _Selection:
             for text in self._kept.journal.texts():
                 found.update(spoken_of(self._kept.loading(text), added))
         except EnsembleError as error:
-            print_warning(f"the ensemble file is not understood here: {error}")
+            print_warning(f"cannot read the ensemble file here: {error}")
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
@@ -323,7 +327,7 @@ class _Selection:
         if len(variables) > _PANELS:
             raise UsageError(
                 f"{len(variables)} variables are too many for one picture",
-                hint=f"ask for {_PANELS} at most",
+                hint=f"choose at most {_PANELS}",
                 code="too-many",
             )
         for name in variables:
@@ -365,9 +369,9 @@ class _Selection:
         some = " of these jobs" if self._groups or self._jobs else ""
         hint = "values come from jobs whose group has 'observe:'"
         if self._kept.journal.about and not self.history.rows:
-            hint += "; 'ensemble status' shows how the run stands"
+            hint += "; 'ensemble status' shows the state of the run"
         return EnsembleError(
-            f"there is nothing to draw: run {self._kept.tag} has no values{some}",
+            f"nothing to draw: run {self._kept.tag} has no values{some}",
             hint=hint,
             code="nothing-to-draw",
         )
@@ -385,8 +389,8 @@ class _Selection:
         )
         if not any(panel.lines for panel in picture.panels):
             raise EnsembleError(
-                "there is nothing to draw: no row of these variables has a clock of its own",
-                hint="--x time draws them over the time since the run began",
+                "nothing to draw: no row of these variables has its own clock",
+                hint="use --x time to draw them over the time since the run's start",
                 code="no-clock",
             )
         return picture
@@ -395,9 +399,7 @@ class _Selection:
         """Return the state of the run, if it is not over."""
 
         history = self.history
-        words = {"running": "under way", "limited": "held by its limits"}.get(
-            self.state, self.state
-        )
+        words = {"running": "running", "limited": "held by its limits"}.get(self.state, self.state)
         if self.state in ("ended", "new", "unreadable") or history.began is None:
             return ""
         after = format_duration((history.newest or history.began) - history.began)
@@ -423,7 +425,7 @@ def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
         lines.append(f" not shown: {_listed(selection.others)} (--variable)")
     if picture.unplaced:
         rules = _listed(list(picture.unplaced))
-        lines.append(f" fired on no row that is shown: {rules} (--x time shows when)")
+        lines.append(f" fired on none of the rows shown: {rules} (--x time shows when)")
     return [printable(line) for line in lines]
 
 

@@ -1,8 +1,8 @@
-"""One job's values of one variable, thinned while they are read, without hiding extremes.
+"""Curve of one job's values of one variable, thinned while it is read, without hiding extremes.
 
-Rows that follow one another are one bucket, of which the first, the lowest, the highest and the
-last point are kept; when there are too many buckets, neighbours are joined and further ones hold
-twice as many rows. A curve of few rows is kept whole. Filled by ``history``; read by ``drawing``.
+Consecutive rows form a bucket, which keeps its first, lowest, highest and last point. If there are
+too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short curves are
+complete. Filled by ``run_history``; read by ``drawing``.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _Numbers = tuple[float, float, float, float]
 
 
 class Curve:
-    """Points in the order in which they were read; at most ``limit`` buckets of them.
+    """Points in reading order, in at most ``limit`` buckets.
 
-    ``rows`` counts all values, ``gaps`` those that are not finite, ``clocked`` the rows that have a
+    ``rows`` counts all values, ``gaps`` those that are not finite, ``clocked`` the rows with a
     clock.
     """
 
@@ -75,9 +75,10 @@ class Curve:
         self._clock = -math.inf
 
     def add(self, clock: float | None, time: float, value: float, *, anew: bool = False) -> None:
-        """One more row; ``anew`` says that the output was begun anew before it.
+        """Add a row; ``anew`` says that the output restarted before it.
 
-        Raises ``TypeError`` or ``OverflowError`` for what is no number; nothing is added then.
+        Raises ``TypeError`` or ``OverflowError`` for a value that is not a number, and then adds
+        nothing.
         """
         finite = _finite(value)
         at = _NAN

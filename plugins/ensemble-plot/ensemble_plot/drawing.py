@@ -1,7 +1,7 @@
-"""A picture's data as ink: the only module that knows matplotlib, imported when a picture is drawn.
+"""Draws a picture with matplotlib: the only module that imports it, and only when needed.
 
-Needs no display, takes no settings from the user's ``matplotlibrc``, and writes the same bytes for
-the same data. Called by ``ensemble plot``.
+Needs no display, ignores the user's ``matplotlibrc``, and writes the same bytes for the same data.
+Called by ``ensemble plot``.
 """
 
 from __future__ import annotations

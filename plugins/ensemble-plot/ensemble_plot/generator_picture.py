@@ -1,7 +1,7 @@
-"""The points of a generator as a figure: what ``ensemble plot RUN GENERATOR`` draws.
+"""Figure of a generator's points: ``ensemble plot RUN GENERATOR``.
 
-A panel for each objective, over the points in the order of their suggestion, with the best so far;
-of two objectives one over the other, with the points that no other dominates. Drawn as tables are.
+Each objective has a panel over the points in the order of their suggestion, with the best so far.
+With two objectives, one is drawn over the other, with the Pareto front. Drawn like tables.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ __all__ = ["generator_picture"]
 
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
-    """Return the picture of a generator's points, of which ``standing`` is the state. Raises
-    :class:`UsageError` if none is done.
+    """Return the picture of a generator's points; ``standing`` is its state.
+
+    Raises :class:`UsageError` if no point is finished.
     """
     done = [point for point in standing.points if point.state == "done"]
     if not done:
         raise UsageError(
-            f"the generator {name!r} has nothing to draw: no point of it is done",
-            hint=f"'ensemble results RUN {name}' shows them",
+            f"nothing to draw: no point of generator {name!r} is finished",
+            hint=f"'ensemble results RUN {name}' lists them",
             code="nothing-to-draw",
         )
     objectives = tuple(vocs.objectives)
@@ -67,7 +68,7 @@ def _dots(vocs: Any, done: Sequence[Any], x: str | None, y: str) -> list[Curve]:
     different.
     """
     curves = []
-    for feasible, label in ((True, "points"), (False, "miss a constraint")):
+    for feasible, label in ((True, "points"), (False, "violates a constraint")):
         found = [point for point in done if vocs.feasible(point.values) == feasible]
         if found:
             xs = [point.number if x is None else point.values[x] for point in found]

@@ -1,5 +1,6 @@
-"""An axis on which a few values that are far off leave room for all others: linear where most are,
-logarithmic beyond. Called by ``drawing`` for panels whose ``usual`` range is set.
+"""Axis with room for outliers: linear where most values are, logarithmic beyond.
+
+Called by ``drawing`` for panels whose ``usual`` range is set.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _ROOM = 0.3
 
 
 class _Scale:
-    """Map ``low`` to ``high`` to -1 to 1; beyond, each factor of ten has a fixed length, so that
-    outliers take as much space as the others.
+    """Maps ``low`` to ``high`` to -1 to 1; beyond, each factor of ten has a fixed length.
+
+    So outliers take as much space as the other values.
     """
 
     def __init__(self, low: float, high: float, least: float, most: float) -> None:

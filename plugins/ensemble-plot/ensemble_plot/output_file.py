@@ -1,4 +1,4 @@
-"""Output file and size of a picture: what ``ensemble plot`` checks first and does last."""
+"""Output file and size of a picture: checked first, written last by ``ensemble plot``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def format_of(path: str) -> str:
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:
         raise UsageError(
-            f"no picture can be written to {path!r}: its name ends with no known format",
+            f"unknown picture format of {path!r}",
             hint=f"use one of these endings: {', '.join('.' + each for each in _FORMATS)}",
             code="bad-format",
         )
@@ -43,8 +43,8 @@ def inches(size: str) -> tuple[float, float]:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(px|in|cm|mm)?\s*", size)
     if match is None:
         raise UsageError(
-            f"--size {size!r} is no width and height",
-            hint="write for example 1600x1000 (pixels), 16x10cm or 6x4in",
+            f"--size {size!r} is not a width and height",
+            hint="for example 1600x1000 (pixels), 16x10cm or 6x4in",
             code="bad-size",
         )
     by = {"in": 1.0, "cm": 2.54, "mm": 25.4}.get(match[3] or "px", float(_DPI))
@@ -93,7 +93,7 @@ def drawn(
 def _no_matplotlib(cause: str) -> EnsembleError:
 
     return UsageError(
-        "a picture needs matplotlib, which cannot be imported here",
+        "cannot import matplotlib, which pictures need",
         cause=cause,
         hint="pip install 'ensemble-core[plot]>=1.0'; --json prints the data without it",
         code="no-matplotlib",
@@ -105,7 +105,7 @@ def check_place(path: Path) -> None:
     if path.is_dir():
         raise _unwritable(path, "it is a folder")
     if not path.parent.is_dir():
-        raise _unwritable(path, f"there is no folder {path.parent}")
+        raise _unwritable(path, f"the folder {path.parent} does not exist")
 
 
 def write(path: Path, content: bytes) -> None:
@@ -131,8 +131,8 @@ def write(path: Path, content: bytes) -> None:
 def _unwritable(path: Path, cause: str) -> EnsembleError:
 
     return UsageError(
-        f"the picture cannot be written: {path}",
+        f"cannot write the picture {path}",
         cause=cause,
-        hint="name another file with -o",
+        hint="choose another file with -o",
         code="unwritable",
     )

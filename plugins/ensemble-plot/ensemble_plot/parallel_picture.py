@@ -1,8 +1,8 @@
-"""The points of a generator as parallel coordinates: ``ensemble plot RUN GENERATOR --parallel``.
+"""Parallel coordinates of a generator's points: ``ensemble plot RUN GENERATOR --parallel``.
 
-An upright axis for each variable and each value that is judged, a line across them for each point
-that is done. The best point, or those that no other dominates, is drawn last and thick; the colour
-of the others tells the first objective; those that miss a constraint are grey and dashed.
+Each variable and each objective or constraint has a vertical axis, and each finished point a line
+across them. The best point, or the Pareto front, is drawn last and thick. The colour of other
+points shows the first objective; points that violate a constraint are grey and dashed.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class ParallelPicture:
 
 
 def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> ParallelPicture:
-    """Return the picture of a generator's points. Raises :class:`UsageError` if none is done."""
+    """Return the picture of a generator's points. Raise :class:`UsageError` if none is finished."""
     done = [point for point in standing.points if point.state == "done"]
     if not done:
         raise UsageError(
-            f"the generator {name!r} has nothing to draw: no point of it is done",
-            hint=f"'ensemble results RUN {name}' shows them",
+            f"nothing to draw: no point of generator {name!r} is finished",
+            hint=f"'ensemble results RUN {name}' lists them",
             code="nothing-to-draw",
         )
     axes = []
@@ -193,9 +193,9 @@ def _draw_legend(ax: Any, lines: Sequence[Line]) -> None:
 
     best = sum(line.kind == "best" for line in lines)
     named = {
-        "best": ("best" if best == 1 else "dominated by none", _BEST, "-", 2.0),
+        "best": ("best" if best == 1 else "Pareto front", _BEST, "-", 2.0),
         "done": ("darker: better", "#2a6fb0", "-", 1.0),
-        "misses": ("misses a constraint", _FAINT, ":", 0.8),
+        "misses": ("violates a constraint", _FAINT, ":", 0.8),
     }
     kinds = [kind for kind in named if any(line.kind == kind for line in lines)]
     handles = [

@@ -1,7 +1,7 @@
-"""A run's history laid out: panels, lines, marks and ends, as plain data.
+"""Layout of a run's history: panels, lines, marks and ends, as plain data.
 
-What is drawn is decided here and can be read as JSON; ``drawing`` turns it into ink and knows
-nothing of runs. Called by ``ensemble plot``.
+It decides what is drawn, and can be read as JSON; ``drawing`` draws it and knows nothing about
+runs. Called by ``ensemble plot``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ _FAR = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One job's curve. ``ys`` has nan where there is a gap. ``rows`` counts all its values, drawn
-    or thinned out, ``gaps`` those that are not finite. ``end`` is where its job was cancelled or
-    failed: the last row, and the last value that was finite."""
+    """One job's curve.
+
+    ``ys`` has nan for gaps. ``rows`` counts all its values, drawn or thinned out, and ``gaps``
+    those that are not finite. ``end`` is where its job was cancelled or failed: the last row, and
+    the last finite value.
+    """
 
     job: str
     observer: str
@@ -152,9 +155,9 @@ def compose(
 ) -> Picture:
     """Lay out a panel for each of these variables.
 
-    ``axis`` ``None`` takes the rows' clock for those variables whose rows have one. ``speaks`` has
-    the names that each rule speaks of: its marks go to the panels of these, or to all where it
-    speaks of none of them. ``state`` is what is said of the run beside its title.
+    If ``axis`` is ``None``, variables whose rows have a clock use it. ``speaks`` has the names that
+    each rule uses: the rule's marks go to the panels of these, or to all panels if it uses none of
+    them. ``state`` is shown beside the title.
     """
     panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}

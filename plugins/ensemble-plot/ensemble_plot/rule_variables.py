@@ -1,6 +1,6 @@
-"""Which variables a picture shows where nobody said: those that the run's rules speak of.
+"""Default variables of a picture: those that the run's rules use.
 
-Called by ``ensemble plot``, which has the ensemble bound from the journal's text.
+Called by ``ensemble plot`` with the ensemble from the journal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["spoken_of"]
 def spoken_of(
     ensemble: Ensemble, added: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """For each rule, by id and in order, the names that it speaks of, in the order of its text.
+    """Return the names that each rule uses, by rule id, in the order of its text.
 
-    They are names of variables, of an event's fields and of parameters alike: what a name is, the
-    journal's rows tell. ``added`` are rules, by id, that joined while the run was under way.
+    They may be names of variables, fields of an event, or parameters; the journal's rows decide.
+    ``added`` are rules, by id, that joined during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():
         try:
             rules.append(ensemble.binder.rule(spec, name))
-        except EnsembleError:  # it was bound when it was added; other plugins may be installed now
+        except EnsembleError:  # its plugins may be missing now
             continue
     return {rule.id: _names(rule, ensemble) for rule in rules}
 

@@ -1,7 +1,7 @@
-"""A run's journal as what a picture shows: curves, ends of jobs, and where rules fired.
+"""History of a run for pictures: curves, ends of jobs, and firings of rules.
 
-Read once from the first event to the last, in memory that does not grow with the number of rows.
-Called by ``ensemble plot``; ``drawing`` makes a picture of it, ``to_dict`` plain data.
+Reads the journal once, in memory that does not grow with the number of rows. Called by ``ensemble
+plot``; ``drawing`` makes a picture of it, ``to_dict`` plain data.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
 #: Number of variables with curves if none were chosen.
 _CANDIDATES = 12
-#: Remembered sets of names in rows: each row of a job may have another.
+#: Maximum number of remembered sets of names in rows; each row of a job may have another.
 _SHAPES = 100_000
-#: Remembered firings of one rule; beyond that, every second, every fourth …
+#: Remembered firings of a rule; of more, only every second, every fourth … is kept.
 _REMEMBERED = 512
 
 #: How a job ended; ``None`` if it has not.
@@ -35,7 +35,7 @@ End = Literal["success", "failed", "cancelled"]
 
 
 class Key(NamedTuple):
-    """Which values a curve has."""
+    """Identifies a curve: the variable, job and observer of its values."""
 
     variable: str
     job: str
@@ -90,12 +90,11 @@ class Firings:
 
 
 class RunHistory:
-    """All that a picture needs of a run.
+    """Everything about a run that a picture needs.
 
-    ``began`` and ``newest`` are the times of its first and newest event, ``seen`` the variables
-    that any row had, in order, each with the groups of the jobs it was seen in; ``clock`` is the
-    name of the variable that tells the rows' clock, where one does. ``added`` are the rules that
-    joined while the run was under way.
+    ``began`` and ``newest`` are the times of its first and newest event. ``seen`` are the variables
+    of all rows, in order, each with the groups of their jobs. ``clock`` is the name of the variable
+    that equals the rows' clock, if any. ``added`` are the rules that joined during the run.
     """
 
     def __init__(self, tag: str) -> None:
@@ -154,10 +153,11 @@ def read(
     groups: Collection[str] = (),
     jobs: Collection[str] = (),
 ) -> RunHistory:
-    """The history of these variables (``None``: of the first dozen) in jobs of these groups or with
-    these ids (neither: of all). Rows that come while it is read are left out.
+    """Return the history of these variables (``None``: the first dozen).
 
-    Damage ends it: what was read until then is told, and ``damage`` says what was wrong.
+    Limited to jobs of ``groups`` or with the ids ``jobs``, if given. Rows that arrive during the
+    reading are left out. If the journal is damaged, the history ends there, and ``damage``
+    describes the problem.
     """
     return _Reading(journal, variables, groups, jobs).history
 
@@ -210,7 +210,7 @@ class _Reading:
                 self._decide(row)
         except (ValueError, TypeError, KeyError) as error:
             raise JournalError(
-                f"event {row.seq} cannot be read", cause=str(error), code="corrupt"
+                f"cannot read event {row.seq}", cause=str(error), code="corrupt"
             ) from error
 
     def _observe(self, event: Observed) -> None:

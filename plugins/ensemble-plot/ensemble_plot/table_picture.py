@@ -1,8 +1,8 @@
-"""A table of results as a figure for a paper: what ``ensemble plot RUN TABLE`` draws.
+"""Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``.
 
-The table's ``plot:`` says which columns are x and y and which are the errors of others. A panel for
-each y, one below the other; where the table has a further parameter in ``by``, a curve for each of
-its values. No title, small type, the width of a column of text.
+The table's ``plot:`` defines which columns are x, y and error bars. Each y has a panel, one below
+the other; if the table has another parameter in ``by``, each of its values has a curve. It has no
+title, small type, and the width of a text column.
 """
 
 from __future__ import annotations
@@ -101,14 +101,15 @@ def table_picture(
     title: str | None,
     values: Sequence[Any] = (),
 ) -> TablePicture:
-    """The picture of a table, with a curve for each of these pivot values. Raises
-    :class:`UsageError` where it is not said what to draw, or
-    there is nothing."""
+    """Return the picture of a table, with a curve for each of these pivot values.
+
+    Raises :class:`UsageError` if the table does not define a plot, or has nothing to draw.
+    """
     plot = table.plot
     if not plot:
         raise UsageError(
-            f"the table {name!r} does not say what is drawn of it",
-            hint="write 'plot: {x: NAME, y: NAME}' beside its columns",
+            f"the table {name!r} has no 'plot'",
+            hint="add 'plot: {x: NAME, y: NAME}' to it",
             code="no-plot",
         )
     x, given = str(plot["x"]), plot["y"]
@@ -138,7 +139,7 @@ def table_picture(
                     curves.append(curve)
     if not curves:
         raise UsageError(
-            f"the table {name!r} has nothing to draw: no row has {x} and {' or '.join(ys)}",
+            f"nothing to draw: no row of table {name!r} has {x} and {' or '.join(ys)}",
             hint=f"'ensemble results RUN {name}' shows it",
             code="nothing-to-draw",
         )

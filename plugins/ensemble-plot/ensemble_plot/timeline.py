@@ -1,9 +1,9 @@
-"""Jobs over time: what ``ensemble plot RUN --timeline`` draws.
+"""Timeline of jobs: ``ensemble plot RUN --timeline``.
 
-Each job is a bar from its start to its end, light before it while it waited, in the colour of its
-group; jobs that ran one after another share a line. Where it is known on which nodes jobs were, as
-of a simulated run, each node has its lines, and a job of several nodes a bar on each. Marks at the
-top show where rules fired.
+Each job is a bar from its start to its end in the colour of its group, preceded by a light bar for
+its wait. Jobs that ran one after another share a line. If the nodes of jobs are known, as in a
+simulated run, each node has its own lines, and a job of several nodes has a bar on each. Marks at
+the top show where rules fired.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def timeline_of(
 
 
 class _Lanes:
-    """Return the lines of one node: as many as jobs ran on it concurrently."""
+    """Lines of one node: as many as jobs ran on it concurrently."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -135,11 +135,11 @@ def test_parallel_coordinates_have_a_line_for_each_point_the_best_on_top(tmp_pat
     file = tmp_path / "low.svg"
     assert plot("low", "--parallel", "-o", str(file)).exit_code == 0
     texts = file.read_text()
-    for text in ("a", "b", "E (max)", "F", "best", "misses a constraint", "darker: better"):
+    for text in ("a", "b", "E (max)", "F", "best", "violates a constraint", "darker: better"):
         assert f"<!-- {text} -->" in texts
     for words, said in [
-        (("never", "--parallel"), "'never' has nothing to draw"),
-        (("all", "--parallel"), "--parallel is for a generator's points"),
+        (("never", "--parallel"), "no point of generator 'never' is finished"),
+        (("all", "--parallel"), "--parallel needs a generator"),
         (("--parallel",), "--parallel needs the name of a generator"),
     ]:
         result = plot(*words, "-o", str(file))

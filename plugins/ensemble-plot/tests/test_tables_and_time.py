@@ -115,16 +115,16 @@ def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["silent"], 2, "does not say what is drawn of it"),
-        (["none"], 2, "has nothing to draw: no row has index and m"),
+        (["silent"], 2, "has no 'plot'"),
+        (["none"], 2, "no row of table 'none' has index and m"),
         (["curv"], 2, "did you mean 'curve'"),
-        (["curve", "--variable", "m"], 2, "--variable does not go with a table"),
-        (["curve", "--timeline"], 2, "--timeline does not go with a table"),
-        (["--timeline", "--x", "time"], 2, "--x does not go with --timeline"),
+        (["curve", "--variable", "m"], 2, "--variable cannot be combined with a table"),
+        (["curve", "--timeline"], 2, "--timeline cannot be combined with a table"),
+        (["--timeline", "--x", "time"], 2, "--x cannot be combined with --timeline"),
         (["--timeline", "--group", "simm"], 2, "the run has no jobs of simm"),
         (["curve", "-o", "figure.gif"], 2, "use one of these endings: .png, .svg, .pdf"),
         (["curve", "-o", "figure.png", "--size", "8"], 2, "16x10cm"),
-        (["curve", "-o", "none/figure.png"], 2, "there is no folder none"),
+        (["curve", "-o", "none/figure.png"], 2, "the folder none does not exist"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(
@@ -211,20 +211,20 @@ def test_a_generator_is_its_points_and_the_best_so_far(tmp_path: Path) -> None:
     assert told["x"] == "point"
     assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in told["curves"]] == [
         ("E", "points", [0, 2, 3, 4, 5], [3.0, 1.0, 1.0, 2.0, 2.0]),
-        ("E", "miss a constraint", [1], [3.0]),
+        ("E", "violates a constraint", [1], [3.0]),
         ("E", "best so far", [0, 2, 3, 4, 5], [3.0, 1.0, 1.0, 1.0, 1.0]),
     ]
     file = tmp_path / "low.svg"
     assert plot(state, "low", "-o", str(file)).exit_code == 0
     drawn = file.read_text()
-    for text in ("point", "E", "points", "best so far", "miss a constraint"):
+    for text in ("point", "E", "points", "best so far", "violates a constraint"):
         assert f"<!-- {text} -->" in drawn
     result = plot(state, "lov", "-o", str(file))
     assert result.exit_code == 2
     assert "did you mean 'low'" in f"{result.stderr} {result.exception}"
     result = plot(state, "never", "-o", str(file))
     assert result.exit_code == 2
-    assert "'never' has nothing to draw: no point of it is done" in (
+    assert "no point of generator 'never' is finished" in (
         f"{result.stderr} {result.exception}"
     )
 
@@ -235,7 +235,7 @@ def test_a_generator_of_two_objectives_is_its_pareto_front(tmp_path: Path) -> No
     assert told["x"] == "E"
     assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in told["curves"]] == [
         ("F", "points", [3.0, 1.0, 1.0, 2.0, 2.0], [30.0, 10.0, 15.0, 20.0, 25.0]),
-        ("F", "miss a constraint", [3.0], [35.0]),
+        ("F", "violates a constraint", [3.0], [35.0]),
         ("F", "Pareto front", [1.0, 2.0, 3.0], [15.0, 25.0, 30.0]),
     ]
     file = tmp_path / "front.svg"

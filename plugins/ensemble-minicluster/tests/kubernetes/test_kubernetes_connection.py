@@ -154,7 +154,7 @@ def test_the_context_chooses_among_clusters(cluster: Cluster, tmp_path: Path) ->
     file.write_text(json.dumps(document), encoding="utf-8")
     RECORD.build({"kubeconfig": str(file), "context": "other"}).size(MEMBER)
     assert cluster.log
-    with pytest.raises(UsageError, match="does not say how to reach Kubernetes"):
+    with pytest.raises(UsageError, match="no usable Kubernetes cluster"):
         RECORD.build({"kubeconfig": str(file)})
 
 
