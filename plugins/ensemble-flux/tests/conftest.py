@@ -1,6 +1,7 @@
-"""A real Flux instance for the tests that need one.
+"""Fixtures for tests on a real Flux instance.
 
-``flux`` is taken from ``ENSEMBLE_FLUX_PREFIX/bin`` or from the PATH; without it those tests skip.
+``flux`` is taken from ``ENSEMBLE_FLUX_PREFIX/bin`` or from the PATH; without it those tests are
+skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ensemble_testing import Running
 
 SIZE = 4
 
-# Whoever runs the tests may ignore signals (nohup and "&" do); what the tests start is to heed them.
+# The test process may ignore signals (nohup and "&" do), but its children must handle them.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(
@@ -29,7 +30,7 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 
 class Instance:
-    """A Flux instance of its own, of ``size`` brokers on this machine."""
+    """A separate Flux instance of ``size`` brokers on this machine."""
 
     def __init__(self, command: str, *options: str, size: int = SIZE) -> None:
         self.command = command
@@ -50,7 +51,7 @@ class Instance:
         return {**os.environ, "FLUX_URI": self.uri}
 
     def flux(self, *words: str, check: bool = True) -> str:
-        """What a flux command says of this instance."""
+        """Return the output of a flux command in this instance."""
         done = subprocess.run(
             [self.command, *words],
             env=self.environment(),
@@ -63,7 +64,7 @@ class Instance:
         return done.stdout
 
     def active(self) -> list[str]:
-        """The ids of jobs that are not over."""
+        """Return the ids of unfinished jobs."""
         return self.flux("jobs", "-A", "-no", "{id.f58plain}", "-f", "pending,running").split()
 
     @property
@@ -71,19 +72,19 @@ class Instance:
         return self._process.poll() is None
 
     def brokers(self) -> list[int]:
-        """The process ids of the brokers, by rank."""
+        """Return the process ids of the brokers, by rank."""
         lines = self.flux("exec", "-l", "flux", "getattr", "broker.pid").splitlines()
         return [int(line.partition(":")[2]) for line in sorted(lines)]
 
     def jobs(self, *options: str) -> list[dict[str, Any]]:
-        """All jobs, also those that are over, as ``flux jobs --json`` has them."""
+        """Return all jobs, including finished ones, as in ``flux jobs --json``."""
         text = self.flux("jobs", "-A", "-a", "-c", "0", "--json", *options)
         found = json.loads(text or "{}").get("jobs", [])
         assert isinstance(found, list)
         return found
 
     def submit(self, *words: str) -> list[str]:
-        """Submit jobs that no run knows of; their ids."""
+        """Submit jobs that belong to no run; return their ids."""
         return self.flux("submit", *words).split()
 
     def close(self) -> None:
@@ -96,14 +97,14 @@ class Instance:
             self._process.wait(60)
         if self._process.stdout is not None:
             self._process.stdout.close()
-        # A broker that was killed leaves the processes of its jobs behind.
+        # A killed broker leaves the processes of its jobs behind.
         for pid in _of_session(self._process.pid):
-            with suppress(ProcessLookupError):  # it may be ending by itself
+            with suppress(ProcessLookupError):  # it may be ending already
                 os.kill(pid, signal.SIGKILL)
 
 
 def _of_session(session: int) -> list[int]:
-    """The processes of a session, by what /proc says of each."""
+    """Return the processes of a session, from /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -116,7 +117,7 @@ def _of_session(session: int) -> list[int]:
 
 
 def command() -> str | None:
-    """The ``flux`` that the tests use."""
+    """Return the ``flux`` for the tests."""
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     if prefix:
         found = Path(prefix, "bin", "flux")
@@ -128,7 +129,7 @@ def command() -> str | None:
 
 @pytest.fixture(scope="session")
 def flux_command() -> Iterator[str]:
-    """Flux is installed, and first on the PATH."""
+    """Put Flux first on the PATH; skip the test if it is not installed."""
     found = command()
     if found is None:
         pytest.skip("no Flux: 'flux' is not on the PATH and ENSEMBLE_FLUX_PREFIX is not set")
@@ -140,7 +141,7 @@ def flux_command() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def shared_instance(flux_command: str) -> Iterator[Instance]:
-    """One instance for all tests that leave it as it was."""
+    """Start one instance for all tests that leave it unchanged."""
     instance = Instance(flux_command)
     yield instance
     instance.close()
@@ -148,18 +149,20 @@ def shared_instance(flux_command: str) -> Iterator[Instance]:
 
 @pytest.fixture
 def instance(shared_instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
-    """The shared instance, which the test is inside of."""
+    """Enter the shared instance for one test."""
     monkeypatch.setenv("FLUX_URI", shared_instance.uri)
     return shared_instance
 
 
 @pytest.fixture
 def make_instance(flux_command: str) -> Iterator[Callable[..., Instance]]:
-    """Starts instances with options of ``flux start``, and ends them after the test."""
+    """Yield a function that starts instances with options of ``flux start``; end them after the
+    test.
+    """
     instances: list[Instance] = []
 
     def make(*options: str, size: int = SIZE) -> Instance:
-        # Any broker may be killed; only with the first of them the instance is gone.
+        # Any broker may be killed; only without the first one the instance is gone.
         ending = ("--test-exit-timeout=2s", "--test-exit-mode=leader")
         instance = Instance(flux_command, *ending, *options, size=size)
         instances.append(instance)
@@ -174,7 +177,7 @@ def make_instance(flux_command: str) -> Iterator[Callable[..., Instance]]:
 def own_instance(
     make_instance: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
 ) -> Instance:
-    """An instance that the test may break, and is inside of."""
+    """Start an instance that the test may break, and enter it."""
     instance = make_instance()
     monkeypatch.setenv("FLUX_URI", instance.uri)
     return instance
@@ -182,7 +185,9 @@ def own_instance(
 
 @pytest.fixture
 def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Starts ``ensemble run`` with the text of a file; ends what is still there after the test."""
+    """Yield a function that starts ``ensemble run`` with the text of a file; end the runs after the
+    test.
+    """
     runs: list[Running] = []
 
     def run(text: str, *options: str, **environment: str) -> Running:

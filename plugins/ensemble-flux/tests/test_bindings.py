@@ -1,4 +1,4 @@
-"""Flux's Python bindings are found, or what is wrong with them is said with what to do."""
+"""Tests of Flux's Python bindings: they are found, or the error says what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ExecutorError as error:
 
 
 def fake_flux(folder: Path, script: str) -> Path:
-    """A ``flux`` that is first on the PATH."""
+    """Put a ``flux`` first on the PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     command = folder / "flux"
     command.write_text(f"#!/bin/sh\n{script}\n")
@@ -30,7 +30,7 @@ def fake_flux(folder: Path, script: str) -> Path:
 
 
 def bound(site: Path, init: str = "") -> Path:
-    """A folder with bindings."""
+    """Create a folder with bindings."""
     package = site / "flux"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(init)
@@ -40,7 +40,7 @@ def bound(site: Path, init: str = "") -> Path:
 
 
 def tried(path: Path, python_path: Path | None = None) -> str:
-    """What comes of it in a new Python whose PATH is this folder only."""
+    """Return the result in a new Python whose PATH is this folder only."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"PATH": str(path)} | ({"PYTHONPATH": str(python_path)} if python_path else {})
     words = [sys.executable, "-c", TRY]
@@ -63,13 +63,13 @@ def test_versions_are_compared_by_their_numbers(text: str, numbers: tuple[int, .
     assert (release(text) < OLDEST) is (text == "unknown")
 
 
-def test_the_bindings_that_the_flux_command_names_are_taken(tmp_path: Path) -> None:
+def test_the_bindings_that_the_flux_command_reports_are_used(tmp_path: Path) -> None:
     site = bound(tmp_path / "site")
     path = fake_flux(tmp_path / "bin", f"echo {tmp_path}/none:{site}")
     assert tried(path) == str(site / "flux" / "__init__.py")
 
 
-def test_only_folders_with_bindings_are_taken(
+def test_only_folders_with_bindings_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = bound(tmp_path / "site")
@@ -94,7 +94,7 @@ def test_without_flux_the_message_says_where_to_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo /nowhere", "echo"])
-def test_a_flux_without_bindings_is_named(tmp_path: Path, script: str) -> None:
+def test_a_flux_without_bindings_is_reported_by_name(tmp_path: Path, script: str) -> None:
     path = fake_flux(tmp_path / "bin", script)
     code, _, cause, hint = tried(path).split("|")
     assert (code, cause) == ("no-bindings", f"{path}/flux names none")
@@ -112,7 +112,7 @@ def test_a_flux_without_bindings_is_named(tmp_path: Path, script: str) -> None:
         ("No module named 'ply'", "compare 'flux version' and 'pip show flux-python'"),
     ],
 )
-def test_bindings_that_cannot_be_imported_say_what_to_do(
+def test_bindings_that_cannot_be_imported_are_an_error_with_a_hint(
     tmp_path: Path, error: str, told: str
 ) -> None:
     site = bound(tmp_path / "site", f"raise ImportError({error!r})")
@@ -122,7 +122,7 @@ def test_bindings_that_cannot_be_imported_say_what_to_do(
     assert told in hint
 
 
-def test_a_signal_while_it_connects_is_no_fault_of_the_executor() -> None:
+def test_a_signal_during_the_connection_is_harmless() -> None:
     asked: list[tuple[str, ...]] = []
 
     class Bindings:

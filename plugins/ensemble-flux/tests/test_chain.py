@@ -1,4 +1,4 @@
-"""One study in a chain of Flux allocations: the example ``chain/flux.sh``, submitted as a user does."""
+"""Test of the example ``chain/flux.sh``: one study in a chain of Flux allocations."""
 
 from __future__ import annotations
 

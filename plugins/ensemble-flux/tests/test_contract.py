@@ -1,4 +1,4 @@
-"""The contract of executors, on a real Flux instance: as its owner, and as a guest sees it."""
+"""Contract tests on a real Flux instance: as its owner, and as a guest."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class FluxContract(ExecutorContract):
         self.request, self.folder = request, tmp_path
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Also of a job whose program is not there."""
+        """Include a job whose program does not exist."""
         job = session.job(*self.missing)
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)
         return session.cause(job)
 
     def end_by_node_failure(self, session: Session) -> Cause:
-        """In an instance that may be broken: one of its brokers is killed."""
+        """Kill one of the brokers of an instance that may be broken."""
         own = self.request.getfixturevalue("own_instance")
         with Session(self.make_executor(), self.folder / "own", self.timeout) as session:
             job = session.job(*self.lasting, nodes=4, tasks=4)
@@ -59,11 +59,14 @@ class TestGuest(FluxContract):
 
 
 @pytest.mark.usefixtures("instance")
-def test_who_may_not_read_the_journal_is_a_guest_and_hears_flux_say_so_of_its_jobs(
+def test_a_connection_that_may_not_read_the_journal_is_a_guest_and_reports_fluxs_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection without the owner's role is treated as any other user's. Real jobs of guests
-    need an instance that signs and runs them (flux-security), so here they are refused."""
+    """A connection without the owner's role is treated as another user's.
+
+    Real jobs of guests need an instance that signs and runs them (flux-security), so they are
+    rejected here.
+    """
     monkeypatch.setenv("FLUX_HANDLE_ROLEMASK", "0x2")
     descriptors = len(os.listdir("/proc/self/fd"))
     with Session(FluxExecutor(), tmp_path) as session:

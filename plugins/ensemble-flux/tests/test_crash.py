@@ -1,4 +1,6 @@
-"""Controllers in a Flux instance that are killed with SIGKILL and resumed: each job runs once."""
+"""Crash tests: controllers in a Flux instance are killed with SIGKILL and resumed; each job runs
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same file leads to the same decisions on a Flux instance as on this machine's processes."""
+"""Decision tests: the same file leads to the same decisions on Flux as on local processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ensemble_testing.decisions import ENSEMBLES, ensemble_files
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-#: Examples that any queue can run, where the project is around; those of LAMMPS.
+#: Examples for any queue, if the project is available; and those for LAMMPS.
 PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 LAMMPS = [file for file in ensemble_files(EXAMPLES) if file.stem in ("lammps-melt", "lammps-sweep")]
 
@@ -25,10 +25,10 @@ class TestFlux(DecisionSuite):
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a plain instance has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits, if anything does
+    unheeded = ("known-enough",)  # cancels what still waits
 
     def test_rules_see_output_that_only_flux_keeps(self, tmp_path: Path) -> None:
-        """As where jobs run on nodes that do not have the run's folder."""
+        """As if jobs ran on nodes that do not see the run's folder."""
         file = tmp_path / "observed.yaml"
         file.write_text(ENSEMBLES["observed"])
         kvs, files = tmp_path / "kvs", tmp_path / "files"
@@ -48,7 +48,7 @@ class TestFlux(DecisionSuite):
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("instance")
 class TestFluxWithLammps(DecisionSuite):
-    """Rules that go by what LAMMPS prints."""
+    """Rules that use LAMMPS' output."""
 
     executor = "flux"
     ensembles = {}  # noqa: RUF012

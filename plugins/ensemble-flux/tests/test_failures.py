@@ -1,4 +1,4 @@
-"""What goes wrong in and around a real Flux instance, and what its user is told of it."""
+"""Tests of failures in and around a real Flux instance, and of their messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def problems(session: Session) -> list[str]:
 
 
 def gauge(session: Session, path: str) -> float | None:
-    """The newest value of a gauge that was emitted."""
+    """Return the newest emitted value of a gauge."""
     for event in reversed(list(session.events)):
         if isinstance(event, Resources) and path in event.values:
             return event.values[path]
@@ -50,13 +50,13 @@ def gauge(session: Session, path: str) -> float | None:
 
 
 def look(session: Session, events: str) -> None:
-    """Nobody tells a guest of nodes; it looks when something has happened to a job of its own."""
+    """Make a guest look at the nodes: it only does so when one of its own jobs changes."""
     if events == "eventlogs":
         session.run(session.job("true"))
 
 
 def refusal(tmp_path: Path, executor: FluxExecutor) -> ExecutorError:
-    """How an executor refuses to open."""
+    """Return the error with which an executor refuses to open."""
     run = Run(tag="refused", folder=tmp_path, clock=time.time)
     with pytest.raises(ExecutorError) as caught:
         executor.open(run, lambda _events: None)
@@ -65,16 +65,14 @@ def refusal(tmp_path: Path, executor: FluxExecutor) -> ExecutorError:
 
 @pytest.fixture(params=["journal", "eventlogs"])
 def events(request: pytest.FixtureRequest) -> str:
-    """As the owner of the instance, and as a guest of it."""
+    """As the owner of the instance, and as a guest."""
     return str(request.param)
 
 
-# -- before anything begins ------------------------------------------------------------------------
+# -- before the start ----------------------------------------------------------------------------
 
 
-def test_where_there_is_no_flux_at_all_the_user_is_told_what_to_install(
-    ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_without_flux_the_error_says_what_to_install(ensemble: Ensemble, tmp_path: Path) -> None:
     run = ensemble(ONE, PATH=str(tmp_path / "nothing"), PYTHONPATH="", FLUX_URI="local:///none")
     assert run.ended() not in (0, 130)
     assert "bindings were not found" in run.errors
@@ -85,7 +83,7 @@ def test_where_there_is_no_flux_at_all_the_user_is_told_what_to_install(
 
 @pytest.mark.usefixtures("flux_command")
 @pytest.mark.parametrize("environment", [{}, {"FLUX_URI": ""}], ids=["unset", "empty"])
-def test_outside_of_an_instance_the_user_is_told_how_to_get_one(
+def test_outside_of_an_instance_the_error_says_how_to_get_one(
     ensemble: Ensemble, environment: dict[str, str]
 ) -> None:
     run = ensemble(ONE, **environment)
@@ -97,7 +95,9 @@ def test_outside_of_an_instance_the_user_is_told_how_to_get_one(
 
 @pytest.mark.usefixtures("flux_command")
 @pytest.mark.parametrize("kind", ["nothing", "deserted", "a file", "nonsense"])
-def test_an_instance_that_is_gone_is_named(ensemble: Ensemble, tmp_path: Path, kind: str) -> None:
+def test_an_instance_that_is_gone_is_reported_by_name(
+    ensemble: Ensemble, tmp_path: Path, kind: str
+) -> None:
     path = tmp_path / "local-0"
     if kind == "deserted":
         with socket.socket(socket.AF_UNIX) as listening:
@@ -113,9 +113,7 @@ def test_an_instance_that_is_gone_is_named(ensemble: Ensemble, tmp_path: Path, k
 
 
 @pytest.mark.usefixtures("instance")
-def test_bindings_that_are_too_old_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_old_bindings_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bindings, "OLDEST", (999, 1))
     error = refusal(tmp_path, FluxExecutor())
     assert error.code == "version-mismatch"
@@ -124,7 +122,7 @@ def test_bindings_that_are_too_old_are_refused(
 
 
 @pytest.mark.usefixtures("instance")
-def test_an_instance_that_is_too_old_is_refused_and_let_go(
+def test_a_too_old_instance_is_rejected_and_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = type(bindings.bindings().Flux())
@@ -145,7 +143,7 @@ def test_an_instance_that_is_too_old_is_refused_and_let_go(
 # -- brokers that go away --------------------------------------------------------------------------
 
 
-def test_a_run_whose_broker_is_killed_ends_by_itself_and_says_so(
+def test_a_run_whose_broker_is_killed_ends_with_a_message(
     own_instance: Any, ensemble: Ensemble
 ) -> None:
     run = ensemble(LASTING)
@@ -158,9 +156,7 @@ def test_a_run_whose_broker_is_killed_ends_by_itself_and_says_so(
     assert run.of(type="summary")
 
 
-def test_a_guest_whose_broker_is_killed_ends_by_itself(
-    own_instance: Any, ensemble: Ensemble
-) -> None:
+def test_a_guest_whose_broker_is_killed_ends(own_instance: Any, ensemble: Ensemble) -> None:
     run = ensemble(LASTING, "-o", "events=eventlogs")
     run.wait_for(type="job", name="start")
     os.kill(own_instance.brokers()[0], signal.SIGKILL)
@@ -193,7 +189,7 @@ def test_an_instance_that_is_shut_down_under_a_run_ends_it(
     assert "lost its queue" in run.errors or len(ends) == 20, run.errors
 
 
-def test_a_broker_that_stands_still_for_a_while_costs_nothing(
+def test_a_broker_that_is_paused_for_a_while_costs_nothing(
     own_instance: Any, tmp_path: Path
 ) -> None:
     broker = own_instance.brokers()[0]
@@ -215,7 +211,7 @@ def test_a_broker_that_stands_still_for_a_while_costs_nothing(
     assert len(own_instance.jobs()) == 26
 
 
-def test_a_node_that_dies_under_a_job_is_that_jobs_end_and_is_named(
+def test_a_node_that_dies_under_a_job_ends_the_job_and_is_named(
     own_instance: Any, tmp_path: Path
 ) -> None:
     lost = own_instance.brokers()[3]
@@ -235,7 +231,7 @@ def test_a_node_that_dies_under_a_job_is_that_jobs_end_and_is_named(
 # -- nodes and queues that are taken away -----------------------------------------------------------
 
 
-def test_a_drained_node_is_told_with_its_reason_and_counts_again_once_it_is_back(
+def test_a_drained_node_is_reported_with_its_reason_and_counts_again_after_its_return(
     own_instance: Any, tmp_path: Path, events: str
 ) -> None:
     with Session(FluxExecutor(events=events), tmp_path) as session:
@@ -254,7 +250,7 @@ def test_a_drained_node_is_told_with_its_reason_and_counts_again_once_it_is_back
         assert len(problems(session)) == 1
 
 
-def test_a_disabled_queue_refuses_jobs_in_fluxs_own_words(
+def test_a_disabled_queue_rejects_jobs_with_fluxs_message(
     own_instance: Any, tmp_path: Path, events: str
 ) -> None:
     with Session(FluxExecutor(events=events), tmp_path) as session:
@@ -269,7 +265,7 @@ def test_a_disabled_queue_refuses_jobs_in_fluxs_own_words(
         assert session.context(taken, "finish")["status"] == 0
 
 
-def test_in_a_stopped_queue_jobs_wait_and_the_gauges_tell(
+def test_in_a_stopped_queue_jobs_wait_and_the_gauges_show_it(
     own_instance: Any, tmp_path: Path, events: str
 ) -> None:
     own_instance.flux("queue", "stop")
@@ -286,7 +282,7 @@ def test_in_a_stopped_queue_jobs_wait_and_the_gauges_tell(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of three megabytes."""
+    """Yield a file system of three megabytes."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
@@ -315,13 +311,13 @@ def test_an_instance_whose_disk_is_full_still_runs_every_job(
     assert run.ended(60) == 0, run.errors
     assert "content" in instance.flux("dmesg")  # it has complained
     assert len(run.of(type="job", name="clean")) == 50
-    os.kill(instance.brokers()[0], signal.SIGKILL)  # it would try for long to save what it has
+    os.kill(instance.brokers()[0], signal.SIGKILL)  # it would spend long on saving its content
 
 
 # -- jobs that Flux does not take -------------------------------------------------------------------
 
 
-def test_a_job_that_flux_refuses_has_its_words_and_the_others_go_on(
+def test_a_job_that_flux_rejects_has_its_message_and_the_others_continue(
     instance: Any, tmp_path: Path, events: str
 ) -> None:
     with Session(FluxExecutor(events=events), tmp_path) as session:
@@ -354,7 +350,7 @@ def test_a_job_that_flux_refuses_has_its_words_and_the_others_go_on(
         assert "urgency" in notes["urgency"], notes
 
 
-def test_a_refused_job_is_shown_to_the_user_and_the_run_fails(
+def test_a_rejected_job_is_shown_to_the_user_and_the_run_fails(
     instance: Any, ensemble: Ensemble
 ) -> None:
     run = ensemble(

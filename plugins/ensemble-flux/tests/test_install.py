@@ -1,4 +1,4 @@
-"""An environment into which bindings were installed that do not know where Flux is."""
+"""Tests of an environment whose installed bindings do not know where Flux is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: Bindings whose parts want a library each, as the wheels of flux-python on PyPI do.
+#: Bindings whose parts each need a library, like the wheels of flux-python on PyPI.
 PART = """
 import ctypes
 try:
@@ -55,7 +55,9 @@ def test_all_libraries_are_found_beside_the_flux_command(wheel: Path) -> None:
     assert tried(wheel, os.environ["PATH"]) == str(wheel / "flux" / "__init__.py")
 
 
-def test_a_library_that_is_nowhere_is_named_with_what_to_do(wheel: Path, tmp_path: Path) -> None:
+def test_a_missing_library_is_an_error_with_its_name_and_a_hint(
+    wheel: Path, tmp_path: Path
+) -> None:
     (wheel / "flux" / "job.py").write_text(PART.format(library="libflux-nowhere.so.9"))
     (wheel / "flux" / "__init__.py").write_text("")
     told = tried(wheel, str(tmp_path))

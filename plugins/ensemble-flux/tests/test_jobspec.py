@@ -1,4 +1,4 @@
-"""From a job of an ensemble to the jobspec that Flux is asked to run."""
+"""Tests of the jobspecs that are written for jobs."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_tasks_are_spread_over_the_nodes(
     assert jobspec["tasks"][0]["count"] == count
 
 
-def test_fewer_tasks_than_nodes_are_one_on_each_node() -> None:
+def test_with_fewer_tasks_than_nodes_each_node_has_one() -> None:
     assert written(nodes=3, tasks=2) == written(nodes=3, tasks=3)
 
 
 @pytest.mark.parametrize("command", [(), ("",)])
-def test_an_empty_command_is_refused(command: tuple[str, ...]) -> None:
+def test_an_empty_command_is_rejected(command: tuple[str, ...]) -> None:
     with pytest.raises(JobspecError, match="command is empty"):
         written(command=command)
 
@@ -87,15 +87,15 @@ def test_a_task_has_its_cores_and_gpus() -> None:
     assert node["with"][0]["with"] == [{"type": "core", "count": 4}, {"type": "gpu", "count": 2}]
 
 
-def test_a_job_may_be_an_instance_of_its_own_with_a_broker_on_each_node() -> None:
+def test_a_job_may_be_a_nested_instance_with_a_broker_on_each_node() -> None:
     made = written(nodes=2, tasks=8, **flux(instance=True, shell={"mpi": "pmi2"}))
     assert made["tasks"][0]["command"] == ["flux", "broker", "lmp", "-in", "x"]
-    assert made["resources"][0]["with"][0]["count"] == 4  # what it is given, it shares out itself
+    assert made["resources"][0]["with"][0]["count"] == 4  # it distributes its resources itself
     shell = made["attributes"]["system"]["shell"]["options"]
     assert (shell["per-resource"], shell["mpi"]) == ({"type": "node"}, "pmi2")
 
 
-def test_tasks_that_may_be_on_any_nodes_are_slots_alone() -> None:
+def test_tasks_on_any_nodes_are_slots_without_nodes() -> None:
     made = written(tasks=6, cores_per_task=2, **flux(any_nodes=True))
     (slot,) = made["resources"]
     assert (slot["type"], slot["count"], slot["with"]) == (
@@ -105,7 +105,7 @@ def test_tasks_that_may_be_on_any_nodes_are_slots_alone() -> None:
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_a_job_has_its_nodes_to_itself_only_where_it_says_so(exclusive: bool) -> None:
+def test_nodes_are_exclusive_only_if_the_job_says_so(exclusive: bool) -> None:
     (node,) = written(**flux(exclusive=exclusive))["resources"]
     assert node.get("exclusive", False) is exclusive
 
@@ -124,7 +124,7 @@ def test_a_job_runs_in_its_folder(workdir: str | None, folder: str) -> None:
     assert system(workdir=workdir)["cwd"] == folder
 
 
-def test_an_outer_launcher_leaves_nothing_in_the_jobs_environment() -> None:
+def test_an_outer_launchers_variables_are_not_in_the_jobs_environment() -> None:
     assert system(environment={"OMP_NUM_THREADS": "4", "HOME": "/tmp"})["environment"] == {
         "HOME": "/tmp",
         "OMP_NUM_THREADS": "4",
@@ -136,11 +136,11 @@ def test_an_outer_launcher_leaves_nothing_in_the_jobs_environment() -> None:
     }
 
 
-def test_what_a_job_sets_itself_stays_whatever_its_name() -> None:
+def test_variables_of_the_job_itself_stay_whatever_their_names() -> None:
     assert system(environment={"PMI_DEBUG": "1"})["environment"]["PMI_DEBUG"] == "1"
 
 
-def test_the_executors_queue_and_bank_hold_where_a_group_names_none() -> None:
+def test_the_executors_queue_and_bank_are_defaults_for_groups() -> None:
     specs = Jobspecs("night", {}, "/data", queue="batch", bank="physics")
     one = written(specs)["attributes"]["system"]
     other = written(specs, **flux(queue="debug"))["attributes"]["system"]
@@ -149,7 +149,7 @@ def test_the_executors_queue_and_bank_hold_where_a_group_names_none() -> None:
     assert not {"queue", "bank"} & system().keys()
 
 
-def test_shell_options_are_set_beside_our_own() -> None:
+def test_shell_options_are_added_to_our_own() -> None:
     options = system(
         output={"stdout": {"type": "kvs"}},
         **flux(shell={"cpu-affinity": "per-task", "mpi": "none", "output.mode": "truncate"}),
@@ -170,13 +170,13 @@ def test_attributes_are_set_as_setattr_does() -> None:
     assert attributes["system"]["constraints"] == {"properties": ["fast"]}
 
 
-def test_the_job_can_be_found_again_by_what_it_carries() -> None:
+def test_the_jobspec_identifies_the_job_for_reattaching() -> None:
     assert written()["attributes"]["user"]["ensemble"] == {
         "run": "night", "job": "melt.3", "group": "melt",
     }  # fmt: skip
 
 
-def test_an_attribute_within_a_plain_value_is_refused() -> None:
+def test_an_attribute_within_a_plain_value_is_rejected() -> None:
     with pytest.raises(JobspecError, match=r"'system.cwd.deep': 'cwd' already has a value"):
         written(**flux(attributes={"system.cwd.deep": 1}))
 
@@ -201,7 +201,7 @@ print("valid")
 
 
 @pytest.mark.usefixtures("flux_command")
-def test_flux_itself_finds_every_kind_of_jobspec_valid() -> None:
+def test_flux_itself_accepts_every_kind_of_jobspec() -> None:
     kinds: list[dict[str, Any]] = [
         {},
         {"nodes": 2, "tasks": 5, "gpus_per_task": 1, "cores_per_task": 3},

@@ -1,6 +1,6 @@
-"""What a run hears of a Flux instance, told from journals that were recorded from real instances.
+"""Tests of the events that a run derives from journals recorded in real Flux instances.
 
-The recordings and how they were made: ``journals/README.md``.
+``journals/README.md`` describes the recordings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ensemble_core import JobEvent
 JOURNALS = Path(__file__).parent / "journals"
 END: dict[str, Any] = {"id": -1, "events": []}
 Response = dict[str, Any]
-#: What one event is known by: the job's name (ours) or id, the event's name and time.
+#: Identity of an event: the job's name (ours) or id, the event's name and time.
 Told = tuple[str, str, float]
 
 
@@ -34,7 +34,9 @@ def recorded(name: str) -> list[Response]:
 
 
 def live(name: str) -> list[Response]:
-    """A recording that was begun in an idle instance, without the end of its empty backlog."""
+    """Return a recording that was started in an idle instance, without the end of its empty
+    backlog.
+    """
     first, *rest = recorded(name)
     assert first == END
     return rest
@@ -45,7 +47,7 @@ RESTART = live("restart-before")
 
 
 def tagged(responses: Iterable[Response], run: str = "night") -> dict[int, str]:
-    """Our jobs in a recording, by Flux's id."""
+    """Return our jobs in a recording, by Flux's id."""
     found = {}
     for response in responses:
         tag = response.get("jobspec", {}).get("attributes", {}).get("user", {}).get("ensemble", {})
@@ -55,19 +57,19 @@ def tagged(responses: Iterable[Response], run: str = "night") -> dict[int, str]:
 
 
 def names(responses: Iterable[Response]) -> dict[int, str]:
-    """How events name each job in a recording."""
+    """Return the name of each job in events of a recording."""
     return {r["id"]: f58(r["id"]) for r in responses if r != END} | tagged(responses)
 
 
 def volatile(entry: dict[str, Any]) -> bool:
-    """Whether an entry is streamed only, so that no backlog shows it."""
+    """Return whether an entry is only streamed, so that no backlog has it."""
     return entry["name"] in ("annotations", "invalidate") or entry.get("context") == {
         "seen": "once"
     }
 
 
 def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Response]:
-    """What the instance sends to who opens the journal after these responses."""
+    """Return what the instance sends if the journal is opened after these responses."""
     jobs: dict[int, Response] = {}
     for response in responses:
         job = jobs.setdefault(response["id"], {"id": response["id"], "events": []})
@@ -81,7 +83,7 @@ def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Respons
 def opened(
     jobs: Iterable[str], first: Sequence[Response] = (), *, strangers: bool = True
 ) -> Journal:
-    """The journal of the run ``night`` in the instance of the recordings."""
+    """Return the journal of the run ``night`` in the recorded instance."""
     nodes = Nodes()
     nodes.status(json.loads((JOURNALS / "day-resources.json").read_text()))
     journal = Journal("night", nodes, strangers=strangers)
@@ -101,7 +103,7 @@ def brief(events: Iterable[JobEvent]) -> list[Told]:
 
 
 def happened(responses: Iterable[Response]) -> list[Told]:
-    """Everything in a recording, as it is to be told."""
+    """Return all expected events of a recording."""
     name = names(list(responses))
     return [
         (name[response["id"]], entry["name"], entry["timestamp"])
@@ -119,14 +121,14 @@ def by_job(told: Iterable[Told], leave_out: Iterable[float] = ()) -> dict[str, l
     return dict(jobs)
 
 
-#: Times of what a reopened stream cannot bring back.
+#: Times of entries that a reopened stream cannot repeat.
 UNWRITTEN = [e["timestamp"] for r in DAY for e in r["events"] if volatile(e)]
 ALL = by_job(happened(DAY), UNWRITTEN)
 INVALID = next(f58(r["id"]) for r in DAY if r["events"][0]["name"] == "invalidate")
 
 
 def recount(responses: Sequence[Response]) -> dict[str, float]:
-    """The gauges after these responses, counted naively."""
+    """Return the gauges after these responses, by a naive count."""
     jobs: dict[int, list[dict[str, Any]]] = defaultdict(list)
     size: dict[int, int] = {}
     share: dict[int, list[dict[str, Any]]] = {}
@@ -186,7 +188,7 @@ def gauges(journal: Journal) -> dict[str, float]:
     }
 
 
-def test_everything_that_happens_is_told_at_once_and_in_order() -> None:
+def test_everything_is_reported_at_once_and_in_order() -> None:
     journal = opened(tagged(DAY).values())
     name = names(DAY)
 
@@ -197,7 +199,7 @@ def test_everything_that_happens_is_told_at_once_and_in_order() -> None:
         ]
 
 
-def test_a_job_is_told_with_its_own_words() -> None:
+def test_a_job_is_reported_with_fluxs_context() -> None:
     journal = opened(["code.0", "signal.0", "missing.0", "large.0", "limit.0", "long.0"])
     journal.expect("good.0", extra={"stdout": "/run/good.0.out"})
     told = hear(journal, DAY)
@@ -206,7 +208,7 @@ def test_a_job_is_told_with_its_own_words() -> None:
         return [dict(e.context) for e in told if (e.job, e.name) == (job, name)]
 
     assert [c["status"] for c in context("code.0", "finish")] == [3 << 8]
-    # The shell of the job tells of its task's signal as shells do.
+    # The job's shell reports its task's signal like any shell.
     assert [c["status"] for c in context("signal.0", "finish")] == [(128 + 11) << 8]
     assert "no-such-command: No such file" in context("missing.0", "exception")[0]["note"]
     assert "need 99 node(s)" in context("large.0", "exception")[0]["note"]
@@ -222,7 +224,7 @@ def test_a_job_is_told_with_its_own_words() -> None:
     assert submit["queue_id"] == next(f58(i) for i, job in tagged(DAY).items() if job == "good.0")
 
 
-def test_jobs_of_others_are_told_apart_also_those_of_another_run() -> None:
+def test_foreign_jobs_are_distinguished_including_those_of_another_run() -> None:
     told = hear(opened(tagged(DAY).values()), DAY)
     (other,) = tagged(DAY, "other")
 
@@ -231,13 +233,13 @@ def test_jobs_of_others_are_told_apart_also_those_of_another_run() -> None:
     assert not {event.job for event in told if not event.ours} & set(tagged(DAY).values())
 
 
-def test_jobs_of_others_are_left_out_where_nobody_asks_for_them() -> None:
+def test_foreign_jobs_are_left_out_unless_requested() -> None:
     told = hear(opened(tagged(DAY).values(), strangers=False), DAY)
     assert told
     assert all(event.ours for event in told)
 
 
-def test_jobs_of_this_run_that_nobody_waits_for_are_not_told() -> None:
+def test_unexpected_jobs_of_this_run_are_not_reported() -> None:
     told = hear(opened(["good.0"]), DAY)
     assert {event.job for event in told if event.ours} == {"good.0"}
     assert not {event.job for event in told if not event.ours} & set(tagged(DAY).values())
@@ -253,7 +255,7 @@ def test_the_gauges_are_right_after_every_event(recording: str) -> None:
         assert gauges(journal) == recount(responses[:place]), response
 
 
-def test_a_day_that_is_over_leaves_the_queue_empty() -> None:
+def test_after_a_complete_day_the_queue_is_empty() -> None:
     journal = opened(tagged(DAY).values())
     hear(journal, DAY)
     assert journal.gauges() == {
@@ -262,13 +264,13 @@ def test_a_day_that_is_over_leaves_the_queue_empty() -> None:
         "queue.sched": 0,
         "queue.run": 0,
         "queue.cleanup": 0,
-        "queue.inactive": len(names(DAY)) - 1,  # one was refused by the job manager
+        "queue.inactive": len(names(DAY)) - 1,  # one was rejected by the job manager
         "waiting.nodes": 0,
     }
 
 
 def test_the_recorded_backlogs_are_those_that_these_tests_build() -> None:
-    """The exhaustive tests below stand on this."""
+    """The exhaustive tests below depend on this."""
 
     def content(responses: list[Response]) -> dict[int, Any]:
         end = responses.index(END)
@@ -286,7 +288,7 @@ def test_the_recorded_backlogs_are_those_that_these_tests_build() -> None:
     assert recorded("day-end-active") == [END]
 
 
-def test_a_stream_that_breaks_off_in_an_idle_instance_brings_no_past() -> None:
+def test_a_stream_that_breaks_in_an_idle_instance_repeats_nothing() -> None:
     yesterday = backlog(DAY)
     nodes = Nodes()
     journal = Journal("today", nodes, strangers=True, begun=DAY[-1]["events"][0]["timestamp"] + 1)
@@ -296,7 +298,7 @@ def test_a_stream_that_breaks_off_in_an_idle_instance_brings_no_past() -> None:
 
 
 def middle_of_day() -> int:
-    """How much of the day had been streamed when two more streams were opened."""
+    """Return how much of the day had been streamed when two more streams were opened."""
     middle = recorded("day-middle-full")
     after = middle[middle.index(END) + 1 :]
     assert DAY[-len(after) :] == after
@@ -304,7 +306,7 @@ def middle_of_day() -> int:
 
 
 @pytest.mark.parametrize("kind", ["full", "active"])
-def test_a_run_that_begins_in_the_middle_hears_nothing_of_the_past(kind: str) -> None:
+def test_a_run_that_starts_in_the_middle_receives_no_past_events(kind: str) -> None:
     middle = recorded(f"day-middle-{kind}")
     end = middle.index(END)
     journal = opened(["last.0"], middle[:end])
@@ -322,8 +324,10 @@ def test_a_run_that_begins_in_the_middle_hears_nothing_of_the_past(kind: str) ->
 def heard_with_cuts(
     cuts: Iterable[tuple[int, int, Sequence[Response]]],
 ) -> tuple[Journal, list[JobEvent]]:
-    """A day whose stream ends after ``cut`` responses and is open again after ``again`` of them,
-    with a backlog in any order."""
+    """Return the events of a day whose stream ends after ``cut`` responses.
+
+    It is reopened after ``again`` responses, with a backlog in any order.
+    """
     journal = opened(tagged(DAY).values())
     told: list[JobEvent] = []
     at = 0
@@ -341,11 +345,11 @@ def check(told: Sequence[JobEvent]) -> None:
     refused = heard.pop(INVALID, [])
     assert heard == {job: events for job, events in ALL.items() if job != INVALID}
     assert refused == ALL[INVALID][: len(refused)]
-    assert len(set(brief(told))) == len(told)  # once, also what is not in any eventlog
+    assert len(set(brief(told))) == len(told)  # once, even if it is in no eventlog
 
 
 @pytest.mark.parametrize("away", [0, 1, 9, 1000])
-def test_a_stream_that_ends_anywhere_and_is_opened_again_loses_and_doubles_nothing(
+def test_a_stream_that_ends_anywhere_and_is_reopened_loses_and_repeats_nothing(
     away: int,
 ) -> None:
     for cut in range(len(DAY) + 1):
@@ -380,7 +384,7 @@ def test_a_stream_that_ends_within_its_backlog_loses_nothing() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_many_cuts_and_backlogs_in_any_order_lose_and_double_nothing(data: st.DataObject) -> None:
+def test_many_cuts_and_backlogs_in_any_order_lose_and_repeat_nothing(data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(DAY)), min_size=2, max_size=12)))
     cuts = []
     for cut, again in zip(places[::2], places[1::2], strict=False):
@@ -394,7 +398,7 @@ def test_many_cuts_and_backlogs_in_any_order_lose_and_double_nothing(data: st.Da
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_jobs_that_interleave_in_any_way_are_each_told_in_their_own_order(
+def test_interleaved_jobs_are_each_reported_in_their_own_order(
     data: st.DataObject,
 ) -> None:
     streams: dict[int, list[Response]] = defaultdict(list)
@@ -410,13 +414,13 @@ def test_jobs_that_interleave_in_any_way_are_each_told_in_their_own_order(
     assert gauges(journal) == recount(DAY)
 
 
-def test_what_a_backlog_brings_is_told_in_the_order_of_time() -> None:
+def test_a_backlog_is_reported_in_the_order_of_time() -> None:
     _, told = heard_with_cuts([(0, len(DAY), backlog(DAY)[::-1])])
     assert [event.timestamp for event in told] == sorted(event.timestamp for event in told)
 
 
-def test_a_clock_that_was_set_back_mixes_up_no_job() -> None:
-    """The eventlog's order is what happened; ``clean`` comes last whatever its time says."""
+def test_a_clock_that_was_set_back_does_not_reorder_a_jobs_events() -> None:
+    """The eventlog's order counts; ``clean`` comes last whatever its time is."""
     past = deepcopy(backlog(DAY))
     for job in past:
         late = len(job["events"]) // 2
@@ -436,7 +440,7 @@ def test_a_clock_that_was_set_back_mixes_up_no_job() -> None:
     } == expected
 
 
-def test_the_job_manager_restarts_and_every_job_goes_on() -> None:
+def test_every_job_continues_after_the_job_manager_restarts() -> None:
     after = recorded("restart-after")
     journal = opened(tagged(RESTART).values())
     told = hear(journal, RESTART)
@@ -457,11 +461,11 @@ def test_the_job_manager_restarts_and_every_job_goes_on() -> None:
             n for n in whole if n != "annotations"
         ]
     assert heard["pending.0"][-1][1] == "clean"
-    assert journal.gauges()["queue.sched"] == 1  # the job that is held
+    assert journal.gauges()["queue.sched"] == 1  # the held job
     assert journal.gauges()["waiting.nodes"] == 1
 
 
-def test_a_node_that_dies_under_a_job_is_told_with_its_name() -> None:
+def test_a_node_that_dies_under_a_job_is_reported_by_name() -> None:
     told = hear(opened(["wide.0"]), live("failure"))
     (exception,) = (event for event in told if event.name == "exception")
     assert exception.context["severity"] == 0
@@ -469,7 +473,7 @@ def test_a_node_that_dies_under_a_job_is_told_with_its_name() -> None:
     assert told[-1].name == "clean"
 
 
-def test_a_job_that_is_looked_for_again_goes_on_after_the_newest_known_event() -> None:
+def test_a_reattached_job_continues_after_the_newest_known_event() -> None:
     past = backlog(DAY)
     for job_id, name in tagged(DAY).items():
         (entries,) = (job["events"] for job in past if job["id"] == job_id)
@@ -482,8 +486,8 @@ def test_a_job_that_is_looked_for_again_goes_on_after_the_newest_known_event() -
             assert name in journal.met
 
 
-def test_jobs_in_the_queue_that_are_looked_for_again_go_on() -> None:
-    """A run that is resumed while its jobs wait and run, as the recorded stream has it."""
+def test_reattached_jobs_in_the_queue_continue() -> None:
+    """A run is resumed while its jobs wait and run, as in the recorded stream."""
     middle = recorded("day-middle-full")
     end = middle.index(END)
     waiting = {"long.0", "held.0", "pending.0"}
@@ -523,7 +527,7 @@ def test_a_job_that_was_not_accepted_yet_is_not_missing() -> None:
     assert journal.missing() == []
 
 
-def test_a_guest_hears_the_same_of_its_jobs_as_the_owner() -> None:
+def test_a_guest_gets_the_same_events_of_its_jobs_as_the_owner() -> None:
     owner = [e for e in hear(opened(tagged(DAY).values()), DAY) if e.ours]
     guest = Journal("night", Nodes(), strangers=True)
     guest.no_backlog()
@@ -540,7 +544,8 @@ def test_a_guest_hears_the_same_of_its_jobs_as_the_owner() -> None:
             told += guest.take(one, places[response["id"]])
             places[response["id"]] += 1
 
-    # Where a job of an earlier controller writes is in its jobspec, which a guest is not shown.
+    # The output files of an earlier controller's job are in its jobspec, which a guest does not
+    # get.
     heard = [
         replace(event, context={}) if event.name == "start" else event
         for event in owner
@@ -549,11 +554,11 @@ def test_a_guest_hears_the_same_of_its_jobs_as_the_owner() -> None:
     assert told == heard
 
 
-def test_a_guest_whose_watch_begins_anew_hears_nothing_twice() -> None:
+def test_a_guest_whose_watch_restarts_gets_no_event_twice() -> None:
     for name in tagged(DAY).values():
         (job,) = (each for each, of in tagged(DAY).items() if of == name)
         (entries,) = (each["events"] for each in backlog(DAY) if each["id"] == job)
-        for cut in range(len(entries)):  # with the last entry, nobody watches any more
+        for cut in range(len(entries)):  # after the last entry, no watch is left
             guest = Journal("night", Nodes())
             guest.no_backlog()
             guest.expect(name)
@@ -564,8 +569,8 @@ def test_a_guest_whose_watch_begins_anew_hears_nothing_twice() -> None:
             assert [e.name for e in told] == [e["name"] for e in entries]
 
 
-def test_a_job_that_comes_twice_under_one_name_is_told_once() -> None:
-    """Two jobs with one tag: after a crash, a run may have submitted what it had submitted."""
+def test_two_jobs_with_the_same_name_are_reported_once() -> None:
+    """After a crash, a run may have submitted a job twice."""
     good = [r for r in DAY if tagged(DAY).get(r["id"]) == "good.0"]
     twin = [{**r, "id": r["id"] + 1} for r in good]
     journal = opened(["good.0"])
@@ -573,7 +578,7 @@ def test_a_job_that_comes_twice_under_one_name_is_told_once() -> None:
     assert brief(event for event in told if event.ours) == happened(good)
 
 
-def test_several_entries_in_one_response_are_told_like_one_by_one() -> None:
+def test_several_entries_in_one_response_are_reported_one_by_one() -> None:
     streams: dict[int, Response] = {}
     for response in DAY:
         whole = streams.setdefault(response["id"], {"id": response["id"], "events": []})
@@ -583,7 +588,7 @@ def test_several_entries_in_one_response_are_told_like_one_by_one() -> None:
     assert by_job(brief(hear(journal, streams.values()))) == by_job(happened(DAY))
 
 
-def test_nothing_is_kept_of_jobs_that_are_over() -> None:
+def test_nothing_is_kept_of_finished_jobs() -> None:
     journal = opened([])
     job = next(job for job, name in tagged(DAY).items() if name == "good.0")
     text = json.dumps([r for r in DAY if r["id"] == job])

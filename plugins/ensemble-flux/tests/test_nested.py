@@ -1,6 +1,6 @@
-"""An ensemble in an allocation of its own: the example ``flux-batch.sh``, submitted as a user does.
+"""Tests of an ensemble in its own allocation: the example ``flux-batch.sh``.
 
-The example needs the project's folder ``examples``, beside which these tests lie.
+They need the project's folder ``examples``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ rules: [{trigger: start, action: {name: submit, label: long}}]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that a user submits from, with ``ensemble`` on the PATH as after activating."""
+    """Enter the folder that a user submits from, with ``ensemble`` on the PATH as after
+    activation.
+    """
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "here"
@@ -46,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def jobs(instance: Any) -> dict[str, str]:
-    """All jobs of the instance, also those that are over: id and name."""
+    """Return all jobs of the instance, including finished ones: id and name."""
     listed = instance.flux("jobs", "-A", "-a", "-c0", "-no", "{id.f58plain} {name}")
     names = {}
     for line in listed.splitlines():
@@ -56,7 +58,7 @@ def jobs(instance: Any) -> dict[str, str]:
 
 
 def batch(instance: Any, here: Path, *words: str) -> tuple[str, str, int]:
-    """Submit the script and wait for it: the job's id, what it wrote, and its exit code."""
+    """Submit the script and wait for it; return the job's id, output and exit code."""
     submitted = subprocess.run(
         ["flux", "batch", *words], cwd=here, capture_output=True, text=True, timeout=150
     )
@@ -68,7 +70,7 @@ def batch(instance: Any, here: Path, *words: str) -> tuple[str, str, int]:
     return name, (here / "ensemble.out").read_text(), int(code)
 
 
-def test_a_batch_job_runs_the_ensemble_in_an_instance_of_its_own(instance: Any, here: Path) -> None:
+def test_a_batch_job_runs_the_ensemble_in_a_nested_instance(instance: Any, here: Path) -> None:
     before = jobs(instance)
     job, output, code = batch(instance, here, str(SCRIPT))
     assert code == 0, output
@@ -82,27 +84,27 @@ def test_a_batch_job_runs_the_ensemble_in_an_instance_of_its_own(instance: Any, 
     assert after[job] == "ensemble"
 
 
-def test_the_jobs_run_in_the_inner_instance_and_its_job_ends_as_the_run_does(
+def test_the_jobs_run_in_the_inner_instance_and_its_job_ends_like_the_run(
     instance: Any, here: Path
 ) -> None:
     before = jobs(instance)
     job, output, code = batch(instance, here, str(SCRIPT), "fails.yaml")
     assert code == 7, output
     assert " exit code 7: terminated by rule " in output
-    # A failed job is told with its last words, as anywhere.
+    # A failed job is reported with its last line, as anywhere.
     assert re.search(r"failed bad\.0: exit code 3: no license", output)
     (kept,) = re.findall(r"output of jobs: (.*)", output)
     assert Path(kept, "where.0.out").read_text() == "1\n"
     assert jobs(instance).keys() - before.keys() == {job}
 
 
-def test_before_the_time_is_over_the_run_stops_and_says_how_it_goes_on(
+def test_before_its_time_limit_the_run_stops_and_says_how_to_resume(
     instance: Any, here: Path
 ) -> None:
     limits = ("--time-limit=12s", "--signal=SIGTERM@8s")
     _, output, code = batch(instance, here, *limits, str(SCRIPT), "long.yaml")
-    # Flux signals all of the job, and its broker passes SIGHUP on to the script: which comes first
-    # is chance.
+    # Flux signals the whole job, and its broker forwards SIGHUP to the script; either may come
+    # first.
     ended = {143: "143: SIGTERM", 129: "129: the terminal was closed (SIGHUP)"}
     assert code in ended, output
     assert "to resume this run: ensemble resume" in output
@@ -110,7 +112,7 @@ def test_before_the_time_is_over_the_run_stops_and_says_how_it_goes_on(
 
 
 @pytest.mark.usefixtures("instance")
-def test_a_job_of_an_ensemble_may_be_an_ensemble_with_an_instance_of_its_own(here: Path) -> None:
+def test_a_job_of_an_ensemble_may_be_an_ensemble_with_a_nested_instance(here: Path) -> None:
     (here / "outer.yaml").write_text(
         """
 jobs:
@@ -133,7 +135,7 @@ rules:
     }
 
 
-def test_the_script_says_first_what_to_expect_and_stands_in_the_table_of_examples() -> None:
+def test_the_script_begins_with_a_summary_and_is_in_the_table_of_examples() -> None:
     opening = re.match(r"#!/bin/sh\n(?:#.*\n)+\n", SCRIPT.read_text())
     assert opening is not None, "it opens with a comment, then an empty line"
     assert "Expect " in opening[0]

@@ -1,4 +1,4 @@
-"""What is up and what is free, as jobs take and give back, and nodes come and go."""
+"""Tests of the gauges of nodes, cores and GPUs, as jobs and nodes come and go."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def numbers(nodes: Nodes) -> tuple[float, ...]:
     )
 
 
-def test_an_idle_instance_is_all_free() -> None:
+def test_an_idle_instance_is_completely_free() -> None:
     assert numbers(cluster()) == (4, 4, 16, 16, 8, 8)
     assert numbers(Nodes()) == (0, 0, 0, 0, 0, 0)
 
 
-def test_a_job_holds_what_it_was_given_until_it_gives_it_back() -> None:
+def test_a_job_holds_its_resources_until_it_releases_them() -> None:
     nodes = cluster()
     nodes.alloc(1, resources("0-1", "0-1", "0"))
     nodes.alloc(2, resources("1", "2"))
@@ -41,14 +41,14 @@ def test_a_job_holds_what_it_was_given_until_it_gives_it_back() -> None:
     nodes.release(1, "0")  # one node before the other
     assert numbers(nodes) == (4, 3, 16, 13, 8, 7)
     nodes.release(1, "all")
-    nodes.release(1, "all")  # with `free`, what `release` said already
+    nodes.release(1, "all")  # `free` repeats what `release` said
     assert numbers(nodes) == (4, 3, 16, 15, 8, 8)
     nodes.release(2)
     nodes.release(99)
     assert numbers(nodes) == (4, 4, 16, 16, 8, 8)
 
 
-def test_an_allocation_that_is_told_twice_counts_once() -> None:
+def test_an_allocation_that_is_reported_twice_counts_once() -> None:
     nodes = cluster()
     nodes.alloc(1, resources("0"))
     nodes.alloc(1, resources("0"))
@@ -64,7 +64,7 @@ def test_an_allocation_that_is_told_twice_counts_once() -> None:
         {"online": "0-3", "offline": "", "drain": {"3": {}}, "exclude": "3"},
     ],
 )
-def test_a_node_that_takes_no_jobs_is_neither_up_nor_free(status: dict[str, Any]) -> None:
+def test_a_node_that_accepts_no_jobs_is_neither_up_nor_free(status: dict[str, Any]) -> None:
     nodes = cluster(**status)
     assert numbers(nodes) == (3, 3, 12, 12, 6, 6)
 
@@ -80,7 +80,7 @@ def test_a_node_that_goes_down_under_a_job_is_not_free_when_the_job_ends() -> No
     assert numbers(nodes) == (4, 4, 16, 16, 8, 8)
 
 
-def test_a_guest_takes_what_the_scheduler_says_is_allocated() -> None:
+def test_a_guest_uses_the_schedulers_report_of_allocations() -> None:
     nodes = cluster()
     nodes.allocated(resources("0-2", "0-1"))
     assert numbers(nodes)[:4] == (4, 1, 16, 10)
@@ -88,7 +88,7 @@ def test_a_guest_takes_what_the_scheduler_says_is_allocated() -> None:
     assert numbers(nodes)[:4] == (4, 4, 16, 16)
 
 
-def test_after_any_history_the_numbers_are_those_of_a_count() -> None:
+def test_after_any_history_the_numbers_equal_a_count() -> None:
     chance = random.Random(7)
     nodes = cluster()
     held: dict[int, dict[int, int]] = {}
@@ -120,7 +120,7 @@ def test_after_any_history_the_numbers_are_those_of_a_count() -> None:
         )
 
 
-def test_numbers_are_read_as_flux_writes_them() -> None:
+def test_idsets_are_parsed_as_flux_writes_them() -> None:
     assert parse_idset("[0-2,7]") == {0, 1, 2, 7}
     assert parse_idset("") == set()
     assert count_idset("0-47,50") == 49

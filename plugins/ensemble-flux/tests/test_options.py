@@ -1,4 +1,4 @@
-"""Options of Flux in an ensemble file are checked when the file is."""
+"""Tests of Flux's options in an ensemble file: they are checked with the file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loaded(option: str) -> Any:
         "attributes: {system.constraints.properties: [fast]}",
     ],
 )
-def test_what_flux_knows_is_taken(option: str) -> None:
+def test_valid_options_are_accepted(option: str) -> None:
     assert "flux" in loaded(option).groups["a"].options
 
 
@@ -54,7 +54,7 @@ def test_what_flux_knows_is_taken(option: str) -> None:
         ("exclusiv: true", 9),
     ],
 )
-def test_what_flux_does_not_know_is_refused_with_its_place(option: str, column: int) -> None:
+def test_unknown_options_are_rejected_with_their_place(option: str, column: int) -> None:
     with pytest.raises(FileErrors) as caught:
         loaded(option)
     (error,) = caught.value.errors
@@ -65,13 +65,13 @@ def test_what_flux_does_not_know_is_refused_with_its_place(option: str, column: 
 @pytest.mark.parametrize(
     "options", [{"events": "sometimes"}, {"output": "tape"}, {"que": "batch"}, {"uri": 3}]
 )
-def test_an_executors_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_executor_options_are_rejected(options: dict[str, Any]) -> None:
     assert not jsonschema_rs.is_valid(dict(OPTIONS), options)
     assert jsonschema_rs.is_valid(dict(OPTIONS), {"events": "auto", "output": "kvs"})
 
 
 @pytest.mark.parametrize("uri", ["local:///run/flux", "", None])
-def test_flux_is_chosen_by_itself_only_inside_an_instance(
+def test_flux_is_chosen_automatically_only_inside_an_instance(
     monkeypatch: pytest.MonkeyPatch, uri: str | None
 ) -> None:
     monkeypatch.delenv("FLUX_URI", raising=False)

@@ -1,4 +1,4 @@
-"""Where output goes, which files are emptied, and what is left of them."""
+"""Tests of output: its destination, which files are truncated, and which are removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_folder_is_seen_by_all_on_one_host_and_on_a_network(
     assert seen_by_all("/any", ["n1", "n2"], "login")
 
 
-def test_output_that_no_job_names_a_file_for_is_kept_in_the_runs_folder(tmp_path: Path) -> None:
+def test_unnamed_output_goes_to_the_runs_folder(tmp_path: Path) -> None:
     folder = tmp_path / "not there yet"
     output = Output(str(folder), "files")
     option, stdout, kept = output.prepare(job(), str(tmp_path))
@@ -41,14 +41,14 @@ def test_output_that_no_job_names_a_file_for_is_kept_in_the_runs_folder(tmp_path
     assert folder.is_dir()
 
 
-def test_what_an_earlier_run_kept_is_not_taken_for_this_runs_output(tmp_path: Path) -> None:
+def test_output_of_an_earlier_run_is_not_this_runs(tmp_path: Path) -> None:
     old = tmp_path / "a.0.out"
     old.write_text("old")
     Output(str(tmp_path), "files").prepare(job(), str(tmp_path))
     assert not old.exists()
 
 
-def test_flux_keeps_output_where_nodes_do_not_see_the_folder(tmp_path: Path) -> None:
+def test_flux_keeps_the_output_if_nodes_do_not_see_the_folder(tmp_path: Path) -> None:
     output = Output(str(tmp_path / "run"), "kvs")
     option, stdout, kept = output.prepare(job(), str(tmp_path))
     assert (option["stdout"], option["stderr"]) == ({"type": "kvs"}, {"type": "kvs"})
@@ -56,7 +56,7 @@ def test_flux_keeps_output_where_nodes_do_not_see_the_folder(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_named_file_is_emptied_once_and_shared_after_that(tmp_path: Path) -> None:
+def test_a_named_file_is_truncated_once_and_shared_after_that(tmp_path: Path) -> None:
     output = Output(str(tmp_path / "run"), "files")
     shared = tmp_path / "work" / "logs" / "all.txt"
     shared.parent.mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_a_named_file_is_emptied_once_and_shared_after_that(tmp_path: Path) -> N
         shared.write_text("of the first job")
 
 
-def test_a_device_is_no_file_to_be_emptied_and_a_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_device_is_not_truncated_and_a_folder_is_an_error(tmp_path: Path) -> None:
     output = Output(str(tmp_path), "files")
     option, _, _ = output.prepare(job(stdout="/dev/null"), str(tmp_path))
     assert option["stdout"]["path"] == "/dev/null"
@@ -80,7 +80,7 @@ def test_a_device_is_no_file_to_be_emptied_and_a_folder_is_an_error(tmp_path: Pa
         output.prepare(job(workdir="file/inside"), str(tmp_path / "file" / "inside"))
 
 
-def test_only_empty_files_are_taken_away(tmp_path: Path) -> None:
+def test_only_empty_files_are_removed(tmp_path: Path) -> None:
     empty, full = tmp_path / "e", tmp_path / "f"
     empty.write_text("")
     full.write_text("x")

@@ -1,4 +1,4 @@
-"""A run in a Flux instance that it does not have for itself: backlog, strangers, other runs."""
+"""Tests of a run in a shared Flux instance: backlog, foreign jobs, other runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ensemble_core import Job, JobEvent, Problem, Resources
 from ensemble_core.plugin.executor import Run
 
 Ensemble = Callable[..., Any]
-#: Jobs that wait in the instance before anybody connects.
+#: Number of jobs that wait in the instance before the run connects.
 BACKLOG = 10_000
 
 
 @pytest.fixture(params=["journal", "eventlogs"])
 def events(request: pytest.FixtureRequest) -> str:
-    """As the owner of the instance, and as a guest of it."""
+    """As the owner of the instance, and as a guest."""
     return str(request.param)
 
 
 def submit_held(count: int) -> None:
-    """Jobs of nobody's that wait in the instance we are in."""
+    """Submit foreign jobs that wait in the current instance."""
     flux = bindings.bindings()
     handle = flux.Flux()
     spec = flux.job.JobspecV1.from_command(["true"])
@@ -47,7 +47,7 @@ def submit_held(count: int) -> None:
 
 
 def truth(instance: Any) -> dict[str, float]:
-    """The gauges, as Flux's own commands have them."""
+    """Return the gauges according to Flux's commands."""
     states = Counter(job["state"] for job in instance.jobs())
     found: dict[str, float] = {
         f"queue.{name}": states.get(name.upper(), 0)
@@ -61,7 +61,7 @@ def truth(instance: Any) -> dict[str, float]:
 
 
 def told(session: Session, first: Mapping[str, float]) -> dict[str, float]:
-    """The gauges, put together from what was emitted."""
+    """Return the gauges as combined from emitted events."""
     values = dict(first)
     for event in list(session.events):
         if isinstance(event, Resources):
@@ -69,10 +69,10 @@ def told(session: Session, first: Mapping[str, float]) -> dict[str, float]:
     return values
 
 
-# -- those who were there before ---------------------------------------------------------------------
+# -- foreign jobs -----------------------------------------------------------------------
 
 
-def test_ten_thousand_waiting_jobs_of_others_neither_delay_a_run_nor_are_touched_by_it(
+def test_ten_thousand_waiting_foreign_jobs_neither_delay_a_run_nor_are_changed_by_it(
     own_instance: Any, tmp_path: Path
 ) -> None:
     brokers = own_instance.brokers()
@@ -101,13 +101,13 @@ def test_ten_thousand_waiting_jobs_of_others_neither_delay_a_run_nor_are_touched
     counts = json.loads(own_instance.flux("job", "stats"))["job_states"]
     assert counts["sched"] == BACKLOG
     assert counts["inactive"] == 30
-    os.kill(brokers[0], signal.SIGKILL)  # sooner over than the cancelling of all these
+    os.kill(brokers[0], signal.SIGKILL)  # faster than cancelling all of these
 
 
-def test_a_rule_sees_strangers_only_where_it_asks_for_the_whole_queue(
+def test_a_rule_sees_foreign_jobs_only_if_it_asks_for_the_whole_queue(
     instance: Any, ensemble: Ensemble
 ) -> None:
-    instance.flux("submit", "--quiet", "--wait", "--cc=1-3", "true")  # these are of the past
+    instance.flux("submit", "--quiet", "--wait", "--cc=1-3", "true")  # these are past jobs
     run = ensemble(
         """
 on_stop: cancel
@@ -128,7 +128,9 @@ rules:
     assert run.of(type="fired", rule="ours") == []
 
 
-def test_two_runs_in_one_instance_leave_each_other_alone(instance: Any, ensemble: Ensemble) -> None:
+def test_two_runs_in_one_instance_do_not_affect_each_other(
+    instance: Any, ensemble: Ensemble
+) -> None:
     text = """
 on_stop: cancel
 jobs:
@@ -152,7 +154,7 @@ rules:
     assert summary["groups"][0]["success"] == 0
 
 
-def test_strangers_that_submit_while_a_run_connects_cost_it_nothing(
+def test_foreign_jobs_submitted_while_a_run_connects_do_no_harm(
     instance: Any, tmp_path: Path, events: str
 ) -> None:
     flood = threading.Thread(
@@ -177,7 +179,7 @@ def test_strangers_that_submit_while_a_run_connects_cost_it_nothing(
 
 
 def end_journal(session: Session) -> None:
-    """Have the instance end the run's stream of job events, as it may at any time."""
+    """Make the instance end the run's stream of job events, as it may at any time."""
     executor = session.executor
     assert isinstance(executor, FluxExecutor)
     loop = executor._loop
@@ -193,7 +195,7 @@ def end_journal(session: Session) -> None:
     loop._reactor.post(end)
 
 
-def test_a_journal_that_ends_again_and_again_costs_no_event_and_doubles_none(
+def test_a_journal_that_ends_repeatedly_loses_and_repeats_no_event(
     instance: Any, tmp_path: Path
 ) -> None:
     before = {job["id"] for job in instance.jobs()}
@@ -218,7 +220,7 @@ def test_a_journal_that_ends_again_and_again_costs_no_event_and_doubles_none(
     assert sorted(job["name"] for job in after) == sorted(job.id for job in jobs)
 
 
-def test_jobs_that_wait_while_the_job_manager_is_loaded_again_end_exactly_once(
+def test_jobs_that_wait_while_the_job_manager_is_reloaded_end_exactly_once(
     own_instance: Any, tmp_path: Path
 ) -> None:
     own_instance.flux("queue", "stop")
@@ -229,7 +231,7 @@ def test_jobs_that_wait_while_the_job_manager_is_loaded_again_end_exactly_once(
         own_instance.flux("module", "reload", "job-manager")
         late = [session.job("true") for _ in range(10)]
         session.submit(*late)
-        for module in ("sched-simple", "job-exec"):  # each makes itself known only when loaded
+        for module in ("sched-simple", "job-exec"):  # each registers only when it is loaded
             own_instance.flux("module", "reload", "-f", module)
         own_instance.flux("module", "load", "job-list")
         own_instance.flux("queue", "start")
@@ -247,7 +249,7 @@ def test_jobs_that_wait_while_the_job_manager_is_loaded_again_end_exactly_once(
 # -- gauges ------------------------------------------------------------------------------------------
 
 
-def test_the_gauges_are_those_of_fluxs_own_commands_at_each_step(
+def test_the_gauges_equal_those_of_fluxs_commands_at_each_step(
     own_instance: Any, tmp_path: Path, events: str
 ) -> None:
     own_instance.flux("submit", "--quiet", "--wait", "--cc=1-4", "true")
@@ -339,7 +341,7 @@ def test_thousands_of_jobs_leave_no_descriptors_and_little_memory(
 # -- the handle --------------------------------------------------------------------------------------
 
 
-def test_custom_functions_get_what_fluxs_journal_has_of_an_event(
+def test_custom_functions_get_the_entry_of_fluxs_journal_for_an_event(
     instance: Any, ensemble: Ensemble, events: str
 ) -> None:
     run = ensemble(
@@ -374,7 +376,7 @@ custom: |
     ]
 
 
-def test_custom_functions_may_use_the_handle_as_they_like_while_jobs_run(
+def test_custom_functions_may_use_the_handle_freely_while_jobs_run(
     instance: Any, ensemble: Ensemble
 ) -> None:
     run = ensemble(

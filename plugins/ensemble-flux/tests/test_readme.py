@@ -1,5 +1,7 @@
-"""The plugin's README: its ensemble files are valid, and it names every option there is. The page
-``docs/start-flux.md``: its options exist, and where there is a Flux its commands run."""
+"""Tests of the README: its ensemble files are valid, and it lists every option.
+
+Tests of the page ``docs/start-flux.md``: its options exist, and with Flux its commands run.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_an_ensemble_file_in_the_readme_is_valid(number: int) -> None:
     assert load_text(FILES[number], discover(), file="README.md").warnings == ()
 
 
-def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> None:
+def test_the_readme_lists_every_option_of_the_executor_and_of_a_job_group() -> None:
     text = readme()
     assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
     shown = "".join(block for block in FILES if "\n      flux:\n" in block)

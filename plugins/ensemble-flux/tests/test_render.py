@@ -1,4 +1,4 @@
-"""What Flux would be handed for a job: a jobspec, without this process's environment."""
+"""Tests of rendering: the jobspec of a job, without this process's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a run ends, nothing of it is left behind that was not to be, and strangers go on."""
+"""Tests of a run's end: no job is left by mistake, and foreign jobs are not affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rules:
 
 @pytest.fixture
 def stranger(instance: Any) -> Iterator[str]:
-    """A job of somebody else's, which must not be touched."""
+    """Submit a foreign job, which must not be affected."""
     job = instance.flux("submit", "--urgency=0", "sleep", "1000").strip()
     yield job
     assert instance.flux("jobs", "-no", "{state}", job).strip() == "SCHED"
@@ -35,20 +35,20 @@ def stranger(instance: Any) -> Iterator[str]:
 
 
 def ours(instance: Any) -> list[str]:
-    """The names of jobs that are not over, but for the stranger's."""
+    """Return the names of unfinished jobs, except the foreign one."""
     names = instance.flux("jobs", "-A", "-no", "{name}", "-f", "pending,running", "-c0").split()
     return sorted(name for name in names if name != "sleep")
 
 
 def running(run: Any) -> None:
-    """Wait until the run has jobs that run and jobs that wait."""
+    """Wait until the run has running and waiting jobs."""
     run.wait_for(2, type="job", name="start")
     run.wait_for(20, type="job", name="submit")
 
 
 @pytest.mark.usefixtures("stranger")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
-def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
+def test_a_stopped_run_leaves_no_job_behind(
     instance: Any, ensemble: Ensemble, number: signal.Signals
 ) -> None:
     run = ensemble(LASTING)
@@ -62,10 +62,10 @@ def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
 
 
 @pytest.mark.usefixtures("stranger")
-def test_who_presses_ctrl_c_twice_leaves_at_once_and_the_jobs_are_cancelled_all_the_same(
+def test_a_second_ctrl_c_ends_the_run_at_once_and_the_jobs_are_cancelled_anyway(
     instance: Any, ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    # These take the time that Flux gives them after SIGTERM, once they have said so.
+    # After SIGTERM these use all of the time that Flux allows, once they have reported.
     lasting = f"trap : TERM; touch {tmp_path}/up-$ENSEMBLE_JOB_ID; while :; do sleep 1; done"
     run = ensemble(LASTING.replace("sleep 1000", f"[sh, -c, '{lasting}']"))
     running(run)
@@ -83,7 +83,7 @@ def test_who_presses_ctrl_c_twice_leaves_at_once_and_the_jobs_are_cancelled_all_
 
 
 @pytest.mark.usefixtures("stranger")
-def test_a_rule_that_terminates_cancels_what_runs_and_what_waits(
+def test_a_rule_that_terminates_cancels_running_and_waiting_jobs(
     instance: Any, ensemble: Ensemble
 ) -> None:
     rule = "  - {trigger: job-success, name: quick, action: {name: terminate, exit_code: 3}}\n"
@@ -93,7 +93,7 @@ def test_a_rule_that_terminates_cancels_what_runs_and_what_waits(
 
 
 @pytest.mark.usefixtures("stranger")
-def test_jobs_that_are_not_to_be_cancelled_outlive_the_run(
+def test_jobs_outlive_the_run_if_they_should_not_be_cancelled(
     instance: Any, ensemble: Ensemble
 ) -> None:
     rule = "  - {trigger: job-start, name: work, action: {name: terminate, cancel: false}}\n"
@@ -109,7 +109,7 @@ def test_jobs_that_are_not_to_be_cancelled_outlive_the_run(
 
 
 @pytest.mark.usefixtures("stranger")
-def test_ctrl_c_while_thousands_are_being_submitted_leaves_none(
+def test_ctrl_c_while_thousands_are_being_submitted_leaves_no_job(
     instance: Any, ensemble: Ensemble
 ) -> None:
     run = ensemble(LASTING.replace("count: 20", "count: 3000"))

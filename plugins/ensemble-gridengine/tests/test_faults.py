@@ -30,7 +30,7 @@ class TestGridEngine(FaultSuite):
         return GridEngineExecutor(poll=period)
 
     @pytest.mark.parametrize("limit", ["max_u_jobs", "max_jobs"])
-    def test_more_jobs_than_the_cell_takes_wait_and_go_later(
+    def test_jobs_beyond_the_cells_limit_wait_and_run_later(
         self, limit: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pace, "FULL", 1.0)

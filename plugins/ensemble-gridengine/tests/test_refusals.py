@@ -17,7 +17,7 @@ from ensemble_core import ExecutorError, Job
         (1, "Unable to run job: unknown resource", InvalidJob, "refused"),
     ],
 )
-def test_a_failed_submit_is_tried_again_waits_or_fails(
+def test_a_failed_submission_is_retried_waits_or_fails(
     code: int, said: str, kind: type[ExecutorError], means: str
 ) -> None:
     executor = GridEngineExecutor()

@@ -1,6 +1,8 @@
-"""A cluster for the tests: the stand-in for Kubernetes, or with ``--kubeconfig FILE`` the control plane
-that it names, which has no nodes. The pods of its node are processes of this machine. Runs have the
-rights of ``deploy/access.yaml``, and no others.
+"""Fixtures: a cluster for the tests.
+
+It is the stand-in for Kubernetes, or with ``--kubeconfig FILE`` a control plane without nodes. The
+pods of its node are processes of this machine. Runs have exactly the rights of
+``deploy/access.yaml``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import pytest
 import yaml
 from ensemble_kubernetes.executor import KubernetesExecutor
 
-# Without pytest too, for scripts/soak.py.
+# Also without pytest, for scripts/soak.py.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
@@ -36,7 +38,7 @@ IMAGE, MISSING = "registry.example/work:1", "registry.example/missing:1"
 
 
 def lacking() -> None:
-    """Nothing is needed for this cluster that is not always there."""
+    """Return nothing: this cluster has no requirements."""
 
 
 class Cluster:
@@ -73,7 +75,7 @@ class Cluster:
         self.cluster.stop()
 
     def node(self, folder: Path, namespace: str = "") -> Kubelet:
-        """A node for the pods of a namespace."""
+        """Return a node for the pods of a namespace."""
         admin = self.cluster.kubeconfig(folder / "admin")
         return Kubelet(self.cluster, admin, folder / "node", **self._about(namespace))
 
@@ -87,16 +89,16 @@ class Cluster:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The same, as options of ``ensemble run``."""
+        """Return the options of ``executor`` for ``ensemble run``."""
         return ("-o", f"kubeconfig={self.kubeconfig}", "-o", f"image={IMAGE}")
 
     def created(self) -> int:
-        """How many Jobs were created so far."""
+        """Return how many Jobs were created so far."""
         history = self.cluster.store.history
         return sum(what == "ADDED" and key[1] == "jobs" for _, what, key, *_ in history)
 
     def active(self) -> list[str]:
-        """The names of Jobs that are not over."""
+        """Return the names of unfinished Jobs."""
         return [
             each["metadata"]["name"]
             for each in self.cluster.store.all(self.jobs)
@@ -107,13 +109,13 @@ class Cluster:
         ]
 
     def job(self, words: str) -> str:
-        """The name of the Job that has this in its name."""
+        """Return the name of the Job whose name contains this."""
         (name,) = [n for n in self.active() if words in n]
         return name
 
     @contextmanager
     def pods_forbidden(self) -> Iterator[None]:
-        """While a policy denies the pods of Jobs."""
+        """Deny the pods of Jobs by a policy for a while."""
         store = self.cluster.store
         real = store.create
 
@@ -137,14 +139,14 @@ class Cluster:
             time.sleep(0.02)
 
     def sweep(self) -> None:
-        """Undo what a test did."""
+        """Undo the changes of a test."""
         self.cluster.trouble = lambda method, path: None
         self.cluster.meanwhile = self.cluster.afterwards = lambda method, path: None
         self.kubelet.lost = False
         store = self.cluster.store
         for kind in (self.quotas, self.jobs, self.pods):
             for each in store.all(kind):
-                with suppress(Refusal):  # it went by itself
+                with suppress(Refusal):  # it is gone already
                     self._remove(kind, each["metadata"])
         self.wait(lambda: not store.all(self.pods))
 
@@ -158,7 +160,7 @@ class Cluster:
 
 
 class RealCluster(Cluster):
-    """The same in a namespace of a control plane without nodes, which is made for it."""
+    """A new namespace of a control plane without nodes."""
 
     def __init__(self, folder: Path | None, config: Path) -> None:
         self._config, self.namespace = config, f"ensemble-{uuid.uuid4().hex[:8]}"
@@ -190,13 +192,13 @@ class RealCluster(Cluster):
                 yield
 
     def _remove(self, kind: Any, metadata: Any) -> None:
-        """At once: nobody waits for pods of a node that was lost."""
+        """Remove immediately, without waiting for pods of a lost node."""
         options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
         self.cluster.store.delete(kind, metadata["namespace"], metadata["name"], **options)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with suppress(ValueError):  # tests of the operator have it too
+    with suppress(ValueError):  # the operator's tests define it too
         parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
 
 
@@ -215,6 +217,6 @@ def _world(
 
 @pytest.fixture
 def world(_world: Cluster) -> Iterator[Cluster]:
-    """The cluster; what a test leaves in it goes."""
+    """Yield the cluster; what a test leaves in it is removed."""
     yield _world
     _world.sweep()

@@ -1,4 +1,4 @@
-"""Faults of a cluster: quotas, policies, images, nodes, namespaces. On the stand-in."""
+"""Tests of faults of a cluster: quotas, policies, images, nodes, namespaces. On the stand-in."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def quota(world: Cluster, what: str, limit: int) -> None:
 
 
 def note(session: Session, job: Job) -> str:
-    """Why a job ended, in words; nothing of it may have run."""
+    """Return the reason of a job's end; nothing of it may have run."""
     assert "start" not in session.names(job)
     return str(session.context(job, "exception")["note"])
 
 
-def test_jobs_that_a_quota_refuses_wait_and_go_when_there_is_room(
+def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
     world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
@@ -61,13 +61,13 @@ def test_jobs_that_a_quota_refuses_wait_and_go_when_there_is_room(
     assert "exceeded quota: few" in told
     assert "jobs wait for free quota" in told
     (session.folder / "gate").touch()
-    for job in jobs:  # as the run does when their ends are on record
+    for job in jobs:  # as the run does when their ends are recorded
         threading.Thread(target=lambda job=job: (session.wait_clean(job), session.executor.forget([job.id]))).start()  # fmt: skip
     session.wait_clean(*jobs)
     assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
 
 
-def test_jobs_whose_pods_a_quota_refuses_wait(world: Cluster, session: Session) -> None:
+def test_jobs_whose_pods_are_rejected_by_a_quota_wait(world: Cluster, session: Session) -> None:
     quota(world, "pods", 1)
     jobs = [lasting(session) for _ in range(2)]
     session.submit(*jobs)
@@ -82,7 +82,7 @@ def test_jobs_whose_pods_a_quota_refuses_wait(world: Cluster, session: Session) 
     assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
 
 
-def test_a_job_that_a_policy_denies_fails_with_its_words(world: Cluster, session: Session) -> None:
+def test_a_job_denied_by_a_policy_fails_with_its_message(world: Cluster, session: Session) -> None:
     def deny(method: str, path: str) -> None:
         if method == "POST" and path.endswith("/jobs"):
             raise Refusal(403, 'admission webhook "policy.example" denied the request: no limits')
@@ -93,7 +93,7 @@ def test_a_job_that_a_policy_denies_fails_with_its_words(world: Cluster, session
     assert "denied the request: no limits" in note(session, job)
 
 
-def test_a_job_whose_pod_a_policy_denies_fails_with_its_words(
+def test_a_job_whose_pod_is_denied_by_a_policy_fails_with_its_message(
     world: Cluster, session: Session
 ) -> None:
     with world.pods_forbidden():
@@ -103,7 +103,7 @@ def test_a_job_whose_pod_a_policy_denies_fails_with_its_words(
     world.wait(lambda: not world.active())
 
 
-def test_an_image_that_cannot_be_pulled_is_told_at_once_and_fails_its_job_within_a_minute(
+def test_an_image_that_cannot_be_pulled_is_reported_and_fails_its_job_within_a_minute(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert kubernetes_run.STUCK < 60
@@ -151,7 +151,7 @@ def test_an_image_that_cannot_be_pulled_is_told_at_once_and_fails_its_job_within
         ),
     ],
 )
-def test_the_reason_of_an_end_is_that_of_the_pods_status(
+def test_a_job_ends_with_the_reason_in_the_pods_status(
     world: Cluster, session: Session, status: Any, cause: str, words: str
 ) -> None:
     session.submit(job := lasting(session))
@@ -163,7 +163,7 @@ def test_the_reason_of_an_end_is_that_of_the_pods_status(
 
 
 @pytest.mark.parametrize("what", ["pods", "jobs"])
-def test_a_job_that_somebody_deletes_is_cancelled(
+def test_a_job_deleted_by_another_client_is_cancelled(
     world: Cluster, session: Session, what: str
 ) -> None:
     session.submit(job := lasting(session))
@@ -176,7 +176,7 @@ def test_a_job_that_somebody_deletes_is_cancelled(
     assert session.context(job, "finish")["status"] != 0
 
 
-def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_refused(
+def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
     world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -205,11 +205,13 @@ def test_jobs_of_a_namespace_that_is_deleted_under_way_end_and_later_ones_are_re
     world.cluster.logs = logs
 
 
-def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
+def test_a_cluster_that_is_away_for_long_is_reported_once_and_costs_nothing(
     world: Cluster, session: Session
 ) -> None:
-    """Watches break and requests fail; jobs are submitted and cancelled meanwhile. ``ENSEMBLE_AWAY``
-    is for how many seconds."""
+    """Watches break and requests fail, while jobs are submitted and cancelled.
+
+    ``ENSEMBLE_AWAY`` is the duration in seconds.
+    """
     running, doomed = lasting(session), lasting(session)
     session.submit(running, doomed)
     for job in (running, doomed):
@@ -242,7 +244,9 @@ def test_a_cluster_that_is_away_for_long_is_told_once_and_costs_nothing(
     assert requests < 2000
 
 
-def test_without_the_right_to_list_jobs_nothing_begins(world: Cluster, tmp_path: Path) -> None:
+def test_without_the_right_to_list_jobs_the_executor_does_not_open(
+    world: Cluster, tmp_path: Path
+) -> None:
     token = world.cluster.access.token(f"system:serviceaccount:{world.namespace}:default")
     config = world.cluster.kubeconfig(tmp_path / "config", token)
     session = Session(KubernetesExecutor(kubeconfig=str(config), image=IMAGE), tmp_path)
@@ -252,7 +256,7 @@ def test_without_the_right_to_list_jobs_nothing_begins(world: Cluster, tmp_path:
     assert "deploy/access.yaml" in str(refused.value.hint)
 
 
-def test_without_a_kubeconfig_nothing_begins(tmp_path: Path) -> None:
+def test_without_a_kubeconfig_the_executor_does_not_open(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     session = Session(KubernetesExecutor(kubeconfig=str(missing), image=IMAGE), tmp_path)
     with pytest.raises(UsageError) as refused, session:
@@ -260,7 +264,7 @@ def test_without_a_kubeconfig_nothing_begins(tmp_path: Path) -> None:
     assert str(missing) in str(refused.value)
 
 
-def test_the_rights_are_those_that_it_uses(world: Cluster, session: Session) -> None:
+def test_the_documented_rights_are_those_that_are_used(world: Cluster, session: Session) -> None:
     session.run(job := session.job("echo", "a"))
     session.executor.forget([job.id])
     world.wait(lambda: not world.cluster.store.all(world.jobs))
@@ -284,7 +288,7 @@ def test_the_rights_are_those_that_it_uses(world: Cluster, session: Session) -> 
         ({"environment": {"A": "\udc80"}}, "not valid UTF-8"),
     ],
 )
-def test_a_job_that_cannot_be_a_job_of_kubernetes_is_refused_with_what_to_do(
+def test_a_job_that_kubernetes_cannot_run_is_rejected_with_a_hint(
     session: Session, fields: Any, words: str
 ) -> None:
     session.run(job := session.job("true", **fields))
@@ -292,8 +296,8 @@ def test_a_job_that_cannot_be_a_job_of_kubernetes_is_refused_with_what_to_do(
     assert words in note(session, job)
 
 
-def test_words_of_a_command_and_its_environment_arrive_as_they_are(session: Session) -> None:
-    """Kubernetes would replace ``$(NAME)`` and ``$$`` in both."""
+def test_command_and_environment_arrive_unchanged(session: Session) -> None:
+    """Kubernetes would expand ``$(NAME)`` and ``$$`` in both."""
     script = 'printf "%s\\n" "$A" "$1" "$2"'
     job = session.job("sh", "-c", script, "sh", "$(A)", "$$(A) $$", environment={"A": "$(HOME) $$"})
     session.run(job)
@@ -302,7 +306,7 @@ def test_words_of_a_command_and_its_environment_arrive_as_they_are(session: Sess
     ]  # fmt: skip
 
 
-def test_each_task_of_a_job_is_a_pod_with_its_rank_and_one_that_fails_ends_the_job(
+def test_each_task_is_a_pod_with_its_rank_and_one_failure_ends_the_job(
     session: Session,
 ) -> None:
     good = session.job("sh", "-c", "echo $ENSEMBLE_TASK_RANK of $ENSEMBLE_TASK_COUNT", tasks=3)
@@ -313,7 +317,7 @@ def test_each_task_of_a_job_is_a_pod_with_its_rank_and_one_that_fails_ends_the_j
     assert session.context(bad, "finish")["status"] != 0
 
 
-def test_tasks_that_need_a_node_each_wait_where_there_is_one_node(session: Session) -> None:
+def test_tasks_on_separate_nodes_wait_if_there_is_only_one_node(session: Session) -> None:
     job = session.job("true", tasks=2, nodes=2)
     session.submit(job)
     session.wait(lambda: bool(session.problems()) or "clean" in session.names(job), "a warning")
@@ -322,7 +326,7 @@ def test_tasks_that_need_a_node_each_wait_where_there_is_one_node(session: Sessi
     session.wait_clean(job)
 
 
-def test_the_output_of_a_job_that_is_observed_is_there_while_it_runs(session: Session) -> None:
+def test_output_of_an_observed_job_is_available_while_it_runs(session: Session) -> None:
     script = "echo one; until [ -e gate ]; do sleep 0.1; done; echo two"
     job = session.job("sh", "-c", script, workdir=str(session.folder), observe={"json-lines": {}})
     session.submit(job)

@@ -1,4 +1,4 @@
-"""The contract of executors, on the stand-in for Kubernetes; and its decisions, stops and crashes."""
+"""Contract tests on the stand-in for Kubernetes, with decisions, stops and crashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-#: Prints how many threads and descriptors there are after each of four sessions.
+#: Prints the number of threads and descriptors after each of four sessions.
 OPEN_AND_CLOSE = """
 import json, os, sys, threading
 from pathlib import Path
@@ -50,7 +50,7 @@ class TestKubernetes(ExecutorContract):
     def test_a_job_inherits_the_environment_that_the_run_was_started_in(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It does not: a pod has the environment of its image, and what the job says."""
+        """It does not: a pod has the environment of its image and of the job."""
         monkeypatch.setenv("DB_PASSWORD", "s3cret")
         with self.new_session(tmp_path) as session:
             script = 'echo "password: $DB_PASSWORD"'
@@ -58,13 +58,13 @@ class TestKubernetes(ExecutorContract):
         assert (tmp_path / "told.txt").read_text() == "password: \n"
 
     def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
-        """In a process of its own: this one has the threads of the cluster."""
+        """In a separate process, because this one has the threads of the cluster."""
         done = subprocess.run(
             [sys.executable, "-c", OPEN_AND_CLOSE, str(self.world.kubeconfig), IMAGE],
             cwd=tmp_path, capture_output=True, text=True, check=False, timeout=self.timeout,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        _, first, *others = json.loads(done.stdout)  # the very first may have loaded what stays
+        _, first, *others = json.loads(done.stdout)  # the first session loads modules for good
         for each in others:
             assert each[0] <= first[0], (first, others)
             assert each[1] <= first[1], (first, others)
@@ -80,7 +80,7 @@ class TestKubernetes(ExecutorContract):
         return self._ended(session, lambda pod: pod.disrupt("PreemptionByScheduler"))
 
     def _ended(self, session: Session, how: object) -> Cause:
-        """Why a job ended that runs and to whose pod this happens."""
+        """Return the cause of a running job's end when this happens to its pod."""
         job = session.job(*self.lasting)
         session.submit(job)
         session.wait_for(job, "start")
@@ -90,7 +90,7 @@ class TestKubernetes(ExecutorContract):
         return session.cause(job)
 
     def end_by_lost(self, session: Session) -> Cause:
-        """Of a job that is gone when Kubernetes is back."""
+        """For a job that is gone when Kubernetes is back."""
         job = session.job(*self.lasting, urgency=0)
         session.submit(job)
         session.wait_for(job, "priority")
@@ -134,7 +134,7 @@ class TestCrashes(CrashSuite):
         self.world, self.options = world, world.words
 
     def submitted(self) -> int:
-        """How many Jobs were created."""
+        """Return how many Jobs were created."""
         return self.world.created()
 
     def active(self) -> int:

@@ -1,4 +1,6 @@
-"""A Kubernetes that is away, slow, garbled or forgetful: the stand-in, with answers that are not."""
+"""Tests of a Kubernetes that is away, slow, garbled or forgetful: the stand-in with faulty
+answers.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from ensemble_core import Executor
 if TYPE_CHECKING:
     from conftest import Cluster
 
-#: What a request is, by its method.
+#: Purpose of a request, by its method.
 PURPOSES = {"POST": "create", "GET": "list", "DELETE": "delete"}
 
 
 @pytest.mark.timeout(300)
 class TestKubernetes(FaultSuite):
-    """The commands of the suite are requests here: those that list and watch are one command."""
+    """In this suite, commands are requests: listing and watching count as one command."""
 
     commands: ClassVar = {"connect": "list", "submit": "create", "ask": "list", "cancel": "delete"}
     away = nothing = ""
@@ -42,17 +44,17 @@ class TestKubernetes(FaultSuite):
         with self._lock:
             self._plans = {self.commands[what]: lines.split("\n") for what, lines in faults.items()}
         if "ask" in faults:
-            self.world.cluster.cut()  # so that there is something to ask
+            self.world.cluster.cut()  # so that it must ask again
 
     def calls(self, what: str, mode: str) -> int:
         return int(self._calls.get((self.commands[what], mode), 0))
 
     def trouble(self, method: str, path: str) -> Any:
-        """The fault of the answer to this request, by the plan."""
+        """Return the planned fault for the answer to this request."""
         if not path.endswith(("/jobs", "/pods", "/events")):
             return None
         name, query = PURPOSES[method], self.world.cluster.asked.query
-        if not query and method == "GET":  # the node's, which has a watch of its own
+        if not query and method == "GET":  # the node's own watch
             return None
         watch = query.get("watch") in ("1", "true", "True")
         if watch and "labelSelector" not in query and "fieldSelector" not in query:
@@ -64,7 +66,7 @@ class TestKubernetes(FaultSuite):
                 mode = mode.removesuffix(" always")
             else:
                 del plan[:1]
-            if not (watch and not mode):  # the watch of a queue that is well is no question
+            if not (watch and not mode):  # a working watch is not a question
                 self._calls[name, mode] = self._calls.get((name, mode), 0) + 1
         if mode == "slow":
             time.sleep(2)
@@ -80,7 +82,7 @@ class TestKubernetes(FaultSuite):
         }.get(mode)
 
     def test_a_queue_that_goes_away_in_the_middle_costs_nothing(self, session: Session) -> None:
-        """Nobody but the API server tells of a job's end: it is known when that is back."""
+        """Only the API server reports a job's end, so it is known when that is back."""
         running, doomed = self.counted(session, 1), session.job("sleep", "600")
         session.submit(running, doomed)
         session.wait_for(running, "start")
@@ -97,7 +99,7 @@ class TestKubernetes(FaultSuite):
         self.check(session, running, *later)
 
     def test_many_jobs_are_few_commands(self, session: Session) -> None:
-        """One request for each Job, and none that asks how it does."""
+        """One request creates each Job, and none asks for its state."""
         session.run(self.counted(session))
         before = self.asked()
         jobs = [self.counted(session) for _ in range(40)]
@@ -110,7 +112,7 @@ class TestKubernetes(FaultSuite):
         assert sorted(self.ran_in.read_text().split()) == sorted(["t.0", *(job.id for job in jobs)])
 
     def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
-        """It ends while there is no watch, and the versions since are forgotten: 410."""
+        """The job ends while there is no watch, and the versions since are forgotten: 410."""
         gate = self.folder / "gate"
         script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e {gate} ]; do sleep 0.1; done"
         job = session.job("sh", "-c", script)

@@ -1,4 +1,4 @@
-"""The stand-in's Job controller keeps a promise of Kubernetes that jobs rely on."""
+"""Test of the stand-in's Job controller: it keeps a promise of Kubernetes that jobs rely on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kubernetes_stand_in.jobs import JobController
 from kubernetes_stand_in.store import Store
 
 
-def test_a_job_whose_pod_ends_while_the_controller_looks_gets_no_second_pod(
+def test_a_job_whose_pod_ends_during_a_reconcile_gets_no_second_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store()

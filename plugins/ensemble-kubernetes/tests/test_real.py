@@ -34,9 +34,7 @@ def real(tmp_path: Path) -> Iterator[RealCluster]:
     server.stop()
 
 
-def test_jobs_of_a_run_pass_the_proxy_and_their_troubles_are_played_there(
-    real: RealCluster, tmp_path: Path
-) -> None:
+def test_jobs_of_a_run_pass_the_proxy_with_their_faults(real: RealCluster, tmp_path: Path) -> None:
     with Session(real.executor(), tmp_path, 120.0) as session:
         session.run(job := session.job("echo", "words"))
         assert (tmp_path / f"{job.id}.out").read_text() == "words\n"
@@ -55,9 +53,7 @@ def test_jobs_of_a_run_pass_the_proxy_and_their_troubles_are_played_there(
     assert real.created() == 2
 
 
-def test_the_kinds_of_requests_are_told_apart_by_who_made_them(
-    real: RealCluster, tmp_path: Path
-) -> None:
+def test_requests_are_classified_by_their_sender(real: RealCluster, tmp_path: Path) -> None:
     with Session(real.executor(), tmp_path, 120.0) as session:
         session.run(session.job("true"))
     used = {

@@ -29,7 +29,7 @@ class TestPBS(FaultSuite):
     def make_executor(self, period: float = 1.0) -> Executor:
         return PBSExecutor(queue=self.pbs.queue, poll=period)
 
-    def test_more_jobs_than_the_queue_takes_wait_and_go_later(
+    def test_jobs_beyond_the_queues_limit_wait_and_run_later(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pace, "FULL", 1.0)
@@ -56,8 +56,8 @@ class TestPBS(FaultSuite):
             self.check(session, *jobs, told=(0,))
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
 
-    def test_a_job_that_pbs_runs_again_fails_and_runs_once(self, session: Session) -> None:
-        """As after the death of a node, where PBS may always rerun an array."""
+    def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
+        """As after the death of a node, when PBS may always rerun an array."""
         # Its wrapper can no longer report.
         begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
         jobs = [session.job("sh", "-c", begin) for _ in range(2)]

@@ -38,24 +38,24 @@ def test_a_job_over_its_walltime_is_a_timeout() -> None:
     assert "-29" in listed()["d"].note
 
 
-def test_a_deleted_job_is_cancelled_and_no_success() -> None:
-    """PBS gives exit status 0 to a job that it deletes."""
+def test_a_deleted_job_is_cancelled_not_successful() -> None:
+    """PBS gives exit status 0 to a deleted job."""
     assert listed()["g"].exception == "cancel"
     assert listed()["x"].exception == "cancel"
 
 
-def test_a_deleted_task_of_an_array_that_goes_on_is_over_without_a_status() -> None:
+def test_a_deleted_task_of_a_running_array_is_over_without_a_status() -> None:
     assert (listed()["e2"].state, listed()["e2"].status) == ("over", None)
 
 
-def test_a_job_that_can_never_run_is_stuck_and_says_why() -> None:
+def test_a_job_that_can_never_run_is_stuck_with_a_reason() -> None:
     stuck = listed()["c"]
     assert stuck.state == "stuck"
     assert "ncpus (R: 99 A: 8 T: 8)" in stuck.note
 
 
 @pytest.mark.parametrize(("job", "state"), [("h", "waiting"), ("r", "running"), ("e1", "waiting")])
-def test_a_job_that_is_not_over_waits_or_runs(job: str, state: str) -> None:
+def test_an_unfinished_job_waits_or_runs(job: str, state: str) -> None:
     assert listed()[job].state == state
 
 

@@ -20,7 +20,7 @@ def error_of(said: str) -> ExecutorError:
     return raised.value
 
 
-def test_a_server_that_is_away_is_asked_again() -> None:
+def test_an_unreachable_server_is_retried() -> None:
     error = error_of("qsub: cannot connect to server head (errno=111)")
     assert isinstance(error, CannotTake)
     assert (error.code, error.transient) == ("no-answer", True)
@@ -34,7 +34,7 @@ def test_a_server_that_is_away_is_asked_again() -> None:
         "qsub: Maximum number of jobs already in complex",
     ],
 )
-def test_a_limit_on_the_number_of_jobs_is_waited_for(said: str) -> None:
+def test_a_limit_on_the_number_of_jobs_causes_a_wait(said: str) -> None:
     error = error_of(said)
     assert isinstance(error, CannotTake)
     assert error.code == "full"
@@ -44,14 +44,14 @@ def test_a_limit_on_the_number_of_jobs_is_waited_for(said: str) -> None:
     "said",
     ["qsub: Unknown queue", "qsub: would exceed limit on resource ncpus in queue workq"],
 )
-def test_what_pbs_will_never_take_fails_its_job_with_its_words(said: str) -> None:
+def test_a_job_that_pbs_rejects_for_good_fails_with_its_message(said: str) -> None:
     error = error_of(said)
     assert isinstance(error, InvalidJob)
     assert not error.transient
     assert said in str(error)
 
 
-def test_the_plugin_says_which_pbs_it_was_run_on() -> None:
+def test_the_summary_names_the_tested_pbs() -> None:
     (plugin,) = ensemble_executors()
     assert "23.06.06" in plugin.summary
     assert "PBS Pro (not yet run)" in plugin.summary

@@ -224,9 +224,7 @@ def test_a_generator_is_its_points_and_the_best_so_far(tmp_path: Path) -> None:
     assert "did you mean 'low'" in f"{result.stderr} {result.exception}"
     result = plot(state, "never", "-o", str(file))
     assert result.exit_code == 2
-    assert "no point of generator 'never' is finished" in (
-        f"{result.stderr} {result.exception}"
-    )
+    assert "no point of generator 'never' is finished" in (f"{result.stderr} {result.exception}")
 
 
 def test_a_generator_of_two_objectives_is_its_pareto_front(tmp_path: Path) -> None:

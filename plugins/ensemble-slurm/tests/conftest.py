@@ -1,7 +1,7 @@
-"""A real Slurm for the tests that need one: munged, slurmctld and four slurmds on this machine.
+"""Fixtures for tests on a real Slurm: munged, slurmctld and four slurmds on this machine.
 
-All of it lives in one temporary folder and ends with the tests, as root and as an ordinary user.
-Without Slurm's programs (Debian: ``slurm-wlm`` and ``munge``) those tests skip.
+Everything is in one temporary folder and ends with the tests, as root or as an ordinary user.
+Without Slurm's programs (Debian: ``slurm-wlm`` and ``munge``) those tests are skipped.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PreemptMode=CANCEL
 
 
 def programs() -> str | None:
-    """What is missing for a cluster; ``None`` if nothing is."""
+    """Return what is missing for a cluster, or ``None``."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     return f"no Slurm: {', '.join(missing)} not on the PATH" if missing else None
@@ -83,7 +83,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """A Slurm cluster of its own on this machine; ``conf`` is added to its configuration."""
+    """A separate Slurm cluster on this machine; ``conf`` is added to its configuration."""
 
     def __init__(self, conf: str = "", *, slurmd_timeout: int = 60) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="ens-slurm-", dir="/tmp"))
@@ -170,7 +170,7 @@ class Cluster:
             time.sleep(0.05)
 
     def run(self, *words: str, check: bool = True) -> str:
-        """What a command of Slurm says of this cluster."""
+        """Return the output of a Slurm command in this cluster."""
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, timeout=150, check=False
         )
@@ -179,7 +179,7 @@ class Cluster:
         return done.stdout
 
     def jobs(self, state: str = "all") -> list[tuple[str, str, str]]:
-        """Id, name and state of jobs."""
+        """Return id, name and state of jobs."""
         text = self.run("squeue", "-har", "-t", state, "-O", "JobArrayID:30,Name:60,State:20")
         return [
             (line[:30].strip(), line[30:90].strip(), line[90:].strip())
@@ -187,7 +187,7 @@ class Cluster:
         ]
 
     def active(self) -> list[tuple[str, str, str]]:
-        """Jobs that are not over."""
+        """Return unfinished jobs."""
         return self.jobs("PD,R,S,CG,CF")
 
     def wait_idle(self) -> None:
@@ -195,7 +195,7 @@ class Cluster:
         self._wait(lambda: not self.active(), "an empty queue")
 
     def requests(self) -> int:
-        """How many requests slurmctld has had, of all types."""
+        """Return the number of requests that slurmctld has received, of all types."""
         lines = self.run("sdiag").splitlines()
         at = next(i for i, line in enumerate(lines) if "message type" in line)
         count = 0
@@ -222,12 +222,12 @@ class Cluster:
         for pid in self._left():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if keep := os.environ.get("ENSEMBLE_SLURM_LOGS"):  # for who looks into a failure
+        if keep := os.environ.get("ENSEMBLE_SLURM_LOGS"):  # to investigate a failure
             shutil.copytree(self.base / "log", Path(keep) / self.base.name)
         shutil.rmtree(self.base, ignore_errors=True)
 
     def _left(self) -> list[int]:
-        """Processes that the cluster has left behind: slurmstepds, and what they ran."""
+        """Return processes that the cluster has left behind: slurmstepds and their children."""
         mark = os.fsencode(str(self.base))
         found = []
         for entry in Path("/proc").iterdir():
@@ -248,7 +248,7 @@ def slurm_programs() -> None:
 
 @pytest.fixture(scope="session")
 def shared_cluster(slurm_programs: None) -> Iterator[Cluster]:
-    """One cluster for all tests that leave it as it was."""
+    """Start one cluster for all tests that leave it unchanged."""
     cluster = Cluster()
     yield cluster
     cluster.close()
@@ -256,7 +256,7 @@ def shared_cluster(slurm_programs: None) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """The shared cluster, which this process submits to."""
+    """Make this process submit to the shared cluster."""
     _enter(shared_cluster, monkeypatch)
     return shared_cluster
 
@@ -273,7 +273,7 @@ def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def make_cluster(
     slurm_programs: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters that the test may break, and ends them after it."""
+    """Yield a function that starts clusters which the test may break; end them after the test."""
     clusters: list[Cluster] = []
 
     def make(conf: str = "", **options: int) -> Cluster:
@@ -289,7 +289,9 @@ def make_cluster(
 
 @pytest.fixture(scope="session")
 def shell_of() -> Callable[[str], int]:
-    """The process of the batch script whose job has this word on its command line."""
+    """Return a function that finds the process of a batch script by a word in its job's command
+    line.
+    """
 
     def shells(word: str) -> Iterator[int]:
         for entry in Path("/proc").iterdir():

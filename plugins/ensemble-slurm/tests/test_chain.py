@@ -1,4 +1,4 @@
-"""One study in a chain of Slurm allocations: the example ``chain/slurm.sh``, submitted as a user does."""
+"""Test of the example ``chain/slurm.sh``: one study in a chain of Slurm allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of executors, on a real Slurm."""
+"""Contract tests on a real Slurm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestSlurm(ExecutorContract):
         return session.cause(job)
 
     def on_n4(self, session: Session) -> Job:
-        """A job that has all of the last node."""
+        """Return a job that occupies the last node."""
         job = session.job(
             *self.lasting, options={"slurm": {"extra": ["--nodelist=n4"], "exclusive": True}}
         )

@@ -1,4 +1,6 @@
-"""Controllers on a real Slurm that are killed with SIGKILL and resumed: each job runs once."""
+"""Crash tests on a real Slurm: controllers are killed with SIGKILL and resumed; each job runs
+once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class TestSlurm(CrashSuite):
     @pytest.fixture(autouse=True)
     def _cluster(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        #: Jobs that it has had: after MinJobAge it forgets those of earlier tests.
+        #: Jobs seen so far: after MinJobAge, Slurm forgets those of earlier tests.
         self.seen: set[str] = set()
 
     def submitted(self) -> int:

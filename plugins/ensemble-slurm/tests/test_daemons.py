@@ -1,4 +1,4 @@
-"""Slurm's daemons are killed and restarted: no end is missed, no job is lost, and none runs twice."""
+"""Tests with killed and restarted Slurm daemons: no end is missed, no job is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
+def test_jobs_may_end_and_be_submitted_and_cancelled_while_slurmctld_is_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -26,7 +26,7 @@ def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
         session.submit(short, lasting)
         session.wait_for(short, "start")
         session.wait_for(lasting, "start")
-        # What it has not saved, a slurmctld that is killed forgets.
+        # A killed slurmctld forgets what it has not saved.
         started, saved = time.time(), cluster.base / "state" / "job_state"
         wait_until(lambda: saved.exists() and saved.stat().st_mtime > started)
         cluster.kill("slurmctld")
@@ -64,7 +64,7 @@ def test_a_slurmd_that_is_killed_does_not_lose_the_end_of_its_job(
     session.check_ended_once()
 
 
-def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
+def test_with_the_sites_completion_script_a_killed_shell_is_noticed_at_once(
     make_cluster: Callable[..., Cluster],
     shell_of: Callable[[str], int],
     tmp_path: Path,
@@ -88,5 +88,5 @@ def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
         began = time.monotonic()
         os.kill(shell_of("1002.5"), signal.SIGKILL)
         session.wait_clean(job)
-        assert time.monotonic() - began < 50  # the queue is looked at each minute
+        assert time.monotonic() - began < 50  # the queue is asked each minute
         assert session.context(job, "finish")["status"] & 0x7F == signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The same file leads to the same decisions on a Slurm cluster as on this machine's processes."""
+"""Decision tests: the same file leads to the same decisions on Slurm as on local processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ensemble_testing.decisions import ensemble_files
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-#: Examples that any queue can run, where the project is around; those of LAMMPS.
+#: Examples for any queue, if the project is available; and those for LAMMPS.
 PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 LAMMPS = [file for file in ensemble_files(EXAMPLES) if file.stem in ("lammps-melt", "lammps-sweep")]
 
@@ -26,14 +26,14 @@ class TestSlurm(DecisionSuite):
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits, if anything does
+    unheeded = ("known-enough",)  # cancels what still waits
 
 
 @pytest.mark.checkout
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("cluster")
 class TestSlurmWithLammps(DecisionSuite):
-    """Rules that go by what LAMMPS prints."""
+    """Rules that use LAMMPS' output."""
 
     executor = "slurm"
     options = ("-o", "look=1", "-o", "rate=20")

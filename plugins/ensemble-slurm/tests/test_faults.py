@@ -1,4 +1,4 @@
-"""A Slurm that is away, slow, garbled or forgetful: a real one behind commands that are not."""
+"""Tests of a Slurm that is away, slow, garbled or forgetful: a real one behind faulty commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every end of a job is seen once, whatever ended it: on a real Slurm that others meddle with."""
+"""Tests of job ends on a real Slurm with outside interference: each end is seen once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def session(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     session.check_ended_once()
 
 
-def test_a_running_job_that_another_cancels_is_cancelled(
+def test_a_running_job_cancelled_by_another_user_is_cancelled(
     session: Session, cluster: Cluster
 ) -> None:
     job = session.job("sleep", "1000")
@@ -37,7 +37,7 @@ def test_a_running_job_that_another_cancels_is_cancelled(
     assert session.context(job, "finish")["status"] != 0
 
 
-def test_a_waiting_job_that_another_cancels_has_no_start(
+def test_a_waiting_job_cancelled_by_another_user_has_no_start(
     session: Session, cluster: Cluster
 ) -> None:
     job = session.job("true", urgency=0)
@@ -49,7 +49,7 @@ def test_a_waiting_job_that_another_cancels_has_no_start(
     assert "start" not in session.names(job)
 
 
-def test_a_job_whose_shell_is_killed_is_seen_to_end(
+def test_the_end_of_a_job_whose_shell_is_killed_is_noticed(
     session: Session, shell_of: Callable[[str], int]
 ) -> None:
     job = session.job("sleep", "1001.5")
@@ -61,7 +61,9 @@ def test_a_job_whose_shell_is_killed_is_seen_to_end(
     assert "Slurm: FAILED" in session.context(job, "exception")["note"]
 
 
-def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster: Cluster) -> None:
+def test_a_job_on_a_node_that_goes_down_fails_with_node_failure(
+    session: Session, cluster: Cluster
+) -> None:
     job = session.job("sleep", "1000", options={"slurm": {"extra": ["--nodelist=n4"]}})
     session.submit(job)
     session.wait_for(job, "start")
@@ -74,18 +76,18 @@ def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster:
         cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
 
 
-def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_count(
+def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     session: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
-    # Each life lasts, so that it is not over before anybody has looked.
+    # Each life lasts long enough to be seen.
     job = session.job(
         "bash", "-c", "echo life >> lives; exec sleep 1000", options={"slurm": {"requeue": True}}
     )
     session.submit(job)
     session.wait_for(job, "start")
     wait_until((tmp_path / "lives").exists)
-    # Slurm lets two minutes pass before it starts a job again: a node refuses one that it has just
-    # ended (credential revoked), which would end it.
+    # Slurm waits for two minutes before it restarts a job. Earlier, the node would reject the job
+    # that it has just ended (credential revoked), which would end the job.
     cluster.run("scontrol", "requeue", session.queue_id(job))
     memo = session.wait_for(job, "memo")
     assert memo["restarts"] == 1
@@ -96,9 +98,7 @@ def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_cou
     assert session.exception(job) == "cancel"
 
 
-def test_a_job_is_not_started_again_by_slurm_unless_that_was_asked_for(
-    session: Session, cluster: Cluster
-) -> None:
+def test_slurm_does_not_restart_a_job_unless_requested(session: Session, cluster: Cluster) -> None:
     job = session.job("sleep", "1000")
     session.submit(job)
     session.wait_for(job, "start")
@@ -106,7 +106,7 @@ def test_a_job_is_not_started_again_by_slurm_unless_that_was_asked_for(
     assert "Requeue=0" in told
 
 
-def test_output_that_cannot_be_opened_fails_the_job_with_the_reason(session: Session) -> None:
+def test_unopenable_output_fails_the_job_with_the_reason(session: Session) -> None:
     job = session.job("true", stdout="/proc/there/is/none")
     full = session.job("echo", "hello", stdout="/dev/full")
     session.run(job, full)
@@ -115,7 +115,7 @@ def test_output_that_cannot_be_opened_fails_the_job_with_the_reason(session: Ses
     assert session.context(full, "finish")["status"] != 0
 
 
-def test_what_slurm_refuses_is_told_in_its_words_with_what_to_do(session: Session) -> None:
+def test_a_job_that_slurm_rejects_has_its_message_and_a_hint(session: Session) -> None:
     bad = session.job("true", group="bad", options={"slurm": {"partition": "nowhere"}})
     large = session.job("true", group="large", options={"slurm": {"mem": "100G"}})
     good = session.job("true")
@@ -127,12 +127,12 @@ def test_what_slurm_refuses_is_told_in_its_words_with_what_to_do(session: Sessio
     assert session.context(good, "finish")["status"] == 0
 
 
-def test_a_job_that_would_wait_for_ever_is_warned_of(session: Session) -> None:
+def test_a_job_that_would_wait_forever_causes_a_warning(session: Session) -> None:
     job = session.job("true", duration=3600.0, options={"slurm": {"partition": "short"}})
     session.submit(job)
 
     def told() -> list[str]:
-        """While its daemons begin, a busy cluster has other reasons."""
+        """A busy cluster has other reasons while its daemons start."""
         return [each for each in session.problems() if "PartitionTimeLimit" in each]
 
     session.wait(lambda: bool(told()), "a warning")

@@ -1,4 +1,6 @@
-"""What Slurm's commands print, read: recorded from Slurm 22.05, and as other releases print it."""
+"""Tests of parsing Slurm's output: recorded from Slurm 22.05, and in the format of other
+releases.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def rows() -> dict[tuple[str, int | None], Row]:
     return {(row.job, row.task): row for row in read_squeue(recorded("squeue-22.05.txt"))}
 
 
-def test_jobs_of_a_queue_are_read_with_their_tasks_states_and_times() -> None:
+def test_jobs_of_a_queue_are_parsed_with_tasks_states_and_times() -> None:
     found = rows()
     assert len(found) == 8
     running = found["140", 2]
@@ -45,24 +47,24 @@ def test_jobs_of_a_queue_are_read_with_their_tasks_states_and_times() -> None:
     assert [found["144", task].reason for task in (0, 1)] == ["Resources", "Resources"]
 
 
-def test_how_jobs_failed_is_read() -> None:
+def test_failures_of_jobs_are_parsed() -> None:
     found = rows()
     assert (found["142", None].status, found["142", None].reason) == (3 << 8, "NonZeroExitCode")
     assert (found["143", None].status, found["143", None].nodes) == (9, "n3")
 
 
-def test_a_name_with_our_separators_kin_harms_nothing() -> None:
+def test_a_name_with_a_similar_separator_is_harmless() -> None:
     assert rows()["142", None].name == "bad | name"
 
 
-def test_lines_that_are_no_jobs_are_passed_over() -> None:
+def test_lines_that_are_not_jobs_are_skipped() -> None:
     broken = recorded("squeue-22.05.txt")[:-1250]
     assert len(list(read_squeue(broken + "\nnonsense\n" + SEPARATOR * 12))) < 8
     het = f"12+0{SEPARATOR}" + SEPARATOR.join(["RUNNING"] * 12)
     assert list(read_squeue(het)) == []
 
 
-def test_the_nodes_are_counted_as_they_stand() -> None:
+def test_nodes_are_counted_by_their_state() -> None:
     assert read_nodes(recorded("sinfo-22.05.txt")) == {
         "nodes.up": 4, "nodes.free": 2, "cores.up": 8, "cores.free": 5, "gpus.up": 0, "gpus.free": 0,
     }  # fmt: skip
@@ -74,14 +76,14 @@ def test_the_nodes_are_counted_as_they_stand() -> None:
      ("down", 0), ("down*", 0), ("idle*", 0), ("drained", 0), ("draining", 0), ("maint", 0),
      ("reserved", 0), ("mixed$", 0), ("idle^", 0), ("unknown", 0)],
 )  # fmt: skip
-def test_a_node_is_up_where_jobs_may_start_on_it(state: str, up: int) -> None:
+def test_a_node_is_up_if_jobs_may_start_on_it(state: str, up: int) -> None:
     line = SEPARATOR.join(["n1", state, "1/3/0/4", "gpu:a100:2(S:0-1)", "gpu:a100:1(IDX:0)", ""])
     gauges = read_nodes(f"{line}\n{line}\n")  # once for each of two partitions
     assert (gauges["nodes.up"], gauges["cores.free"], gauges["gpus.up"]) == (up, 3 * up, 2 * up)
     assert gauges["gpus.free"] == up
 
 
-def test_the_site_is_read_from_its_configuration() -> None:
+def test_the_site_is_parsed_from_its_configuration() -> None:
     site = read_config(recorded("config-22.05.txt"))
     assert site.version == (22, 5, 8)
     assert (site.cluster, site.controller) == ("tiny", "127.0.0.1")
@@ -90,7 +92,7 @@ def test_the_site_is_read_from_its_configuration() -> None:
     assert not site.accounting
 
 
-def test_a_configuration_that_says_little_is_slurms_default() -> None:
+def test_missing_settings_get_slurms_defaults() -> None:
     site = read_config("SLURM_VERSION = 20.11.9\nSlurmctldHost[0] = head\nMaxArraySize = 1\n")
     assert (site.version, site.controller, site.largest_array) == ((20, 11, 9), "head", 1)
     few = "MaxArraySize = 1001\nSchedulerParameters = bf_max_job_test=5,max_array_tasks=40\n"
@@ -99,7 +101,7 @@ def test_a_configuration_that_says_little_is_slurms_default() -> None:
     assert not read_config("AccountingStorageType = (null)").accounting
 
 
-def test_what_accounting_recorded_is_read_also_where_it_keeps_no_comments() -> None:
+def test_accounting_is_parsed_if_it_keeps_no_comments() -> None:
     found = {(row.job, row.task): row for row in read_sacct(recorded("sacct-22.05.txt"))}
     cancelled = found["369", None]
     assert (cancelled.state, cancelled.nodes, cancelled.name) == (
@@ -112,7 +114,7 @@ def test_what_accounting_recorded_is_read_also_where_it_keeps_no_comments() -> N
     assert found["367", 0].ended == 1795279856.0
 
 
-def test_accounting_is_read_with_and_without_comments() -> None:
+def test_accounting_is_parsed_with_and_without_comments() -> None:
     def line(*fields: str) -> str:
         return SEPARATOR.join(fields)
 
@@ -131,7 +133,7 @@ def test_accounting_is_read_with_and_without_comments() -> None:
     assert third.status == 3 << 8
 
 
-def test_exit_codes_of_all_releases() -> None:
+def test_exit_codes_of_all_releases_are_parsed() -> None:
     assert [wait_status(text) for text in ("0", "768", "3:0", "0:9", "N/A", "")] == [
         0,
         768,
@@ -143,7 +145,7 @@ def test_exit_codes_of_all_releases() -> None:
     assert base_state("CANCELLED by 1000") == base_state("cancelled+") == "CANCELLED"
 
 
-def test_a_job_that_slurm_calls_failed_never_has_status_zero() -> None:
+def test_a_job_that_slurm_reports_as_failed_never_has_status_zero() -> None:
     assert queue_job(Row("7", None, "FAILED", status=0)).status != 0
     assert queue_job(Row("7", None, "NODE_FAIL")).status != 0
 
@@ -156,13 +158,13 @@ def test_a_job_that_slurm_calls_failed_never_has_status_zero() -> None:
         ("OUT_OF_MEMORY", "out-of-memory"), ("PREEMPTED", "preempted"), ("COMPLETED", None),
     ],
 )  # fmt: skip
-def test_why_slurm_ended_a_job_is_what_slurm_says(state: str, kind: str | None) -> None:
+def test_the_reason_of_an_end_is_slurms(state: str, kind: str | None) -> None:
     job = queue_job(Row("7", 3, state, nodes="n1", started=10.0, ended=20.0, restarts=1))
     assert (job.id, job.state, job.exception, job.restarts) == ("7_3", "over", kind, 1)
     assert (job.began, job.ended, job.host) == (10.0, 20.0, "n1")
 
 
-def test_a_job_that_never_had_nodes_never_began() -> None:
+def test_a_job_that_never_had_nodes_has_no_start() -> None:
     row = Row("7", None, "FAILED", reason="BadConstraints", started=1001.0, ended=1002.0)
     assert queue_job(row).began is None
     assert "BadConstraints" in queue_job(row).note
@@ -172,22 +174,22 @@ def test_a_job_that_never_had_nodes_never_began() -> None:
     ("state", "meant"),
     [
         ("PENDING", "waiting"), ("CONFIGURING", "waiting"), ("REQUEUED", "waiting"),
-        ("REVOKED", "waiting"),  # of a federation: another cluster has it
+        ("REVOKED", "waiting"),  # in a federation, another cluster has it
         ("RUNNING", "running"), ("SUSPENDED", "running"), ("COMPLETING", "ending"),
     ],
 )  # fmt: skip
-def test_a_job_that_is_not_over_waits_runs_or_ends(state: str, meant: str) -> None:
+def test_an_unfinished_job_waits_runs_or_ends(state: str, meant: str) -> None:
     assert queue_job(Row("7", None, state)).state == meant
 
 
-def test_a_job_that_would_wait_for_ever_is_stuck() -> None:
+def test_a_job_that_would_wait_forever_is_stuck() -> None:
     job = queue_job(Row("7", None, "PENDING", reason="(PartitionTimeLimit)"))
     assert job.state == "stuck"
     assert "duration" in job.note
     assert queue_job(Row("7", None, "PENDING", reason="(Priority)")).state == "waiting"
 
 
-def test_every_reason_that_keeps_a_job_waiting_says_what_to_do() -> None:
+def test_every_reason_to_wait_forever_has_a_hint() -> None:
     assert all(len(hint) > 10 for hint in STUCK.values())
     assert "Resources" not in STUCK
     assert not {"Priority", "JobHeldUser", "QOSMaxJobsPerUserLimit"} & STUCK.keys()
@@ -208,17 +210,17 @@ def test_every_reason_that_keeps_a_job_waiting_says_what_to_do() -> None:
         ("sbatch: unrecognized option '--foo'", Refusal.FINAL, "--help"),
     ],
 )  # fmt: skip
-def test_what_slurm_says_when_it_refuses(said: str, kind: Refusal, hint: str | None) -> None:
+def test_slurms_rejections_are_classified(said: str, kind: Refusal, hint: str | None) -> None:
     assert refusal(said) is kind
     found = hint_for(said)
     assert found is None if hint is None else hint in (found or "")
     assert "sbatch: error" not in words(said)
 
 
-def test_what_squeue_never_printed_is_no_answer() -> None:
+def test_incomplete_output_of_squeue_is_rejected() -> None:
     whole = recorded("squeue-22.05.txt")
     assert unreadable(whole) is None
     assert unreadable("") is None
-    assert unreadable("x\n" + whole) is None  # a job's name may have a line end
+    assert unreadable("x\n" + whole) is None  # a job's name may contain a newline
     assert unreadable(whole[: len(whole) - 40]) is not None
     assert unreadable("slurm is in maintenance\n") == "'slurm is in maintenance'"

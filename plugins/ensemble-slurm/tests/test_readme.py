@@ -1,5 +1,7 @@
-"""The plugin's README: its ensemble files are valid, and it names every option there is. The page
-``docs/start-slurm.md``, followed on a real cluster."""
+"""Tests of the README: its ensemble files are valid, and it lists every option.
+
+The page ``docs/start-slurm.md`` is followed on a real cluster.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_an_ensemble_file_in_the_readme_is_valid(number: int) -> None:
     assert load_text(FILES[number], discover(), file="README.md").warnings == ()
 
 
-def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> None:
+def test_the_readme_lists_every_option_of_the_executor_and_of_a_job_group() -> None:
     text = readme()
     assert FILES
     assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
@@ -41,7 +43,7 @@ def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> N
     assert [name for name in JOB_OPTIONS["properties"] if f"{name}:" not in shown] == []
 
 
-def test_an_option_that_is_ours_to_say_is_refused_with_what_to_do() -> None:
+def test_an_option_that_only_the_run_may_set_is_rejected_with_a_hint() -> None:
     text = (
         "jobs: [{name: sim, command: 'true', options: {slurm: {extra: ['--time=1']}}}]\n"
         "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
@@ -55,9 +57,7 @@ def test_an_option_that_is_ours_to_say_is_refused_with_what_to_do() -> None:
     ("options", "word"),
     [("{partitoin: a}", "partition"), ("{extra: ['--array=0-9']}", "extra"), ("{launch: mpirun}", "launch"), ("{requeue: maybe}", "requeue")],
 )  # fmt: skip
-def test_wrong_options_of_a_group_are_refused_before_anything_is_submitted(
-    options: str, word: str
-) -> None:
+def test_invalid_options_of_a_group_are_rejected_before_submitting(options: str, word: str) -> None:
     text = (
         f"jobs: [{{name: sim, command: 'true', options: {{slurm: {options}}}}}]\n"
         "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
@@ -68,9 +68,7 @@ def test_wrong_options_of_a_group_are_refused_before_anything_is_submitted(
 
 @pytest.mark.checkout
 @pytest.mark.timeout(300)
-def test_the_commands_of_the_page_get_started_run_the_study_on_a_cluster(
-    cluster: Any, tmp_path: Path
-) -> None:
+def test_the_commands_of_the_page_get_started_run_the_study(cluster: Any, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "start-slurm.md").read_text("utf-8")
     (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", page, re.M | re.S)
     program = tmp_path / "ensemble"

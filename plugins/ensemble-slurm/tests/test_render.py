@@ -1,4 +1,4 @@
-"""What Slurm would be handed for a job, as a batch script."""
+"""Tests of rendering: the batch script of a job."""
 
 from __future__ import annotations
 

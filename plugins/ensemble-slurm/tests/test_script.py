@@ -1,4 +1,4 @@
-"""From jobs to batches, and from a batch to what sbatch is given."""
+"""Tests of batches, and of the options that sbatch gets for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def options(given: Job, *others: Job, **site: str) -> list[str]:
 # -- names ---------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_known_again_from_its_comment() -> None:
+def test_a_batch_is_recognized_by_its_comment() -> None:
     label = Label("my run: 1", "ens_a1b2_3", "sim", (0, 1, 2, 7))
     assert Label.from_comment(label.comment, "my run: 1") == label
     assert Label.from_comment(label.comment, "another") is None
@@ -38,7 +38,7 @@ def test_a_batch_is_known_again_from_its_comment() -> None:
     assert [label.job(task) for task in (0, 3, 4, -1)] == ["sim.0", "sim.7", None, None]
 
 
-def test_a_contiguous_batch_is_known_from_its_name_too() -> None:
+def test_a_contiguous_batch_is_recognized_by_its_name() -> None:
     label = Label("r", "k_1", "sim-a", tuple(range(5000, 6000)))
     assert label.name.startswith("sim-a.5000-5999@")
     found = Label.from_name(label.name, "r")
@@ -48,14 +48,14 @@ def test_a_contiguous_batch_is_known_from_its_name_too() -> None:
     assert Label.from_name("bash", "r") is None
 
 
-def test_a_name_that_was_cut_short_does_not_tell_which_jobs_it_means() -> None:
+def test_a_truncated_name_does_not_identify_jobs() -> None:
     label = Label("r", "k_1", "sim", tuple(range(0, 100, 2)))
     assert label.name.startswith("sim.0..98@")
     assert Label.from_name(label.name, "r") is None
 
 
 @pytest.mark.parametrize("suffix", ["-3", "~2", "-3~2"])
-def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_and_name(
+def test_retried_and_resubmitted_jobs_are_recognized_by_comment_and_name(
     suffix: str,
 ) -> None:
     label = Label("r", "k_1", "sim-a", (5, 6, 7), suffix)
@@ -72,21 +72,21 @@ def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_and_n
 @pytest.mark.parametrize(
     "indices", [[0], [0, 1], [3, 5, 6, 7, 9], [7, 3, 4], list(range(0, 50, 2))]
 )
-def test_numbers_in_slurms_notation_are_read_back(indices: list[int]) -> None:
+def test_formatted_indices_are_parsed_back(indices: list[int]) -> None:
     assert parse_indices(format_indices(indices)) == indices
 
 
 # -- batches -------------------------------------------------------------------------------------
 
 
-def test_another_attempt_or_a_job_handed_on_again_is_no_task_of_the_array_of_the_first() -> None:
+def test_retries_and_resubmissions_are_not_in_the_array_of_the_first() -> None:
     retried = replace(job(1), id="sim.1-1", attempt=1)
     requeued = replace(job(2), id="sim.2~1", requeued=1)
     executor = SlurmExecutor()
     assert len({executor.shape(each) for each in (job(0), retried, requeued)}) == 3
 
 
-def test_what_slurm_is_asked_for_must_be_equal_and_what_runs_need_not_be() -> None:
+def test_jobs_of_a_batch_have_equal_requests_but_any_commands() -> None:
     shape = SlurmExecutor().shape
     first = job(0)
     assert shape(first) == shape(job(1, "run", "1", workdir="d1", environment={"A": "1"}))
@@ -94,7 +94,7 @@ def test_what_slurm_is_asked_for_must_be_equal_and_what_runs_need_not_be() -> No
         assert shape(first) != shape(other)
 
 
-def test_a_batch_with_many_gaps_still_says_in_its_comment_what_it_is() -> None:
+def test_a_batch_with_many_gaps_is_described_in_its_comment() -> None:
     jobs = [job(index) for index in range(100_000, 104_000, 2)]
     tag, size = "a-run-with-a-name-20261121T074954-e9d91d", len(jobs)
     while not SlurmExecutor().fits(jobs[:size], tag):
@@ -104,7 +104,7 @@ def test_a_batch_with_many_gaps_still_says_in_its_comment_what_it_is() -> None:
     assert len(label.comment) <= COMMENT_LIMIT
 
 
-def test_a_script_stays_smaller_than_slurm_takes() -> None:
+def test_a_script_stays_within_slurms_limit() -> None:
     jobs = [job(index, "run", "x" * 100_000) for index in range(40)]
     fits = SlurmExecutor().fits
     assert not fits(jobs, "r")
@@ -114,7 +114,7 @@ def test_a_script_stays_smaller_than_slurm_takes() -> None:
 # -- options of sbatch ---------------------------------------------------------------------------
 
 
-def test_every_field_of_a_job_is_an_option_of_sbatch() -> None:
+def test_every_field_of_a_job_becomes_an_option_of_sbatch() -> None:
     said = options(job(0, nodes=2, tasks=8, cores_per_task=4, gpus_per_task=1, duration=90.0))
     for word in ("--nodes=2", "--ntasks=8", "--cpus-per-task=4", "--gpus-per-task=1", "--time=2"):
         assert word in said
@@ -126,7 +126,7 @@ def test_an_array_has_a_task_for_each_job() -> None:
     assert "--array=0-2" in options(job(5), job(6), job(9))
 
 
-def test_a_groups_options_go_before_the_runs() -> None:
+def test_a_groups_options_override_the_runs() -> None:
     given = job(
         0,
         options={
@@ -163,11 +163,11 @@ def test_urgency_becomes_hold_and_nice() -> None:
     [("--switches=1", True), ("--comment-like=1", True), ("--comment=x", False), ("--array=0-9", False),
      ("--output=/x", False), ("--wait", False), ("-W", False), ("--requeue", False), ("rm -rf", False)],
 )  # fmt: skip
-def test_options_that_would_lose_jobs_are_refused(extra: str, good: bool) -> None:
+def test_options_that_would_lose_jobs_are_rejected(extra: str, good: bool) -> None:
     assert jsonschema_rs.is_valid(dict(JOB_OPTIONS), {"extra": [extra]}) is good
 
 
-def test_unknown_options_and_wrong_values_are_refused() -> None:
+def test_unknown_options_and_invalid_values_are_rejected() -> None:
     assert jsonschema_rs.is_valid(
         dict(OPTIONS), {"partition": "a", "look": 5, "rate": 2, "listen": "none"}
     )
@@ -175,7 +175,7 @@ def test_unknown_options_and_wrong_values_are_refused() -> None:
         assert not jsonschema_rs.is_valid(dict(OPTIONS), wrong)
 
 
-def test_several_tasks_are_started_by_srun_unless_the_command_does_that() -> None:
+def test_several_tasks_are_started_by_srun_unless_the_command_does_it() -> None:
     for launch, expected in (("auto", True), ("srun", True), ("none", False)):
         given = job(0, nodes=2, tasks=4, options={"slurm": {"launch": launch}})
         words = ["srun", "--input=none", "--nodes=2", "--ntasks=4"]
@@ -186,7 +186,7 @@ def test_several_tasks_are_started_by_srun_unless_the_command_does_that() -> Non
 # -- environments --------------------------------------------------------------------------------
 
 
-def test_an_outer_jobs_variables_do_not_reach_jobs_nor_change_what_commands_print() -> None:
+def test_an_outer_jobs_variables_affect_neither_jobs_nor_commands() -> None:
     outer = {
         "HOME": "/h", "SLURM_JOB_ID": "1", "SLURM_NTASKS": "9", "SLURM_CONF": "/c", "PMI_RANK": "0",
         "SQUEUE_FORMAT": "%i", "SBATCH_ACCOUNT": "a", "SBATCH_WAIT": "1", "SCANCEL_INTERACTIVE": "1",
@@ -197,6 +197,6 @@ def test_an_outer_jobs_variables_do_not_reach_jobs_nor_change_what_commands_prin
     assert asked["SLURM_TIME_FORMAT"] == "%s"
 
 
-def test_jobs_are_looked_for_on_the_cluster_that_sbatch_is_told() -> None:
+def test_jobs_are_looked_for_on_the_cluster_of_sbatch() -> None:
     assert query_environment({"SBATCH_CLUSTERS": "b"})["SLURM_CLUSTERS"] == "b"
     assert query_environment({"SLURM_CLUSTERS": "a"})["SLURM_CLUSTERS"] == "a"

@@ -1,4 +1,4 @@
-"""Settings of a site that a run must not fall over: on a real Slurm that has them."""
+"""Tests of a site's settings that a run must handle, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-def test_a_site_may_requeue_by_exit_code_and_allow_small_arrays_only(
+def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
     make_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = make_cluster(

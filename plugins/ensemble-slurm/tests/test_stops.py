@@ -1,6 +1,8 @@
-"""On a real Slurm: a run that is stopped goes on where it was, and a study whose controllers are
-stopped and killed at random has the tables of one that nobody disturbed. (``make soak`` plays a
-thousand rounds.)"""
+"""Stop tests on a real Slurm: stopped runs continue, and stopped studies have the same tables.
+
+A study whose controllers are stopped and killed at random has the tables of an undisturbed one.
+(``make soak`` plays a thousand rounds.)
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Records the journals in this folder: started by hand inside a Flux instance, see the README.
+"""Record the journals in this folder. Run it inside a Flux instance; see the README.
 
-Jobs of the run ``night`` are submitted as the executor does it, those of ``other`` as another run's,
-and the rest as a stranger's, with Flux's own commands.
+Jobs of the run ``night`` are submitted as by the executor, those of ``other`` as by another run,
+and the rest as foreign jobs, with Flux's own commands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALONE = {"flux": {"exclusive": True}}
 
 
 class Recorder:
-    """One stream of ``job-manager.events-journal``, written down by a thread of its own."""
+    """One stream of ``job-manager.events-journal``, recorded in its own thread."""
 
     def __init__(self, *, full: bool) -> None:
         self.responses: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ def nameless(text: str) -> str:
 
 
 def resources(name: str) -> None:
-    """What the instance says of its nodes."""
+    """Record the instance's report about its nodes."""
     (folder / name).write_text(nameless(handle.rpc("resource.status").get_str()) + "\n")
 
 
@@ -110,7 +110,7 @@ def over(stream: Recorder, *jobs: int) -> None:
 
 
 def day() -> None:
-    """What happens on an ordinary day, with the journal from its beginning and from its middle."""
+    """Record an ordinary day, with the journal from its beginning and from its middle."""
     live = Recorder(full=False)
     resources("day-resources.json")
     stranger_id = stranger("true")
@@ -159,7 +159,7 @@ def day() -> None:
 
 
 def restart() -> None:
-    """The job manager is loaded anew while a job runs, another waits, and one is held."""
+    """Record a reload of the job manager while one job runs, another waits, and one is held."""
     before = Recorder(full=False)
     over(before, ours("good.0", "true"))
     long = ours("long.0", "sleep", "600", nodes=4, tasks=4, options=ALONE)
@@ -180,7 +180,9 @@ def restart() -> None:
 
 
 def failure() -> None:
-    """A broker dies under a job of all four nodes, and under one that has only its node."""
+    """Record the death of a broker under a job of all four nodes, and under one with only its
+    node.
+    """
     live = Recorder(full=False)
     resources("failure-resources.json")
     wide = ours("wide.0", "sleep", "2", nodes=4, tasks=4)
@@ -193,4 +195,4 @@ def failure() -> None:
 
 {"day": day, "restart": restart, "failure": failure}[sys.argv[1]]()
 sys.stdout.flush()
-os._exit(0)  # the streams' threads wait for ever
+os._exit(0)  # the streams' threads never end
