@@ -1,4 +1,4 @@
-"""What every test of the service may count on: a home of its own, and no setting from outside."""
+"""Fixtures of the service's tests: a separate home folder, and no settings from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["isolated"]
 
 @pytest.fixture
 def full_disk() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A block in which nothing more fits into the files of this process."""
+    """Return a context in which files of this process cannot grow."""
 
     @contextlib.contextmanager
     def full() -> Iterator[None]:

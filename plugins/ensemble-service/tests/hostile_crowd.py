@@ -1,11 +1,11 @@
-"""Many hostile connections to a service, as a program of its own.
+"""Program that opens many hostile connections to a service.
 
     python hostile_crowd.py PORT TOKENS [--connections N] [--kinds KIND,KIND …]
 
 ``TOKENS`` is a JSON file: ``{"viewer": TOKEN, "controller": TOKEN, "members": {NAME: TOKEN}}``. It
-runs at the lowest priority until its standard input ends. On standard output it says ``ready`` once
-all connections were begun, and at the end what it did, as JSON. Connections that the service ends
-are made again. Speaks HTTP/2 by itself: no client library would send most of this.
+runs at the lowest priority until its standard input ends. It prints ``ready`` once all connections
+were started, and at the end its counts as JSON. It reopens connections that the service ends. It
+implements HTTP/2 itself, because client libraries would not send most of this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 SERVICE = "/ensemble.v1.Ensemble/"
 LEGACY = "/convergedcomputing.org.grpc.v1.EnsembleOperator/RequestStatus"
 HEALTH = "/grpc.health.v1.Health/"
-#: Methods that are asked without a token.
+#: Methods that are called without a token.
 NAMELESS = (f"{SERVICE}GetStatus", f"{SERVICE}Member", LEGACY, f"{HEALTH}Check", f"{HEALTH}Watch")
 #: Nearly as much as a service reads, without the last byte.
 ENDLESS = struct.pack(">BI", 0, 1_114_000) + bytes(1_113_999)
@@ -46,7 +46,7 @@ def message(data: bytes, compressed: int = 0) -> bytes:
 
 
 class Caller:
-    """One connection: streams that say what they like, as fast as they are let."""
+    """One connection with hostile streams, as fast as the service allows."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -66,7 +66,7 @@ class Caller:
         await self._writer.drain()
 
     async def listen(self) -> None:
-        """Keep to the protocol until the connection ends."""
+        """Follow the protocol until the connection ends."""
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await self._reader.readexactly(9)
@@ -93,7 +93,7 @@ class Caller:
     def _settings(self, body: bytes) -> None:
         for at in range(0, len(body), 6):
             name, value = struct.unpack(">HI", body[at : at + 6])
-            if name == 4:  # the first room of each stream
+            if name == 4:  # the initial window of each stream
                 for stream in self._rooms:
                     self._rooms[stream] += value - self._first
                 self._first = value
@@ -105,7 +105,7 @@ class Caller:
             self._rooms[stream] += by
 
     async def ask(self, path: str, token: str = "", **more: str) -> int:
-        """Begin a request; the number of its stream."""
+        """Start a request; return the number of its stream."""
         headers = {
             ":method": "POST", ":scheme": "http", ":path": path, ":authority": "x",
             "te": "trailers", "content-type": "application/grpc",
@@ -126,7 +126,7 @@ class Caller:
         return number
 
     async def say(self, stream: int, data: bytes, end: bool = False) -> bool:
-        """Send it as far as it is taken; whether the stream is still there."""
+        """Send data as far as it is accepted; return whether the stream still exists."""
         at = 0
         while at < len(data):
             if stream not in self._rooms:
@@ -151,7 +151,7 @@ class Caller:
 
 
 def length(text: bytes) -> bytes:
-    """A text of HPACK, not packed."""
+    """Return a text in HPACK, uncompressed."""
     if len(text) < 127:
         return bytes([len(text)]) + text
     left, head = len(text) - 127, b"\x7f"
@@ -162,7 +162,7 @@ def length(text: bytes) -> bytes:
 
 
 class Crowd:
-    """All the connections. ``did`` counts what was sent, by kind."""
+    """All connections. ``did`` counts what was sent, by kind."""
 
     def __init__(self, port: int, tokens: dict[str, Any]) -> None:
         self.port, self.tokens = port, tokens
@@ -171,7 +171,7 @@ class Crowd:
         self.begun = 0
 
     async def connection(self, kind: str, number: int) -> None:
-        """One connection, and another whenever it was ended."""
+        """Run one connection, and another whenever it was ended."""
         first = True
         while True:
             with suppress(OSError):
@@ -192,12 +192,12 @@ class Crowd:
             await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def idle(self, caller: Caller, number: int) -> None:
-        """Connected, and silent."""
+        """Connect and stay silent."""
         await caller.begin()
         await caller.over.wait()
 
     async def slow(self, caller: Caller, number: int) -> None:
-        """A byte now and then, of what begins a connection or of a request."""
+        """Send a byte now and then, of a connection's start or of a request."""
         data = PREFACE + frame(SETTINGS, 0, 0) + b"\0\0\x50\1\4\0\0\0\1"
         begun = len(PREFACE) + 9 if number % 2 else 0
         await caller.raw(data[:begun])
@@ -207,7 +207,7 @@ class Crowd:
             await asyncio.sleep(2)
 
     async def endless(self, caller: Caller, number: int) -> None:
-        """Messages of which all comes but the end."""
+        """Send messages without their ends."""
         await caller.begin()
         token = self.tokens["viewer"] if number % 2 else ""
         paths = NAMELESS if not token else (f"{SERVICE}GetStatus", f"{SERVICE}Watch")
@@ -223,7 +223,7 @@ class Crowd:
             await asyncio.gather(*(one(at) for at in range(20)))
 
     async def huge(self, caller: Caller, number: int) -> None:
-        """Messages, headers and compressed messages that are larger than may be."""
+        """Send messages, headers and compressed messages that exceed the limits."""
         await caller.begin()
         token = self.tokens["viewer"] if number % 2 else ""
         while True:
@@ -243,7 +243,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def wrong(self, caller: Caller, number: int) -> None:
-        """Tokens that nobody has, of all lengths."""
+        """Send unknown tokens of all lengths."""
         await caller.begin()
         while True:
             for _ in range(10):
@@ -254,7 +254,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(1, 3))
 
     async def member(self, caller: Caller, number: int) -> None:
-        """The token of a member, which speaks for others, floods, and never listens to an end."""
+        """Use a member's token: speak for others, flood, and ignore ends."""
         await caller.begin()
         name, token = self.members[number % len(self.members)]
         stream = await caller.ask(f"{SERVICE}Member", token)
@@ -282,7 +282,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(0.2, 2))
 
     async def steering(self, caller: Caller, number: int) -> None:
-        """The token of a controller, with many runs whose messages do not end."""
+        """Use a controller's token: many runs with endless messages."""
         await caller.begin()
 
         async def one(at: int) -> None:
@@ -319,7 +319,7 @@ async def run(options: argparse.Namespace) -> None:
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     print(json.dumps(dict(sorted(crowd.did.items()))), flush=True)
-    os._exit(0)  # thousands of tasks wait for what never comes
+    os._exit(0)  # thousands of tasks wait for events that never come
 
 
 def main() -> None:

@@ -1,9 +1,8 @@
-"""Rounds in which the service, a member's agent and the controller are killed at random moments.
+"""Soak rounds in which service, agent and controller are killed at random moments.
 
 A round is one run with a process for each of the three. ``kill -9`` ends one at a time, and it is
-started again. In the end every job has run once and has each step of its life once, and the replay
-of the journal makes the same decisions. Prints a line of JSON for each round, as
-``scripts/soak.py`` reads them.
+restarted. In the end every job has run once and has each step of its life once, and the replay of
+the journal makes the same decisions. Prints a line of JSON for each round, for ``scripts/soak.py``.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from test_member import ENSEMBLE, LIFE, World, ensemble
 
 COUNT = 12
 NAMES = {f"{group}.{index}" for group in ("first", "second") for index in range(COUNT)}
-#: Seconds for a round, however slow the machine is.
+#: Seconds for a round, even on a slow machine.
 _LONGEST = 600.0
 
 
 def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """Play a round; what was wrong in it."""
+    """Play a round; return what was wrong."""
     chance = random.Random(seed)
     (folder / "ran").mkdir(parents=True)
     world = World(folder)
@@ -70,7 +69,7 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
 
 
 def _wrong(world: World) -> dict[str, list[str]]:
-    """What the journal says that should not be there."""
+    """Return what should not be in the journal."""
     lives: dict[str, list[str]] = {}
     for event in world.events():
         if event["name"] in LIFE:

@@ -1,4 +1,4 @@
-"""Names of members, what an identity may do, and the file of tokens."""
+"""Tests of access: names of members, rights of identities, and the file of tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tokens(tmp_path: Path, now: list[float]) -> TokenFile:
         ("a" * 63, f"default/{'a' * 63}"),
     ],
 )
-def test_a_member_is_known_by_its_namespace_and_name(text: str, name: str) -> None:
+def test_a_member_is_identified_by_its_namespace_and_name(text: str, name: str) -> None:
     assert member_name(text) == name
 
 
@@ -42,7 +42,7 @@ def test_a_member_is_known_by_its_namespace_and_name(text: str, name: str) -> No
     "text",
     ["", "/", "a/", "/a", "a/b/c", "A/b", "a_b", "-a", "a-", "a b", "a/b\n", "a" * 64, "ä", "a/../b", "a.b", "x" * 100_000],
 )  # fmt: skip
-def test_a_malformed_name_is_refused_with_the_reason(text: str) -> None:
+def test_a_malformed_name_is_rejected_with_the_reason(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         member_name(text)
     assert caught.value.cause
@@ -68,7 +68,7 @@ ADMIN = Identity("admin", "")
         (ADMIN, "lab/one", {"see", "steer", "resize"}),
     ],
 )
-def test_each_role_may_do_what_it_is_for(who: Identity, member: str, rights: set[str]) -> None:
+def test_each_role_has_its_rights(who: Identity, member: str, rights: set[str]) -> None:
     asked = {
         "be": who.may_be,
         "see": who.may_see,
@@ -90,18 +90,18 @@ def test_each_role_may_do_what_it_is_for(who: Identity, member: str, rights: set
         (MEMBER, "study-1", False),
     ],
 )
-def test_only_controllers_begin_runs_and_with_tags_that_are_names(
+def test_only_controllers_start_runs_and_only_with_valid_tags(
     who: Identity, tag: str, may: bool
 ) -> None:
     assert who.may_run(tag) is may
 
 
-def test_a_token_stands_for_the_member_it_was_made_for(tokens: TokenFile) -> None:
+def test_a_token_identifies_its_member(tokens: TokenFile) -> None:
     text, made = tokens.add("member", "lab/one")
     assert tokens.identify(text) == Identity("member", "lab", "lab/one", made.id)
 
 
-def test_the_file_keeps_no_token_and_belongs_to_its_owner_alone(tokens: TokenFile) -> None:
+def test_the_file_contains_no_token_and_is_private(tokens: TokenFile) -> None:
     text, _ = tokens.add("member", "lab/one")
     secret = text.rpartition(text.split("-")[1])[2].lstrip("-")
     assert secret not in tokens.path.read_text()
@@ -109,14 +109,14 @@ def test_the_file_keeps_no_token_and_belongs_to_its_owner_alone(tokens: TokenFil
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "ensemble-00000000-" + "A" * 43, "\udcff", "é" * 50])
-def test_a_wrong_token_is_refused_and_never_shown(tokens: TokenFile, wrong: str) -> None:
+def test_a_wrong_token_is_rejected_and_never_shown(tokens: TokenFile, wrong: str) -> None:
     tokens.add("member", "lab/one")
     with pytest.raises(Unauthenticated) as caught:
         tokens.identify(wrong)
     assert not wrong or wrong not in str(caught.value).replace("ensemble", "")
 
 
-def test_one_wrong_character_makes_it_wrong(tokens: TokenFile) -> None:
+def test_a_token_with_one_wrong_character_is_rejected(tokens: TokenFile) -> None:
     text, _ = tokens.add("admin")
     for place in (9, 20, len(text) - 1):
         changed = text[:place] + ("a" if text[place] != "a" else "b") + text[place + 1 :]
@@ -148,7 +148,7 @@ def test_a_running_service_sees_what_another_process_changed(tokens: TokenFile) 
         running.identify(text)
 
 
-def test_a_file_that_is_spoilt_while_it_runs_changes_nothing(tokens: TokenFile) -> None:
+def test_a_file_that_becomes_invalid_changes_nothing(tokens: TokenFile) -> None:
     text, _ = tokens.add("member", "lab/one")
     running = TokenFile(tokens.path)
     running.identify(text)
@@ -170,7 +170,7 @@ def test_a_file_that_is_spoilt_while_it_runs_changes_nothing(tokens: TokenFile) 
         {"extra": 1},
     ],
 )
-def test_a_line_that_grants_something_odd_spoils_the_file(
+def test_an_invalid_entry_makes_the_file_invalid(
     tokens: TokenFile, change: dict[str, object]
 ) -> None:
     tokens.add("controller", "lab")
@@ -183,7 +183,7 @@ def test_a_line_that_grants_something_odd_spoils_the_file(
     assert caught.value.exit_code == 2
 
 
-def test_a_file_that_others_may_change_is_not_believed(tokens: TokenFile) -> None:
+def test_a_file_that_others_may_change_is_rejected(tokens: TokenFile) -> None:
     tokens.add("controller", "lab")
     os.chmod(tokens.path, 0o622)
     with pytest.raises(UsageError) as caught:
@@ -191,7 +191,7 @@ def test_a_file_that_others_may_change_is_not_believed(tokens: TokenFile) -> Non
     assert "chmod 600" in (caught.value.hint or "")
 
 
-def test_tokens_that_are_added_at_the_same_time_are_all_kept(tokens: TokenFile) -> None:
+def test_concurrently_added_tokens_are_all_kept(tokens: TokenFile) -> None:
     def add(number: int) -> None:
         for each in range(5):
             TokenFile(tokens.path).add("member", f"lab/m{number}-{each}")
@@ -205,12 +205,12 @@ def test_tokens_that_are_added_at_the_same_time_are_all_kept(tokens: TokenFile) 
     assert [each for each in os.listdir(tokens.path.parent) if each.startswith(".")] == []
 
 
-def test_a_token_that_is_not_there_cannot_be_removed(tokens: TokenFile) -> None:
+def test_an_unknown_token_cannot_be_removed(tokens: TokenFile) -> None:
     with pytest.raises(UsageError, match="no token"):
         tokens.remove("00000000")
 
 
-def test_a_token_that_was_made_a_moment_ago_is_known_at_once(tokens: TokenFile) -> None:
+def test_a_new_token_is_accepted_at_once(tokens: TokenFile) -> None:
     running = TokenFile(tokens.path)
     for _ in range(20):
         text, made = tokens.add("viewer", "lab")

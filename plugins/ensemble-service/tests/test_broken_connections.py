@@ -1,5 +1,8 @@
-"""What was found by breaking the connection between runs and members on purpose: an outcome that
-never came, an end of a job that was taken for old, a member that no later controller would ask."""
+"""Regression tests for faults found by breaking connections between runs and members.
+
+An outcome that never came, a job's end that was taken for old, a member that no later controller
+asked.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from ensemble_core.local.executor import LocalExecutor
 
 
 class Member:
-    """A member as its controller sees it, with the agent played by the test."""
+    """A member as its controller sees it; the test plays the agent."""
 
     def __init__(self) -> None:
         self.sent: list[pb.Call] = []
@@ -81,12 +84,12 @@ class Member:
         self.steered.answered(answer, 0.0)
 
     def connect(self, life: str, home: str = "x") -> None:
-        """It is connected and takes part; another life than before numbers its events anew."""
+        """Connect and join the run; another life restarts the numbers of its events."""
         self.steered.came()
         self.welcome(life, home)
 
     def welcome(self, life: str, home: str = "x") -> None:
-        """It answers the last question to take part."""
+        """Answer the last request to join the run."""
         opened = pb.Opened(life=life, kept_from=1, capabilities=["reattach", HOME + home])
         self.answer(self.calls("open")[-1], opened=opened)
 
@@ -108,12 +111,12 @@ class Member:
         return [event.name for event in self.told if isinstance(event, JobEvent)]
 
 
-def test_a_resize_whose_outcome_was_lost_with_the_agent_is_asked_again() -> None:
+def test_a_resize_whose_outcome_was_lost_with_the_agent_is_requested_again() -> None:
     member = Member()
     member.connect("one")
     member.steered.resize("grow-1", 2, "wait")
     member.answer(member.calls("resize")[-1], done=pb.Done())
-    # The agent dies before its executor has told the outcome.
+    # The agent dies before its executor has reported the outcome.
     member.leave()
     member.connect("two")
     asked = [call.resize.request for call in member.calls("resize")]
@@ -123,13 +126,13 @@ def test_a_resize_whose_outcome_was_lost_with_the_agent_is_asked_again() -> None
     assert [event.request for event in member.told if isinstance(event, ResizeOutcome)] == [
         "grow-1"
     ]
-    # Once it is known, there is nothing to ask.
+    # Once the outcome is known, there is no need to ask.
     member.leave()
     member.connect("three")
     assert len(member.calls("resize")) == 2
 
 
-def test_events_of_one_moment_are_all_told_when_the_question_after_jobs_is_sent_again() -> None:
+def test_simultaneous_events_are_all_reported_when_the_question_about_jobs_is_resent() -> None:
     member = Member()
     member.connect("one")
     member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
@@ -137,7 +140,7 @@ def test_events_of_one_moment_are_all_told_when_the_question_after_jobs_is_sent_
     member.events("one", 1, [JobEvent(1.0, "t.0", "submit")])
     member.leave()
     member.connect("two")
-    # Half of what is newer comes, then the connection breaks before the answer.
+    # Half of the newer events come, then the connection breaks before the answer.
     member.events("two", 1, [JobEvent(2.0, "t.0", "finish", {"status": 0})])
     member.leave()
     member.connect("two")
@@ -146,7 +149,7 @@ def test_events_of_one_moment_are_all_told_when_the_question_after_jobs_is_sent_
     assert member.job_events() == ["submit", "finish", "clean"]
 
 
-def test_a_run_that_is_closed_at_the_member_while_it_is_asked_is_opened_again() -> None:
+def test_a_run_closed_at_the_member_while_it_is_asked_is_reopened() -> None:
     member = Member()
     member.connect("one")
     member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
@@ -159,7 +162,7 @@ def test_a_run_that_is_closed_at_the_member_while_it_is_asked_is_opened_again() 
     assert len(member.calls("submit")) == 2
 
 
-def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
+def test_a_member_that_cannot_be_recorded_gets_no_job_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = RemoteExecutor()
@@ -178,13 +181,13 @@ def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
     assert '"default/a"' in (tmp_path / "state" / "remote.json").read_text()
 
 
-def test_jobs_on_their_way_to_an_agent_that_another_replaced_are_not_submitted_twice() -> None:
+def test_jobs_in_flight_to_a_replaced_agent_are_not_submitted_twice() -> None:
     member = Member()
     member.connect("one", home="x")
     assert member.steered.capabilities == {"reattach"}
     member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
     member.leave()
-    # Jobs of which nothing was sent go to whoever is there.
+    # Unsent jobs go to the current agent.
     member.steered.submit([pb.Job(data='{"id": "t.1"}')], ["t.1"])
     member.connect("two", home="y")
     # The answer is lost, with this agent.
@@ -201,7 +204,7 @@ def test_jobs_on_their_way_to_an_agent_that_another_replaced_are_not_submitted_t
     ]
 
 
-def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path: Path) -> None:
+def test_an_agent_reports_whether_it_has_the_same_folder(tmp_path: Path) -> None:
     homes = []
     for folder, epoch in (("a", 1), ("a", 2), ("b", 3)):
         answers: queue.Queue[pb.Answer] = queue.Queue()
@@ -222,7 +225,7 @@ def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path
     assert homes[0] == homes[1] != homes[2]
 
 
-def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None:
+def test_a_connection_is_retried_after_an_unexpected_error() -> None:
     tried = []
     again = threading.Event()
 
@@ -243,7 +246,7 @@ def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None
     assert "new thread" in str(told[0])
 
 
-def test_a_connection_is_tried_again_also_where_nobody_can_be_told_why() -> None:
+def test_a_connection_is_retried_even_if_the_reason_cannot_be_reported() -> None:
     told: queue.SimpleQueue[EnsembleError] = queue.SimpleQueue()
 
     def channel() -> Any:
@@ -262,7 +265,7 @@ def test_a_connection_is_tried_again_also_where_nobody_can_be_told_why() -> None
     connection.close()
 
 
-def test_who_leaves_does_not_wait_for_a_name_that_takes_long_to_be_looked_up(
+def test_closing_does_not_wait_for_a_slow_name_lookup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "_CLOSING", 0.2)
@@ -291,14 +294,14 @@ def test_who_leaves_does_not_wait_for_a_name_that_takes_long_to_be_looked_up(
 
 
 class Talker(LocalExecutor):
-    """Tells more at once than is kept, each time that it is opened."""
+    """Emits more events at once than are kept, each time it is opened."""
 
     def open(self, run: Run, emit: Emit) -> None:
         super().open(run, emit)
         emit([JobEvent(float(n), "t.0", "x") for n in range(1, 8)])
 
 
-def test_events_that_were_too_many_once_are_not_too_many_for_ever(
+def test_after_an_overflow_more_events_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosted_run, "MOST", 2)
@@ -335,13 +338,13 @@ def test_a_busy_member_is_acknowledged_once_a_second_and_a_quiet_one_at_once() -
         more(1)
         member.steered.tick(100.0 + tenth / 10)
     assert member.acks == [1, 11]
-    # What is still to be acknowledged goes when its second is over, and then nothing more.
+    # The remaining acknowledgements are sent after their second, and then nothing more.
     for tenth in range(20, 60):
         member.steered.tick(100.0 + tenth / 10)
     assert member.acks == [1, 11, 20]
     more(1)
     member.steered.tick(106.0)
     assert member.acks == [1, 11, 20, 21]
-    # Many do not wait: the member may have only so many on their way.
+    # Many do not wait, because the member's window is limited.
     more(500)
     assert member.acks[-1] == 521

@@ -1,4 +1,4 @@
-"""The executor ``remote`` over a member that runs jobs on this machine keeps the contract."""
+"""Contract tests of the executor ``remote``, with a member that runs jobs on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ensemble_core.local.executor import LocalExecutor
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
-    """A service with one member: its port, and a controller's token."""
+    """Yield a service with one member: its port, and a controller's token."""
     folder = tmp_path_factory.mktemp("service")
     settings = Settings(state=folder / "service", port=0)
     tokens = TokenFile(settings.token_path)
@@ -55,7 +55,7 @@ class TestRemoteContract(ExecutorContract):
         return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
 
     def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
-        """The service and the member are in this process too, and let go a moment later."""
+        """The service and the member are in this process too, and are closed a moment later."""
 
         def held() -> tuple[int, int]:
             return threading.active_count(), len(os.listdir("/proc/self/fd"))

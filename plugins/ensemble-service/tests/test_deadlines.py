@@ -1,4 +1,4 @@
-"""A request takes no longer than it may, and ends as what ended it says."""
+"""Tests of deadlines and rate limits of requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from ensemble_service.rate_limits import Deadline, RateLimiter
 
 
-def test_each_request_has_its_own_time_from_when_it_began() -> None:
+def test_each_request_has_its_own_deadline_from_its_start() -> None:
     loop_time: list[tuple[str, float]] = []
 
     async def one(name: str, seconds: float) -> str:
@@ -30,7 +30,7 @@ def test_each_request_has_its_own_time_from_when_it_began() -> None:
         await asyncio.sleep(0)
         tasks[3].cancel()
         told = list(await asyncio.gather(*tasks))
-        # And again once nothing is under way any more.
+        # Once more when no request is in progress.
         return [*told, await one("again", 5.0), await one("short", 0.01)]
 
     told = asyncio.run(all_of_them())
@@ -46,7 +46,7 @@ def test_each_request_has_its_own_time_from_when_it_began() -> None:
     assert all(took[name] >= 0.099 for name in ("long", "later", "again"))
 
 
-def test_what_a_request_does_after_its_time_is_not_cancelled_again() -> None:
+def test_a_request_is_not_cancelled_again_after_its_deadline() -> None:
     async def one() -> None:
         deadline = Deadline(0.01)
         try:
@@ -54,14 +54,14 @@ def test_what_a_request_does_after_its_time_is_not_cancelled_again() -> None:
         except asyncio.CancelledError:
             assert deadline.end()
         await asyncio.sleep(0.03)
-        # A timeout of the task's own still works: nothing is left of the cancellation.
+        # The task's own timeout still works: nothing is left of the cancellation.
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.sleep(5), 0.01)
 
     asyncio.run(one())
 
 
-def test_turns_come_back_with_time_and_each_has_its_own() -> None:
+def test_rate_limits_recover_with_time_and_are_independent() -> None:
     buckets = RateLimiter(rate=2, burst=2)
     assert [buckets.take("a", 0.0) for _ in range(3)] == [True, True, False]
     assert buckets.take("b", 0.0)

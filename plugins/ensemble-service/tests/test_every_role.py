@@ -1,6 +1,6 @@
-"""Whatever type of event is sent in whatever role, only a run's own members are heard by it.
+"""Tests of roles: whatever event is sent in whatever role, a run only hears its own members.
 
-Drives the two streams of the service without gRPC, and with it where the caller has no token.
+They drive the two streams of the service without gRPC, and with it if the caller has no token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from ensemble_core import Event
 
 VICTIM, RUN = "default/victim", "run-1"
-#: Every role that is not the victim's, nor that of who steers it.
+#: Every role except the victim's and its controller's.
 ROLES = {
     "member": Identity("member", "default", "default/other"),
     "member of another namespace": Identity("member", "else", "else/victim"),
@@ -116,7 +116,7 @@ async def _as(who: Identity, as_member: list[pb.FromMember], as_run: list[pb.Fro
     for message in refusals:
         assert 0 < len(message) < 1_000
         assert message.isprintable()
-    assert victim.send_queue.take() is None  # nobody asked it for anything
+    assert victim.send_queue.take() is None  # it received no request
     while (heard := run.send_queue.take()) is not None:
         assert heard.WhichOneof("what") == "presence"
         assert heard.presence.member == who.member
@@ -130,11 +130,11 @@ async def _as(who: Identity, as_member: list[pb.FromMember], as_run: list[pb.Fro
 @pytest.mark.parametrize("role", ROLES)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
-def test_nobody_speaks_for_another_whatever_the_role_and_the_type_of_event(
+def test_no_role_can_speak_for_another_with_any_type_of_event(
     role: str, data: st.DataObject
 ) -> None:
     who = ROLES[role]
-    kinds = st.sampled_from(sorted(Event.kinds))  # the service looks into no event
+    kinds = st.sampled_from(sorted(Event.kinds))  # the service does not look into events
     sent = kinds.flatmap(lambda kind: from_members(kind, who.member or ""))
     as_member = data.draw(st.lists(sent, max_size=3))
     if who.member and data.draw(st.booleans()):
@@ -146,7 +146,7 @@ def test_nobody_speaks_for_another_whatever_the_role_and_the_type_of_event(
 
 
 @pytest.mark.parametrize("token", ["", "nobody's"])
-def test_without_a_token_no_type_of_event_is_taken(token: str, tmp_path: Path) -> None:
+def test_without_a_token_no_type_of_event_is_accepted(token: str, tmp_path: Path) -> None:
     with (
         serving(Settings(state=tmp_path, port=0, grace=1)) as service,
         grpc.insecure_channel(f"127.0.0.1:{service.port}") as channel,

@@ -1,4 +1,4 @@
-"""Callers that send what never ends, or too much, hold nothing of the service's memory for long."""
+"""Tests of callers that send endless or too large messages: they hold little memory, briefly."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _ENDLESS = MAX_REQUEST - 100
 class Endless:
     """One connection with many requests whose message is announced and never ends.
 
-    ``first`` is what may be sent on each at first, ``room`` what the service has asked for beyond, ``over`` those that it
-    has ended.
+    ``first`` is the initial window of each, ``room`` what the service has allowed beyond, ``over``
+    the requests that it has ended.
     """
 
     def __init__(self, port: int) -> None:
@@ -81,8 +81,8 @@ class Endless:
         begun = b"\0" + struct.pack(">I", _ENDLESS) + b"\n"
         self._plug.sendall(self._frame(1, 4, number, block) + self._frame(0, 0, number, begun))
 
-    def go_on(self) -> None:
-        """A little more of each message: the service says how much of it may come."""
+    def extend(self) -> None:
+        """Send a little more of each message; the service says how much it accepts."""
         for number in range(1, self._next, 2):
             self._plug.sendall(self._frame(0, 0, number, b"x" * 400))
 
@@ -124,7 +124,7 @@ class Endless:
         self._plug.close()
 
     def large(self) -> int:
-        """Of how many messages the service has asked for more than a window has room for."""
+        """Return for how many messages the service has asked for more than a window."""
         return sum(room > 500_000 for room in self.room.values())
 
 
@@ -156,7 +156,7 @@ def calls_kept() -> int:
 
 
 @pytest.mark.parametrize("path", [_STATUS, _WATCH, _LEGACY, _CHECK, _HEALTH])
-def test_nothing_of_a_call_without_a_token_is_kept(
+def test_nothing_of_a_call_without_a_token_is_kept_in_memory(
     path: str, service: tuple[Service, str], endless: Endless
 ) -> None:
     for _ in range(100):
@@ -172,10 +172,10 @@ def test_nothing_of_a_call_without_a_token_is_kept(
 
 
 @pytest.mark.parametrize("path", [_STATUS, _WATCH, _STEER, _CHECK])
-def test_what_a_refused_call_had_goes_at_once(
+def test_a_rejected_calls_data_is_freed_at_once(
     path: str, service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what was sent with it: not when Python next looks for what keeps itself in memory."""
+    """Including its messages, without waiting for the garbage collector."""
     monkeypatch.setattr(rpc_guard, "_READING", 1.0)
     monkeypatch.setattr(streams, "_HELLO", 1.0)
     gc.collect()
@@ -199,19 +199,19 @@ def test_with_a_token_a_few_messages_are_read_at_once_and_none_for_long(
     for _ in range(100):
         endless.ask(path, service[1])
     endless.listen(0.5)
-    endless.go_on()
+    endless.extend()
     endless.listen(0.5)
     assert 0 < endless.large() <= 4
     endless.until_over(100)
 
 
 @pytest.mark.parametrize("path", [_CHECK, _HEALTH])
-def test_health_is_answered_beside_callers_that_never_end(
+def test_health_is_answered_despite_endless_callers(
     path: str, service: tuple[Service, str], endless: Endless
 ) -> None:
     for _ in range(100):
         endless.ask(path)
-    endless.until_over(100 - 8)  # the oldest gave way
+    endless.until_over(100 - 8)  # the oldest were dropped
     with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=150)
@@ -219,7 +219,7 @@ def test_health_is_answered_beside_callers_that_never_end(
     assert len(service[0]._guard._reader.nameless) <= 8
 
 
-def test_nothing_that_a_health_probe_sends_is_kept(service: tuple[Service, str]) -> None:
+def test_nothing_that_a_health_probe_sends_is_kept_in_memory(service: tuple[Service, str]) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         name = "x" * (MAX_REQUEST - 1_000)
@@ -230,12 +230,14 @@ def test_nothing_that_a_health_probe_sends_is_kept(service: tuple[Service, str])
     assert not service[0]._guard._live
 
 
-def test_probes_have_few_streams_and_leave_members_theirs(service: tuple[Service, str]) -> None:
+def test_probes_have_few_streams_and_do_not_take_those_of_members(
+    service: tuple[Service, str],
+) -> None:
     served, token = service
     with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watches = []
-        for _ in range(64):  # one after another: many at once are refused as slow callers
+        for _ in range(64):  # one after another: many at once are rejected as slow callers
             watches.append(health.Watch(health_pb2.HealthCheckRequest()))
             assert next(watches[-1]).status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as refused:
@@ -247,7 +249,7 @@ def test_probes_have_few_streams_and_leave_members_theirs(service: tuple[Service
             watch.cancel()
 
 
-def test_a_probes_stream_does_not_last_for_ever(
+def test_a_probes_stream_is_limited_in_time(
     service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc_guard, "_PROBE_AGE", 0.2)
@@ -259,7 +261,7 @@ def test_a_probes_stream_does_not_last_for_ever(
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_honest_requests_are_answered_beside_idle_and_endless_ones(
+def test_honest_requests_are_answered_despite_idle_and_endless_ones(
     service: tuple[Service, str], endless: Endless
 ) -> None:
     served, token = service
@@ -274,12 +276,12 @@ def test_honest_requests_are_answered_beside_idle_and_endless_ones(
         plug.close()
 
 
-def test_what_nobody_reads_has_little_room(endless: Endless) -> None:
+def test_unread_data_is_limited(endless: Endless) -> None:
     endless.listen(0.5)
     assert endless.first <= 32_768  # on each stream, before any of it is read
 
 
-def test_one_token_holds_few_streams(service: tuple[Service, str], endless: Endless) -> None:
+def test_one_token_can_hold_few_streams(service: tuple[Service, str], endless: Endless) -> None:
     others = [Endless(service[0].port) for _ in range(2)]
     for number in range(150):
         (endless, *others)[number % 3].ask(_STEER, service[1])
@@ -293,8 +295,8 @@ def test_one_token_holds_few_streams(service: tuple[Service, str], endless: Endl
         each.close()
 
 
-def test_the_memory_of_the_service_stays_bounded_among_hostile_callers(tmp_path: Path) -> None:
-    """Fewer of those that ``benchmarks/service_hostile.py`` measures with."""
+def test_the_services_memory_stays_bounded_with_hostile_callers(tmp_path: Path) -> None:
+    """A smaller version of ``benchmarks/service_hostile.py``."""
     settings = Settings(state=tmp_path, port=0, grace=1)
     file = TokenFile(settings.token_path)
     name = "default/bad"
@@ -345,7 +347,7 @@ def test_the_memory_of_the_service_stays_bounded_among_hostile_callers(tmp_path:
             server.terminate()
 
 
-def test_many_requests_at_once_with_one_token_are_all_answered(
+def test_many_concurrent_requests_with_one_token_are_all_answered(
     service: tuple[Service, str],
 ) -> None:
     served, token = service
@@ -360,7 +362,7 @@ def test_many_requests_at_once_with_one_token_are_all_answered(
     asyncio.run(all_of_them())
 
 
-def test_no_more_requests_of_one_token_wait_to_be_read_than_have_room(
+def test_the_number_of_queued_requests_of_one_token_is_limited(
     service: tuple[Service, str],
 ) -> None:
     callers = [Endless(service[0].port) for _ in range(3)]
@@ -377,7 +379,7 @@ def test_no_more_requests_of_one_token_wait_to_be_read_than_have_room(
 
 
 class _Crowded(api.EnsembleServicer):
-    """Cancels at first, as gRPC does with what it has no room for."""
+    """Cancels at first, like an overloaded gRPC."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -389,7 +391,7 @@ class _Crowded(api.EnsembleServicer):
         return pb.StatusReply()
 
 
-def test_a_client_asks_again_where_the_service_had_no_room_for_its_request() -> None:
+def test_a_client_retries_if_the_service_was_overloaded() -> None:
     servicer = _Crowded()
     server = grpc.server(ThreadPoolExecutor(2))
     api.add_EnsembleServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
@@ -402,7 +404,7 @@ def test_a_client_asks_again_where_the_service_had_no_room_for_its_request() -> 
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the option is glibc's")
-def test_what_a_flood_of_small_things_had_is_given_back_to_the_system() -> None:
+def test_memory_of_a_flood_of_small_messages_is_returned_to_the_system() -> None:
     code = """if True:
         import ctypes
         from pathlib import Path
@@ -434,7 +436,7 @@ def test_what_a_flood_of_small_things_had_is_given_back_to_the_system() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the option is glibc's")
-def test_what_large_messages_had_is_given_back_to_the_system() -> None:
+def test_memory_of_large_messages_is_returned_to_the_system() -> None:
     code = """if True:
         from pathlib import Path
         from ensemble_service.settings import give_memory_back
@@ -460,7 +462,7 @@ def test_what_large_messages_had_is_given_back_to_the_system() -> None:
     assert left < 10_000_000
 
 
-def test_a_refusal_is_one_short_line_without_control_characters(
+def test_a_rejection_is_one_short_line_without_control_characters(
     service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse(*asked: object) -> None:
@@ -483,7 +485,7 @@ def test_a_refusal_is_one_short_line_without_control_characters(
         assert len(each) <= 1_000
 
 
-def test_calls_that_are_nearly_right_lose_and_forge_nothing(tmp_path: Path) -> None:
+def test_nearly_valid_calls_lose_and_forge_nothing(tmp_path: Path) -> None:
     """A few of those that ``make soak`` sends, in each role."""
     program = Path(__file__).with_name("wire_fuzz.py")
     done = subprocess.run(

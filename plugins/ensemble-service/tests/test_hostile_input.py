@@ -1,4 +1,4 @@
-"""What somebody who means harm, or mistypes, gets to hear from the service's commands and files."""
+"""Tests of the service's commands and files with malicious or mistyped input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ensemble_service.commands.server import main
 from ensemble_service.tokens import TokenFile
 
 
-def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards(
+def test_a_token_removed_while_no_file_could_be_opened_is_rejected_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.tokens._GLANCE", 0.0)
@@ -30,7 +30,7 @@ def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards
 
     with monkeypatch.context() as flood:
         flood.setattr("builtins.open", refuse)
-        assert service.identify(text).role == "admin"  # those known before go on counting
+        assert service.identify(text).role == "admin"  # known ones stay valid
         assert "Too many open files" in service.trouble
     with pytest.raises(Unauthenticated):
         service.identify(text)
@@ -52,8 +52,8 @@ def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards
         ("status", "ä/b"),
     ],
 )
-def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
-    # Nobody listens on port 1: what is asked there ends with another code.
+def test_nonsensical_options_are_usage_errors(words: tuple[str, ...], tmp_path: Path) -> None:
+    # Nothing listens on port 1, so other errors have another code.
     port = ("--port", "1") if words[0] == "status" else ()
     done = CliRunner().invoke(main, [*words, *port, "--state", str(tmp_path)])
     assert done.exit_code == 2, done.output
@@ -61,7 +61,7 @@ def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], tmp_path: P
     assert not (tmp_path / "tokens.json").exists()
 
 
-def test_a_full_disk_of_the_service_is_told_to_who_asks(
+def test_a_full_disk_of_the_service_is_reported_to_the_caller(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     full_disk: Callable[[], AbstractContextManager[None]],

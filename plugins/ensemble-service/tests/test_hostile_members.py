@@ -1,7 +1,8 @@
-"""What a member may say to a run: of its own jobs, its resources, what it was asked, and problems.
+"""Tests of what a member may send to a run: its jobs, its resources, requested outcomes, and
+problems.
 
-Whoever holds a member's token can send any message of the protocol. Nothing of it may concern
-another member's jobs, steer the run, or make a journal that cannot be read again.
+A holder of a member's token can send any message of the protocol. None may affect another member's
+jobs, steer the run, or make the journal unreadable.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ MINE, ANOTHERS, NOBODYS = "t.1", "t.2", "t.9"
 
 
 class Steered:
-    """A member that a run steers: ``t.1`` was submitted to it, and request ``r-1`` was sent."""
+    """A member used by a run: ``t.1`` was submitted to it, and request ``r-1`` was sent."""
 
     def __init__(self, *capabilities: str, offsets: tuple[int, int] = (0, 0)) -> None:
         self.told: list[Event] = []
@@ -100,7 +101,7 @@ class Steered:
         self.proxy.answered(answer, time.monotonic())
 
     def say(self, *messages: pb.Event) -> list[Event]:
-        """Send events; what of it the run is told, without warnings about the member."""
+        """Send events; return those that reach the run, without warnings about the member."""
         seen = len(self.told)
         batch = pb.Batch(run="r", member="default/a", life="l", first=self.first, events=messages)
         self.first += len(messages)
@@ -118,7 +119,7 @@ class Steered:
 
 
 def raw(data: Any, timestamp: float = NOW) -> pb.Event:
-    """An event as a member's own program may make it."""
+    """Return an event as another program with the member's token may send it."""
     text = data if isinstance(data, str) else json.dumps(data)
     return pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=text))
 
@@ -127,7 +128,7 @@ def of(event: Event) -> pb.Event:
     return raw(event.to_json(), event.timestamp)
 
 
-#: An event of every type that would do something to the run, or to a job that is not the member's.
+#: An event of every type that would affect the run or a foreign job.
 HARMFUL: dict[type[Event], list[Event]] = {
     every.Started: [every.Started(NOW, {"nodes.up": 9.0})],
     every.Resumed: [every.Resumed(NOW, {}, (MINE, ANOTHERS))],
@@ -169,47 +170,49 @@ HONEST: list[Event] = [
 ]
 
 
-def test_every_type_of_event_is_known_to_these_tests() -> None:
+def test_these_tests_cover_every_type_of_event() -> None:
     assert set(HARMFUL) == set(Event.kinds.values())
 
 
 @pytest.mark.parametrize("event", HONEST, ids=lambda event: event.type)
-def test_a_member_speaks_of_its_own_jobs_and_of_what_it_was_asked(event: Event) -> None:
+def test_a_member_may_report_its_own_jobs_and_requested_outcomes(event: Event) -> None:
     steered = Steered()
     assert steered.say(of(event)) == [event]
     assert not steered.warnings()
 
 
-def test_a_member_speaks_of_its_resources_and_problems() -> None:
+def test_a_member_may_report_its_resources_and_problems() -> None:
     steered = Steered("strangers")
     steered.say(of(Resources(NOW, {"nodes.up": 3.0})))
     assert steered.gauges == {"nodes.up"}
     (problem,) = steered.say(of(Problem(NOW, "full\n  \x1b[2Jhint", "error", (MINE, ANOTHERS))))
     assert problem == Problem(NOW, "member default/a: full [2Jhint", "error", (MINE,))
     stranger = JobEvent(NOW, "ƒabc", "start", ours=False)
-    assert steered.say(of(stranger)) == [stranger]  # its executor hears of them, as it has said
+    assert steered.say(of(stranger)) == [stranger]  # its executor sees them, as declared
 
 
 @pytest.mark.parametrize(
     "event", list(itertools.chain.from_iterable(HARMFUL.values())), ids=lambda event: event.type
 )
-def test_nothing_else_that_a_member_sends_reaches_the_run(event: Event) -> None:
+def test_no_other_event_of_a_member_reaches_the_run(event: Event) -> None:
     steered = Steered()
     told = [steered.say(of(event)) for _ in range(5)]
     for events in told:
-        for each in events:  # a problem is told, but cancels nobody's job
+        for each in events:  # a problem is reported, but cancels no job
             assert isinstance(each, Problem)
             assert not each.jobs
     if not isinstance(event, (Problem, ResizeOutcome, ExecutorLost)) and getattr(
         event, "job", ""
     ) not in (NOBODYS,):
-        (warning,) = steered.warnings()  # once, with whom it is from and what to do
+        (warning,) = steered.warnings()  # once, with its sender and a hint
         assert "default/a" in warning.message
         assert "hint:" in warning.message
 
 
-def test_a_call_id_that_is_guessed_right_answers_no_call() -> None:
-    """Ids of calls can be guessed, since the engine draws no random numbers; guessing is no use."""
+def test_a_guessed_call_id_answers_no_call() -> None:
+    """Ids of calls can be guessed, since the engine draws no random numbers, but that is
+    useless.
+    """
     told = Story(
         "jobs: [{name: t, command: x, count: 2}]\n"
         "rules:\n"
@@ -225,11 +228,11 @@ def test_a_call_id_that_is_guessed_right_answers_no_call() -> None:
     passed = [event for answer in answers for event in steered.say(of(answer))]
     assert not [event for event in passed if not isinstance(event, Problem)]
     assert "which members may not send" in steered.warnings()[0].message
-    assert told.submitted(told.tell(answers[0])) == ["t.2", "t.3"]  # the id was the right one
+    assert told.submitted(told.tell(answers[0])) == ["t.2", "t.3"]  # the id was right
 
 
 @pytest.mark.parametrize("kind", Event.kinds)
-def test_members_of_version_1_0_may_send_no_more(kind: str) -> None:
+def test_members_of_version_1_0_may_send_nothing_more(kind: str) -> None:
     steered = Steered()
     assert not steered.say(
         pb.Event(timestamp=NOW, job=pb.JobEvent(job=ANOTHERS, name="clean")),
@@ -262,7 +265,7 @@ FIELDS = sorted({name for kind in Event.kinds.values() for name in kind.__datacl
     st.one_of(st.floats(), st.just(NOW)),
     st.sampled_from([(), ("strangers",)]),
 )
-def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
+def test_events_of_a_member_that_reach_the_run_fit_its_journal(
     kind: str, fields: dict[str, Any], timestamp: float, capabilities: tuple[str, ...]
 ) -> None:
     steered = Steered(*capabilities)
@@ -280,7 +283,7 @@ def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
         text.encode("utf-8")
         assert Event.from_dict(json.loads(text)).to_json() == text
         for value in event.to_dict().values():
-            str(value).encode("utf-8")  # no half of a character: it could not be printed
+            str(value).encode("utf-8")  # no lone surrogate, which could not be printed
     for warning in steered.warnings():
         for line in warning.message.splitlines():
             assert line.isprintable()
@@ -308,12 +311,12 @@ def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
         raw({"type": []}),
     ],
 )
-def test_types_and_sizes_are_checked_on_the_way_in(message: pb.Event) -> None:
+def test_types_and_sizes_of_received_events_are_checked(message: pb.Event) -> None:
     steered = Steered()
     assert not steered.say(message)
     assert "something that is not an event" in steered.warnings()[0].message
     good = JobEvent(NOW, MINE, "start")
-    assert steered.say(of(good)) == [good]  # what comes after it arrives
+    assert steered.say(of(good)) == [good]  # later events arrive
 
 
 @pytest.mark.parametrize(
@@ -331,19 +334,22 @@ def test_types_and_sizes_are_checked_on_the_way_in(message: pb.Event) -> None:
         {"stdout": "/proc/self/environ", "at_member": {}},
     ],
 )
-def test_a_member_cannot_have_a_file_of_ours_read_as_its_jobs_output(places: Any) -> None:
+def test_a_member_cannot_make_the_run_read_its_files_as_output(places: Any) -> None:
     steered = Steered()
     (event,) = steered.say(of(JobEvent(NOW, MINE, "start", {**places, "host": "n1"})))
     places.pop("at_member", None)
     assert isinstance(event, JobEvent)
     context = dict(event.context)
-    assert (context.pop("host"), context.pop("at_member")) == ("n1", places)  # told, read by nobody
+    assert (context.pop("host"), context.pop("at_member")) == (
+        "n1",
+        places,
+    )  # reported, but never read
     workdir = context.pop("workdir", "/x")
     read = [os.path.normpath(os.path.join(workdir, path)) for path in (workdir, *context.values())]
     assert all(path == "/x" or path.startswith("/x/") for path in read)
 
 
-def test_what_lies_in_a_shared_folder_is_read_there() -> None:
+def test_files_in_a_shared_folder_are_read() -> None:
     steered = Steered()
     for places in ({"workdir": "/x"}, {"workdir": "/x/y/", "stdout": "../out", "stderr": "/x/err"}):
         start = JobEvent(NOW, MINE, "start", places)
@@ -359,19 +365,19 @@ def test_what_lies_in_a_shared_folder_is_read_there() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/", "//", "/x/..", "relative"])
-def test_a_shared_folder_is_one_by_its_whole_path_and_not_everything(folder: str) -> None:
+def test_a_shared_folder_needs_an_absolute_path_below_the_root(folder: str) -> None:
     with pytest.raises(UsageError, match="invalid folder for 'shared'"):
         RemoteExecutor(shared=[folder])
 
 
-def test_a_job_that_was_taken_back_or_never_sent_is_not_the_members() -> None:
+def test_a_withdrawn_or_unsent_job_is_not_the_members() -> None:
     steered = Steered()
-    for number in range(100, 140):  # more calls than may wait for their answers
+    for number in range(100, 140):  # more calls than the window allows
         steered.submit(f"t.{number}")
     assert not steered.say(of(JobEvent(NOW, "t.139", "finish", {"status": 0})))
 
 
-def test_an_answer_to_another_question_makes_no_job_vanish() -> None:
+def test_an_answer_to_another_question_loses_no_job() -> None:
     steered = Steered()
     steered.submit("t.7")
     steered.answer(found=pb.Found(jobs={"t.7": False, ANOTHERS: True}))
@@ -380,7 +386,7 @@ def test_an_answer_to_another_question_makes_no_job_vanish() -> None:
     assert steered.say(of(JobEvent(NOW, "t.7", "finish", {"status": 0})))
 
 
-def test_floods_are_bounded_and_what_matters_gets_through() -> None:
+def test_floods_are_bounded_and_important_events_pass() -> None:
     steered = Steered()
     for _ in range(3):
         steered.say(*[of(JobEvent(NOW, MINE, "memo")) for _ in range(4_000)])
@@ -401,7 +407,7 @@ def test_floods_are_bounded_and_what_matters_gets_through() -> None:
 # -- the clock ------------------------------------------------------------------------------------
 
 
-def test_times_of_a_member_are_held_to_the_controllers_and_that_is_told_once() -> None:
+def test_times_of_a_member_are_limited_to_the_controllers_with_one_warning() -> None:
     steered = Steered()
     hour = 3_600.0
     (first,) = steered.say(of(JobEvent(NOW + hour, MINE, "start")))
@@ -414,7 +420,7 @@ def test_times_of_a_member_are_held_to_the_controllers_and_that_is_told_once() -
     assert steered.clocks == [("default/a", 3_600, 3_600)]
 
 
-def test_a_later_controller_misses_nothing_of_a_member_whose_clock_is_ahead() -> None:
+def test_a_later_controller_misses_no_event_of_a_member_whose_clock_is_ahead() -> None:
     steered = Steered(offsets=(3_600, 3_600))
     seen = NOW - 100.0
     steered.proxy.reattach({"t.5": seen})
@@ -425,7 +431,7 @@ def test_a_later_controller_misses_nothing_of_a_member_whose_clock_is_ahead() ->
     assert news.timestamp == seen + 1
 
 
-def test_a_clock_that_runs_away_does_not_take_the_runs_time_with_it() -> None:
+def test_a_clock_that_runs_too_fast_does_not_affect_the_runs_time() -> None:
     steered = Steered()
     for power in range(3, 11):
         for event in steered.say(of(JobEvent(NOW + 10.0**power, MINE, "memo"))):
@@ -436,10 +442,10 @@ def test_a_clock_that_runs_away_does_not_take_the_runs_time_with_it() -> None:
     assert len(steered.clocks) <= 20
 
 
-# -- what ends a run ------------------------------------------------------------------------------
+# -- the end of a run ------------------------------------------------------------------------------
 
 
-def test_a_member_that_loses_its_queue_is_asked_again_and_the_run_goes_on() -> None:
+def test_a_member_that_loses_its_queue_is_reopened_and_the_run_continues() -> None:
     steered = Steered()
     assert not steered.say(of(ExecutorLost(NOW, "flux", "gone\nforged", "start it")))
     assert not steered.proxy.open
@@ -450,7 +456,7 @@ def test_a_member_that_loses_its_queue_is_asked_again_and_the_run_goes_on() -> N
 
 
 class Idle(Executor):
-    """Takes jobs and says nothing; ``emits`` has how to speak for it."""
+    """Accepts jobs and reports nothing; ``emits`` collects its event callbacks."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
 
@@ -464,19 +470,22 @@ class Idle(Executor):
         self._emits[-1]([JobEvent(time.time(), job.id, "submit") for job in jobs])
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Nothing ends here."""
+        """Do nothing."""
 
     def reattach(self, jobs: Any) -> dict[str, bool]:
         return dict.fromkeys(jobs, self._found)
 
     def close(self) -> None:
-        """Nothing is to be given back."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def two_members(tmp_path: Path) -> Any:
-    """``begin()`` opens a run on an honest member ``a`` and a hostile one ``b``, whose executor
-    claims to know whatever it is asked about; ``speak`` has how ``b`` sends what it likes."""
+    """Yield the means to run on an honest member ``a`` and a hostile one ``b``.
+
+    ``begin()`` opens a run. The executor of ``b`` claims to know every job it is asked about;
+    ``speak`` sends arbitrary events as ``b``.
+    """
     settings = Settings(state=tmp_path / "service", port=0, grace=1)
     file = TokenFile(settings.token_path)
     tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
@@ -545,11 +554,11 @@ def test_after_a_resume_a_member_cannot_claim_another_members_jobs(two_members: 
     wait_until(lambda: len([e for e in events if isinstance(e, JobEvent)]) == 2)
     run.close()
     run, _ = begin()
-    # b says that it knows whatever it is asked about; a has lost its memory.
+    # b claims to know every job; a has lost its memory.
     assert run.reattach({"t.1": 1.0, "u.1": 1.0}) == {"t.1": False, "u.1": True}
 
 
-def test_one_member_alone_cannot_tell_a_run_that_it_was_taken_over(two_members: Any) -> None:
+def test_one_member_alone_cannot_claim_that_a_run_was_taken_over(two_members: Any) -> None:
     begin, _ = two_members
     run, events = begin()
     with run._lock:
@@ -562,7 +571,7 @@ def test_one_member_alone_cannot_tell_a_run_that_it_was_taken_over(two_members: 
 # -- roles ----------------------------------------------------------------------------------------
 
 
-def test_only_a_member_speaks_for_itself_and_only_to_runs_that_steer_it() -> None:
+def test_only_a_member_speaks_for_itself_and_only_to_runs_that_use_it() -> None:
     router = Router()
     mine = Identity("member", "default", "default/a")
     link = router.join(mine, pb.Hello(member="default/a"), 0.0)
@@ -573,7 +582,9 @@ def test_only_a_member_speaks_for_itself_and_only_to_runs_that_steer_it() -> Non
     for group in HARMFUL.values():
         batch = pb.Batch(run="run-1", member="default/a", life="l", first=1)
         batch.events.extend(of(event) for event in group)
-        router.from_member(link, pb.FromMember(batch=batch), 0.0)  # does not steer it: dropped
+        router.from_member(
+            link, pb.FromMember(batch=batch), 0.0
+        )  # the run does not use it: dropped
         relayed += len(group)
         other = pb.Batch(run="run-1", member="default/b", life="l", first=1, events=batch.events)
         with pytest.raises(Refused):
@@ -599,10 +610,10 @@ def test_only_a_member_speaks_for_itself_and_only_to_runs_that_steer_it() -> Non
         router.from_run(stranger, pb.FromRun(call=pb.Call(run="run-1", epoch=1)))
 
 
-# -- how members stand ----------------------------------------------------------------------------
+# -- status of members ----------------------------------------------------------------------------
 
 
-def test_a_member_forges_no_rows_of_the_status() -> None:
+def test_a_member_cannot_forge_rows_of_the_status() -> None:
     router = Router()
     mine = Identity("member", "default", "default/a")
     forged = "local\ndefault/b  alive  1 s ago\x1b[2J"
@@ -620,7 +631,7 @@ def test_a_member_forges_no_rows_of_the_status() -> None:
     assert not {**state.gauges, **state.metrics}
 
 
-def test_a_large_beat_of_one_member_leaves_the_status_of_all_readable(tmp_path: Path) -> None:
+def test_a_members_huge_heartbeat_leaves_the_status_readable(tmp_path: Path) -> None:
     chosen = Settings(state=tmp_path, port=0, grace=1)
     file = TokenFile(chosen.token_path)
     token, _ = file.add("admin")

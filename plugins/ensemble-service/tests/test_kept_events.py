@@ -1,4 +1,4 @@
-"""The file of rows and problems that a run has not acknowledged."""
+"""Tests of the file with rows and problems that a run has not acknowledged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add(kept: KeptEvents, number: int, events: Sequence[Event]) -> None:
     kept.add(number, events, [from_event(event) for event in events])
 
 
-def test_the_next_life_has_what_was_not_acknowledged_and_whence_it_is(tmp_path: Path) -> None:
+def test_the_next_life_has_unacknowledged_events_and_their_origin(tmp_path: Path) -> None:
     kept = KeptEvents(tmp_path / "kept")
     assert kept.begin("a") == []
     add(kept, 7, [ROWS[0], JobEvent(2.0, "t.1", "start"), Problem(2.0, "p", jobs=("t.1",))])
@@ -30,7 +30,7 @@ def test_the_next_life_has_what_was_not_acknowledged_and_whence_it_is(tmp_path: 
     assert origin_of(from_event(JobEvent(1.0, "t", "start", {"x": {"origin": ["a", 1]}}))) is None
 
 
-def test_half_a_line_is_passed_over_and_costs_no_other_row(tmp_path: Path) -> None:
+def test_a_partial_line_is_skipped_and_costs_no_other_row(tmp_path: Path) -> None:
     kept = KeptEvents(tmp_path / "kept")
     kept.begin("a")
     add(kept, 1, ROWS[:2])
@@ -53,13 +53,13 @@ def test_the_file_does_not_grow_while_rows_are_acknowledged(
     kept.begin("a")
     for number in range(1, 200):
         add(kept, number, ROWS[:1])
-        kept.acknowledge("a", number - 1)  # never all
+        kept.acknowledge("a", number - 1)  # never the last
         kept.acknowledge("earlier", 1_000)
         assert (tmp_path / "kept").stat().st_size < 2_000
     assert origin_of(KeptEvents(tmp_path / "kept").begin("b")[-1]) == ("a", 199)
 
 
-def test_an_inbox_remembers_what_arrived_of_earlier_lives() -> None:
+def test_an_inbox_remembers_events_of_earlier_lives() -> None:
     inbox = Inbox()
     inbox.begin("a", 1)
     inbox.new("a", 1, [from_event(row) for row in ROWS[:2]])

@@ -1,4 +1,6 @@
-"""The service of the first implementation: its clients, as they are, get right answers."""
+"""Tests of the legacy protocol: unmodified clients of the first implementation get right
+answers.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import Resized, Resizer
 
-#: What clients of the first implementation send along; it names the object, which is not theirs.
+#: Fields that clients of the first implementation send; the object is not theirs.
 OBJECT = {"version": "v1alpha2", "group": "flux-framework.org"}
 
 
 class Nodes(Resizer):
-    """Four nodes for each member at first, and from one to eight."""
+    """Resizer with four nodes for each member at first, and one to eight allowed."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -96,7 +98,7 @@ def act(stub: Any, name: str, action: str, payload: object) -> tuple[str, dict[s
         ("shrink", {"grow": 3}, "SUCCESS", 3),
     ],
 )
-def test_grow_and_shrink_are_answered_with_the_sizes(
+def test_grow_and_shrink_return_the_sizes(
     stub: Any, action: str, payload: object, status: str, granted: int
 ) -> None:
     told, content = act(stub, "ensemble", action, payload)
@@ -125,7 +127,7 @@ def test_grow_and_shrink_are_answered_with_the_sizes(
         ("", {}),
     ],
 )
-def test_what_makes_no_sense_is_an_error_with_a_reason(
+def test_an_invalid_request_is_an_error_with_a_reason(
     stub: Any, nodes: Nodes, action: str, payload: object
 ) -> None:
     told, content = act(stub, "ensemble", action, payload)
@@ -134,13 +136,13 @@ def test_what_makes_no_sense_is_an_error_with_a_reason(
     assert nodes.sizes == {}
 
 
-def test_one_that_is_of_that_size_already_exists(stub: Any) -> None:
+def test_a_member_of_the_requested_size_already_exists(stub: Any) -> None:
     act(stub, "ensemble", "grow", {"grow": 4})
     told, content = act(stub, "ensemble", "grow", {"grow": 1})
     assert (told, content["granted"]) == ("EXISTS", 8)
 
 
-def test_a_denial_is_told_with_its_reason(stub: Any, nodes: Nodes) -> None:
+def test_a_denial_has_its_reason(stub: Any, nodes: Nodes) -> None:
     nodes.denial = Resized(outcome="denied", code="forbidden", reason="may not be touched")
     assert act(stub, "ensemble", "grow", {}) == (
         "DENIED",
@@ -148,14 +150,14 @@ def test_a_denial_is_told_with_its_reason(stub: Any, nodes: Nodes) -> None:
     )
 
 
-def test_a_namespace_may_stand_before_the_name(stub: Any, nodes: Nodes) -> None:
+def test_a_name_may_have_a_namespace(stub: Any, nodes: Nodes) -> None:
     act(stub, "lab/two", "grow", {"grow": 1})
     act(stub, "default/ensemble", "grow", {"grow": 2})
     assert nodes.sizes == {"lab/two": 5, "default/ensemble": 6}
 
 
 @pytest.mark.parametrize("name", ["other", "lab/ensemble", "a/b/c", "", "ensemble ", "default/two"])
-def test_a_member_that_was_not_named_needs_a_token(stub: Any, nodes: Nodes, name: str) -> None:
+def test_a_member_not_in_legacy_needs_a_token(stub: Any, nodes: Nodes, name: str) -> None:
     for call in (
         lambda: act(stub, name, "grow", {}),
         lambda: stub.RequestStatus(old.StatusRequest(member="minicluster", name=name), timeout=150),
@@ -168,7 +170,7 @@ def test_a_member_that_was_not_named_needs_a_token(stub: Any, nodes: Nodes, name
     assert nodes.sizes == {}
 
 
-def test_no_token_is_needed_for_the_old_requests_only(service: Service) -> None:
+def test_only_legacy_requests_need_no_token(service: Service) -> None:
     with contextlib.closing(grpc.insecure_channel(f"127.0.0.1:{service.port}")) as channel:
         stub: Any = api.EnsembleStub
         with pytest.raises(grpc.RpcError) as caught:
@@ -179,7 +181,7 @@ def test_no_token_is_needed_for_the_old_requests_only(service: Service) -> None:
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_token_is_for_its_own_member_here_too(service: Service, nodes: Nodes) -> None:
+def test_a_token_is_only_valid_for_its_own_member_here_too(service: Service, nodes: Nodes) -> None:
     token, _ = service.tokens.add("member", "lab/one")
     with contextlib.closing(open_channel("127.0.0.1", service.port, token=token)) as channel:
         stub: Any = old_api.EnsembleOperatorStub
@@ -191,7 +193,7 @@ def test_a_token_is_for_its_own_member_here_too(service: Service, nodes: Nodes) 
     assert nodes.sizes == {"lab/one": 5}
 
 
-def test_status_is_told_as_the_design_shows_it(service: Service, stub: Any, nodes: Nodes) -> None:
+def test_status_has_the_documented_fields(service: Service, stub: Any, nodes: Nodes) -> None:
     token, _ = service.tokens.add("member", "default/ensemble")
     gauges = {
         "cores.free": 10,
@@ -208,7 +210,7 @@ def test_status_is_told_as_the_design_shows_it(service: Service, stub: Any, node
     with contextlib.closing(open_channel("127.0.0.1", service.port, token=token)) as channel:
         member: Any = api.EnsembleStub
         stream = member(channel).Member(iter(says))
-        list(stream)  # it said this, and left
+        list(stream)  # it sent this, and left
     nodes.sizes["default/ensemble"] = 2
     response = stub.RequestStatus(
         old.StatusRequest(member="minicluster", name="ensemble"), timeout=150
@@ -236,7 +238,7 @@ def test_status_is_told_as_the_design_shows_it(service: Service, stub: Any, node
     assert content["last_heartbeat"] > 0
 
 
-def test_status_of_one_that_never_connected_is_an_error_with_a_reason(stub: Any) -> None:
+def test_the_status_of_an_unknown_member_is_an_error_with_a_reason(stub: Any) -> None:
     response = stub.RequestStatus(
         old.StatusRequest(member="minicluster", name="ensemble"), timeout=150
     )

@@ -1,7 +1,6 @@
-"""Members, the service and controllers, of which some are killed: those are processes of their own.
+"""Tests with members, service and controllers in separate processes, some of which are killed.
 
-Whatever is killed and comes back: every job runs once and ends once, with its events once and in
-their order.
+In the end every job runs once and ends once, with its events once and in order.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from ensemble_core.local.executor import LocalExecutor
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "two-members.yaml"
 ENSEMBLE = [sys.executable, "-m", "ensemble_core.cli"]
 SERVER = [sys.executable, "-c", "from ensemble_service.commands.server import main; main()"]
-#: The steps of a job's life that every job that runs has, in order.
+#: Steps in the life of every job that runs, in order.
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
 
 class World:
-    """A service and what connects to it, each a process; ``stop`` ends what is left."""
+    """A service and its clients, each a process; ``stop`` ends the remaining ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +49,7 @@ class World:
         self.member = {name: tokens.add("member", name)[0] for name in ("left", "right")}
 
     def move(self) -> None:
-        """Where the service is from now on: the same port again after each restart."""
+        """Choose the service's port; it stays the same after each restart."""
         earlier = self.port
         while self.port == earlier:
             with socket.socket() as sock:
@@ -70,7 +69,7 @@ class World:
             )
 
     def serve(self, *members: str) -> None:
-        """A service in this process, and members too, for who kills neither."""
+        """Run a service in this process, and members, for tests that kill neither."""
         settings = Settings(state=self.folder / "service", port=self.port)
         self._stack.enter_context(serving(settings))
         for name in members:
@@ -108,7 +107,7 @@ class World:
         process.wait(60)
 
     def finish(self, name: str = "run") -> tuple[int, list[dict[str, Any]]]:
-        """Wait for a controller; its exit code and what it printed."""
+        """Wait for a controller; return its exit code and output."""
         process = self.processes.pop(name)
         try:
             out, _ = process.communicate(timeout=150)
@@ -136,7 +135,7 @@ class World:
         )
 
     def ran(self) -> Counter[str]:
-        """How often each job of :func:`ensemble` has begun, by what it wrote itself."""
+        """Return how often each job of :func:`ensemble` has started, by its own record."""
         return Counter(
             line
             for file in (self.folder / "ran").glob("*")
@@ -144,7 +143,7 @@ class World:
         )
 
     def events(self) -> list[dict[str, Any]]:
-        """All job events of the newest run, from its journal."""
+        """Return all job events of the newest run, from its journal."""
         environment = {**os.environ, "ENSEMBLE_STATE": str(self.state)}
         done = subprocess.run(
             [*ENSEMBLE, "events", "last", "--json"],
@@ -173,7 +172,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def ensemble(world: World, count: int = 8, seconds: float = 0.3) -> Path:
-    """An ensemble whose jobs write down that they ran; at the end of each, another follows."""
+    """Write an ensemble whose jobs record that they ran; each is followed by another."""
     text = f"""
 jobs:
   - name: first
@@ -191,7 +190,7 @@ rules:
 
 
 def check(world: World, count: int = 8) -> None:
-    """Every job ran once, and has each step of its life once and in order."""
+    """Check that every job ran once and has each step of its life once and in order."""
     names = {f"{group}.{index}" for group in ("first", "second") for index in range(count)}
     assert world.ran() == Counter(names)
     lives: dict[str, list[str]] = {}
@@ -206,7 +205,7 @@ def check(world: World, count: int = 8) -> None:
         assert when == sorted(set(when)), job
 
 
-def test_a_service_that_is_killed_and_comes_back_loses_and_doubles_nothing(world: World) -> None:
+def test_a_killed_and_restarted_service_loses_and_repeats_nothing(world: World) -> None:
     world.server()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
@@ -221,7 +220,7 @@ def test_a_service_that_is_killed_and_comes_back_loses_and_doubles_nothing(world
     check(world)
 
 
-def test_an_agent_that_is_killed_finds_its_jobs_again(world: World) -> None:
+def test_a_killed_agent_finds_its_jobs_again(world: World) -> None:
     world.serve()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
@@ -230,14 +229,14 @@ def test_an_agent_that_is_killed_finds_its_jobs_again(world: World) -> None:
         world.until(lambda number=number: len(world.ran()) >= number, "jobs run")  # type: ignore[misc]
         world.kill("left", how)
         before = len(world.ran())
-        world.until(lambda before=before: len(world.ran()) > before, "jobs go on")  # type: ignore[misc]
+        world.until(lambda before=before: len(world.ran()) > before, "jobs to continue")  # type: ignore[misc]
         world.agent("left", "-o", "slots=2")
     code, _ = world.finish()
     assert code == 0, world.logs()
     check(world)
 
 
-def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
+def test_a_run_without_its_member_can_be_stopped_and_cancelled_after_the_members_return(
     world: World,
 ) -> None:
     world.serve()
@@ -270,7 +269,7 @@ def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
     assert lives.count("clean") == 8
 
 
-def test_all_three_are_killed_at_once_and_the_service_comes_back_elsewhere(world: World) -> None:
+def test_all_three_are_killed_at_once_and_the_service_returns_elsewhere(world: World) -> None:
     world.server()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
@@ -290,7 +289,7 @@ def test_all_three_are_killed_at_once_and_the_service_comes_back_elsewhere(world
     check(world)
 
 
-def test_the_example_is_steered_across_two_members(world: World) -> None:
+def test_the_example_runs_across_two_members(world: World) -> None:
     world.serve("left", "right")
     world.run(EXAMPLE)
     code, lines = world.finish()
@@ -303,14 +302,14 @@ def test_the_example_is_steered_across_two_members(world: World) -> None:
         "analyse-right": 3,
         "report": 1,
     }
-    # Each on the member that its group names.
+    # Each job ran on the member of its group.
     for line in lines:
         if line["type"] == "job" and line["name"] == "start":
             side = "right" if "right" in line["job"] else "left"
             assert f"/members/default/{side}/" in line["context"]["at_member"]["stdout"]
 
 
-def test_two_runs_on_one_member_have_its_slots_and_no_more(world: World) -> None:
+def test_two_runs_on_one_member_share_its_slots(world: World) -> None:
     world.server()
     world.agent("left", "-o", "slots=2")
     world.connected("left")

@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP: answered whoever else asks, and however slowly."""
+"""Tests of metrics and health over HTTP, with other and slow callers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get(port: int, path: str, accept: str = "") -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_health_is_answered_beside_connections_that_send_a_byte_now_and_then(port: int) -> None:
+def test_health_is_answered_despite_connections_that_send_a_byte_now_and_then(port: int) -> None:
     slow = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(400)]
     for plug in slow[-200:]:
         plug.sendall(b"G")
@@ -43,13 +43,13 @@ def test_health_is_answered_beside_connections_that_send_a_byte_now_and_then(por
         plug.close()
 
 
-def test_a_request_that_is_sent_byte_by_byte_is_ended_at_its_deadline(
+def test_a_request_sent_byte_by_byte_is_ended_at_its_deadline(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "_DEADLINE", 0.5)
     with socket.create_connection(("127.0.0.1", port), 5) as plug:
         end, ended = time.monotonic() + 120, False
-        while not ended and time.monotonic() < end:  # each byte comes soon after the one before
+        while not ended and time.monotonic() < end:  # each byte follows soon
             try:
                 plug.sendall(b"x")
                 time.sleep(0.05)
@@ -58,20 +58,20 @@ def test_a_request_that_is_sent_byte_by_byte_is_ended_at_its_deadline(
     assert ended
 
 
-def test_a_request_that_is_too_long_is_refused_and_health_goes_on(port: int) -> None:
+def test_a_too_long_request_is_rejected_and_health_still_works(port: int) -> None:
     told = b""
     with socket.create_connection(("127.0.0.1", port), 5) as plug:
         try:
             plug.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 100_000)
             while data := plug.recv(65_536):
                 told += data
-        except ConnectionError:  # it had been refused before all of it was sent
+        except ConnectionError:  # it was rejected before it was complete
             pass
     assert not told or b" 431 " in told
     assert get(port, "/healthz")[0] == 200
 
 
-def test_what_is_not_there_is_told(port: int) -> None:
+def test_an_unknown_path_is_reported(port: int) -> None:
     assert get(port, "/x") == (404, "there are /metrics and /healthz\n")
     assert "# EOF" in get(port, "/metrics", "application/openmetrics-text; version=1.0.0")[1]
     with socket.create_connection(("127.0.0.1", port), 5) as plug:

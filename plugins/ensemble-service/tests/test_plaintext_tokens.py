@@ -1,4 +1,4 @@
-"""A token goes in plaintext only to who listens on this machine as this user or root."""
+"""Tests of plaintext tokens: they only go to local listeners of this user or root."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOBODY = 65_534
 
 @pytest.fixture
 def another_users_port() -> Iterator[subprocess.Popen[str]]:
-    """A process of another user that prints its port, then what it is sent."""
+    """Yield a process of another user that prints its port, then what it receives."""
     if os.geteuid():
         pytest.skip("only root can be another user")
     code = (
@@ -66,7 +66,7 @@ def test_the_owner_of_a_listening_socket_is_known() -> None:
     ],
 )
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table is in the machine's order")
-def test_every_address_that_a_connection_may_go_to_is_looked_at(
+def test_every_address_that_a_connection_may_use_is_checked(
     host: str, address: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "tcp"
@@ -88,7 +88,7 @@ def test_every_address_that_a_connection_may_go_to_is_looked_at(
         assert "--insecure" in str(refused.value)
 
 
-def test_another_user_who_listens_gets_no_token(
+def test_a_listener_of_another_user_gets_no_token(
     another_users_port: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     process = another_users_port
@@ -110,7 +110,7 @@ def test_another_user_who_listens_gets_no_token(
     assert b"secret-token".hex() not in process.stdout.read()
 
 
-def test_the_same_user_and_whoever_insists_are_answered(tmp_path: Path) -> None:
+def test_the_same_user_and_insecure_are_accepted(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, port=0, grace=1)
     token, _ = TokenFile(settings.token_path).add("admin")
     with serving(settings) as service:
@@ -119,7 +119,7 @@ def test_the_same_user_and_whoever_insists_are_answered(tmp_path: Path) -> None:
                 assert client.status() == []
 
 
-def test_a_service_that_is_not_there_yet_is_told_as_that(tmp_path: Path) -> None:
+def test_a_service_that_is_not_running_yet_is_reported_as_such(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plug:
         port = plug.getsockname()[1]
     with (

@@ -1,5 +1,7 @@
-"""What the controller's side and the member's agree on: whatever breaks between them, every job is
-submitted once, and every event comes once and in its order."""
+"""Tests of the protocol between controller and member, with all kinds of broken connections.
+
+Every job is submitted once, and every event comes once and in order.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
 
 class Queue:
-    """A queue that outlives its executors, and takes each job once. ``pace`` is in seconds."""
+    """A queue that outlives its executors and accepts each job once. ``pace`` is in seconds."""
 
     def __init__(self, pace: float = 0.002) -> None:
         self.lock = threading.RLock()
@@ -57,7 +59,7 @@ class Queue:
         self.calls: list[str] = []
         self.cancelled: set[str] = set()
         self.held = False
-        #: How often it cannot be asked what it knows.
+        #: How often it cannot answer which jobs it knows.
         self.mute = 0
         self.refuse: ExecutorError | None = None
         self.listeners: list[QueueExecutor] = []
@@ -87,7 +89,7 @@ class Queue:
                 listener.hear(event)
 
     def forget_all(self) -> None:
-        """The queue loses its memory."""
+        """Make the queue lose its memory."""
         with self.lock:
             self.events.clear()
 
@@ -169,7 +171,7 @@ class QueueExecutor(Executor):
 
 
 class World:
-    """A service, and members and controllers as they are asked for."""
+    """A service, with members and controllers on demand."""
 
     def __init__(self, folder: Path, service: Service, tokens: Mapping[str, str]) -> None:
         self.folder = folder
@@ -198,7 +200,7 @@ class World:
         self.agents.pop(name).stop()
 
     def kill(self, name: str = "a") -> None:
-        """End an agent without a word; what it had not sent is gone with it."""
+        """Kill an agent, with everything it has not sent."""
         agent = self.agents.pop(name)
         agent._ended.set()
         agent._news.set()
@@ -221,7 +223,7 @@ class World:
 
 
 class Controller:
-    """An open executor ``remote``, and what it emitted."""
+    """An open executor ``remote`` and its emitted events."""
 
     def __init__(self, world: World, tag: str, *, open_now: bool = True, **options: Any) -> None:
         self.world = world
@@ -263,7 +265,7 @@ class Controller:
         self.wait(done, f"the end of {len(jobs)} jobs")
 
     def die(self) -> None:
-        """End without a word, as when the process is killed."""
+        """End without closing, as when the process is killed."""
         self.executor._over.set()
         self.executor._connection.close()
 
@@ -281,7 +283,7 @@ def ids(*numbers: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, dict[str, str]]]:
-    """A service, and the tokens that it knows."""
+    """Yield a service and its tokens."""
     settings = Settings(state=tmp_path_factory.mktemp("service"), port=0, grace=1)
     file = TokenFile(settings.token_path)
     tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
@@ -299,10 +301,10 @@ def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[W
         world.close()
 
 
-# -- nothing lost, nothing twice ------------------------------------------------------------------
+# -- no loss, no repetition --------------------------------------------------------------------
 
 
-def test_connections_that_break_all_the_time_lose_and_double_nothing(world: World) -> None:
+def test_constantly_breaking_connections_lose_and_repeat_nothing(world: World) -> None:
     world.agent("a")
     controller = world.run("run-chaos")
     chance = random.Random(5)
@@ -327,7 +329,7 @@ def test_connections_that_break_all_the_time_lose_and_double_nothing(world: Worl
         assert controller.names(job) == LIFE
 
 
-def test_agents_that_end_all_the_time_lose_and_double_nothing(world: World) -> None:
+def test_constantly_ending_agents_lose_and_repeat_nothing(world: World) -> None:
     world.agent("a")
     world.queues["a"].pace = 0.05
     controller = world.run("run-agents")
@@ -345,7 +347,7 @@ def test_agents_that_end_all_the_time_lose_and_double_nothing(world: World) -> N
 
 
 @pytest.mark.parametrize("arrived", [False, True], ids=["on its way", "not acknowledged"])
-def test_rows_and_problems_of_an_agent_that_is_killed_arrive_once(
+def test_rows_and_problems_of_a_killed_agent_arrive_once(
     world: World, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
     world.agent()
@@ -369,7 +371,7 @@ def test_rows_and_problems_of_an_agent_that_is_killed_arrive_once(
     else:
         monkeypatch.setattr(hosted_run.HostedRun, "batch", lambda _: None)
         say(3)
-    for turn in (4, 5):  # what a second life sent again is not new to a third
+    for turn in (4, 5):  # a third life does not take a second one's repeats for new
         world.kill()
         if turn == 4 and not arrived:
             monkeypatch.undo()
@@ -390,9 +392,7 @@ def test_rows_and_problems_of_an_agent_that_is_killed_arrive_once(
     wait_until(lambda: not kept.stat().st_size)
 
 
-def test_rows_of_a_run_that_is_over_are_not_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_finished_run_are_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.agent()
     world.queues["a"].held = True
     controller = world.run("run-over")
@@ -414,7 +414,7 @@ def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world
     first.executor.submit(jobs(1, 2))
     first.wait(lambda: first.names("t.2"), "submit")
     newest = {"t.1": 0.0, "t.2": queue.events["t.2"][-1].timestamp}
-    # It saw no more, for it is gone without a word; the member goes on sending.
+    # It saw no more, because it was killed; the member continues to send.
     first.die()
     queue.held = False
     wait_until(lambda: queue.events["t.1"][-1].name == "clean")
@@ -430,20 +430,20 @@ def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world
     assert second.names("t.2") == LIFE[1:]
 
 
-def test_what_a_dead_controller_sent_cannot_arrive_after_its_successor_asked(world: World) -> None:
+def test_a_dead_controllers_calls_cannot_arrive_after_its_successors_question(world: World) -> None:
     agent = world.agent("a")
     first = world.run("run-late")
     epoch = first.executor._membership.epoch
     second = world.run("run-late")
 
-    # The run is told, and goes no further.
+    # The run learns that it was taken over, and stops.
     first.wait(lambda: any(isinstance(event, ExecutorLost) for event in first.events), "the end")
     with pytest.raises(ExecutorError) as caught:
         first.executor.submit(jobs(1))
     assert caught.value.code == "taken-over"
 
     wait_until(lambda: second.executor._members["default/a"].opened)
-    # What was on its way already, as if it had come out of the service only now.
+    # A call in flight, as if the service delivered it only now.
     call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
     call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
     agent._heard(pb.ToMember(call=call))
@@ -452,7 +452,7 @@ def test_what_a_dead_controller_sent_cannot_arrive_after_its_successor_asked(wor
     assert world.queues["a"].submits == ["t.2"]
 
 
-def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
+def test_a_restarted_agent_rejects_an_earlier_controller_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.agent("a")
@@ -460,7 +460,7 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     newer = world.run("run-epoch")
     world.leave("a")
     agent = world.agent("a")
-    # The newer one has opened it again, and has its answer.
+    # The newer one has reopened it and received its answer.
     wait_until(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
@@ -475,7 +475,7 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     assert newer.executor._members["default/a"].opened
 
 
-def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
+def test_a_repeated_call_is_answered_twice_and_carried_out_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = world.agent("a")
@@ -490,7 +490,7 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
         id=1_000_001,
     )
     call.resize.request, call.resize.delta = "r", 1
-    # As if the run had asked for it: an outcome of anything else is none of the member's.
+    # As if the run had requested it; a member may not report other outcomes.
     controller.executor._members["default/a"]._resizes["r"] = call.resize
     for _ in range(2):
         agent._heard(pb.ToMember(call=call))
@@ -518,7 +518,7 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
     ]
 
 
-def test_events_beyond_what_is_kept_are_asked_for_again(
+def test_events_beyond_the_limit_are_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosted_run, "MOST", 100)
@@ -530,7 +530,7 @@ def test_events_beyond_what_is_kept_are_asked_for_again(
     world.queues["a"].held = True
     controller.executor.submit(jobs(*range(10, 40)))
     controller.wait(lambda: controller.names("t.39"), "the submits")
-    # 30 jobs have 180 events before them, which nobody acknowledges meanwhile.
+    # 30 jobs have 180 events before them that are not acknowledged meanwhile.
     with controller.executor._lock:
         world.queues["a"].held = False
         wait_until(lambda: all(len(events) == 7 for events in world.queues["a"].events.values()))
@@ -540,7 +540,7 @@ def test_events_beyond_what_is_kept_are_asked_for_again(
     assert len(world.queues["a"].submits) == 35
 
 
-def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_submitted_again(world: World) -> None:
+def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_resubmitted(world: World) -> None:
     world.agent("a")
     queue = world.queues["a"]
     queue.held = True
@@ -560,7 +560,7 @@ def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_submitted_again(world:
     assert queue.submits == ["t.1", "t.2"]
 
 
-def test_a_queue_that_cannot_be_asked_is_asked_again_until_it_can(
+def test_a_queue_that_cannot_answer_is_asked_until_it_can(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.member_proxy._AGAIN", 0.1)
@@ -579,7 +579,7 @@ def test_a_queue_that_cannot_be_asked_is_asked_again_until_it_can(
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_an_executor_that_finds_nothing_again_has_no_job_submitted_twice(
+def test_an_executor_that_cannot_reattach_gets_no_job_twice(
     world: World, later: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QueueExecutor, "capabilities", frozenset({"submit", "cancel"}))
@@ -599,10 +599,10 @@ def test_an_executor_that_finds_nothing_again_has_no_job_submitted_twice(
     assert world.queues["a"].submits == ["t.1"]
 
 
-# -- who is away ----------------------------------------------------------------------------------
+# -- absent members --------------------------------------------------------------------------------
 
 
-def test_jobs_for_a_member_that_is_away_wait_and_can_be_cancelled(world: World) -> None:
+def test_jobs_for_an_absent_member_wait_and_can_be_cancelled(world: World) -> None:
     world.agent("a")
     controller = world.run("run-away")
     world.leave("a")
@@ -615,7 +615,7 @@ def test_jobs_for_a_member_that_is_away_wait_and_can_be_cancelled(world: World) 
     assert world.queues["a"].submits == ["t.2"]
 
 
-def test_a_resize_of_a_member_that_is_away_is_asked_again_later(world: World) -> None:
+def test_a_resize_of_an_absent_member_is_sent_later(world: World) -> None:
     world.agent("a")
     controller = world.run("run-resize")
     controller.executor.resize("r1", 2)
@@ -627,7 +627,7 @@ def test_a_resize_of_a_member_that_is_away_is_asked_again_later(world: World) ->
     assert caught.value.transient
 
 
-def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
+def test_a_long_absence_is_reported_once_and_so_is_the_return(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
@@ -642,7 +642,9 @@ def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
     assert second == "member default/a is back"
 
 
-def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_see_which_groups_members_are_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
 
     def told() -> list[float]:
@@ -653,7 +655,7 @@ def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.Monkey
     controller = world.run("run-away-gauge")
     world.leave("a")
     controller.wait(controller.problems, "the word")
-    assert told() == []  # none of its jobs is there
+    assert told() == []  # it has no jobs there
     controller.executor.submit(jobs(1, 2))
     controller.executor.submit(jobs(3))
     controller.wait(told, "the gauge")
@@ -664,14 +666,14 @@ def test_rules_see_whose_member_is_away(world: World, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["back", "still away"])
-def test_a_resumed_run_is_told_whose_member_is_away_now(
+def test_a_resumed_run_learns_which_members_are_away_now(
     world: World, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record says how it was when the controller before was stopped."""
+    """Its record has the state when the previous controller was stopped."""
     monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
     world.agent("a")
     first = world.run("run-resumed-away")
-    assert "away.t" not in first.executor.resources()  # none of its jobs is there
+    assert "away.t" not in first.executor.resources()  # it has no jobs there
     first.executor.submit(jobs(1))
     first.over("t.1")
     world.leave("a")
@@ -689,7 +691,7 @@ def test_a_resumed_run_is_told_whose_member_is_away_now(
         assert second.executor.resources()["away.t"] == 0
 
 
-def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World) -> None:
+def test_a_resumed_run_waits_for_its_member_and_finally_names_it(world: World) -> None:
     world.agent("a")
     first = world.run("run-patient")
     first.executor.submit(jobs(1))
@@ -708,7 +710,7 @@ def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World
     assert patient.executor.reattach({"t.1": 0.0}) == {"t.1": True}
 
 
-def test_a_member_that_is_away_at_the_start_holds_up_its_own_jobs_alone(
+def test_a_member_that_is_absent_at_the_start_only_delays_its_own_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
@@ -728,7 +730,7 @@ def test_a_member_that_is_away_at_the_start_holds_up_its_own_jobs_alone(
     )
 
 
-def test_a_member_that_comes_late_and_whose_queue_cannot_be_opened_is_told_of_once(
+def test_a_late_member_whose_queue_cannot_be_opened_is_reported_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
@@ -747,10 +749,10 @@ def test_a_member_that_comes_late_and_whose_queue_cannot_be_opened_is_told_of_on
     assert len([each for each in controller.problems() if "no queue here" in each]) == 1
 
 
-def test_a_member_spelt_wrong_is_not_waited_for_though_another_is_there(
+def test_a_misspelled_member_is_not_waited_for_if_a_similar_one_is_connected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is there and no group names is what was meant; one that is named is another."""
+    """A connected member that no group names was probably meant; one that is named was not."""
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
     world.agent("a")
     world.agent("b")
@@ -762,7 +764,7 @@ def test_a_member_spelt_wrong_is_not_waited_for_though_another_is_there(
 # -- several members ------------------------------------------------------------------------------
 
 
-def test_jobs_go_where_their_group_says_and_gauges_are_added_up(world: World) -> None:
+def test_jobs_go_to_their_groups_member_and_gauges_are_summed(world: World) -> None:
     world.agent("a")
     world.agent("b")
     controller = world.run("run-two", default="a", members=["", "b"])
@@ -806,7 +808,7 @@ def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: Wo
         ({"name": "elsewhere"}, "no member of elsewhere is connected"),
     ],
 )
-def test_members_that_are_not_there_are_named_with_those_that_are(
+def test_absent_members_are_listed_with_the_connected_ones(
     world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.2)
@@ -822,7 +824,7 @@ def test_members_that_are_not_there_are_named_with_those_that_are(
     ("options", "words"),
     [({"members": ["b"]}, "for member default/b to"), ({}, "for a member of default to")],
 )
-def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom(
+def test_a_run_waits_briefly_for_returning_members_and_says_for_which(
     world: World,
     options: dict[str, object],
     words: str,
@@ -849,7 +851,7 @@ def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom
     assert told() == 1
 
 
-def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
+def test_a_misspelled_member_is_reported_with_a_suggestion(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
@@ -863,7 +865,7 @@ def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_told_of(
+def test_a_service_that_disconnects_while_members_are_awaited_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 4.0)
@@ -882,7 +884,7 @@ def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_tol
     assert "cannot be reached" in caught.value.what
 
 
-def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: World) -> None:
+def test_a_member_whose_queue_cannot_be_opened_reports_why_at_the_start(world: World) -> None:
     world.agent("a")
     world.queues["a"].refuse = ExecutorError("no queue here", hint="start it", code="no-queue")
     with pytest.raises(ExecutorError) as caught:
@@ -891,7 +893,7 @@ def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: Worl
     assert caught.value.hint == "start it"
 
 
-def test_a_member_whose_queue_cannot_tell_its_gauges_says_so_and_takes_part_once_it_can(
+def test_a_member_without_gauges_reports_that_and_joins_once_it_has_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.agent()
@@ -912,7 +914,7 @@ def test_a_member_whose_queue_cannot_tell_its_gauges_says_so_and_takes_part_once
     controller.over(*ids(1))
 
 
-def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
+def test_a_gauge_that_is_not_a_number_does_not_silence_the_member(world: World) -> None:
     agent = world.agent()
     controller = world.run()
     queue = world.queues["a"]
@@ -928,7 +930,7 @@ def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
     assert status.gauges["nodes.up"] == 1
 
 
-def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
+def test_events_are_acknowledged_even_after_a_failure_of_the_timer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = world.agent()
@@ -948,7 +950,7 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
     wait_until(lambda: not len(agent._hosted["run-1"].outbox))
 
 
-def test_no_service_is_an_error_that_says_where_it_was_looked_for(
+def test_without_a_service_the_error_names_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ensemble_service.roll_call._WELCOME", 0.5)
@@ -965,7 +967,7 @@ def test_two_agents_of_one_member_do_not_share_its_folder(world: World) -> None:
         world.agent("a")
 
 
-def test_the_status_of_a_member_tells_what_its_jobs_do(world: World) -> None:
+def test_the_status_of_a_member_counts_its_jobs(world: World) -> None:
     world.agent("a")
     controller = world.run("run-status")
     controller.executor.submit(jobs(1, 2))
@@ -998,7 +1000,7 @@ def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
     assert controller.names("t.2") == ["submit", "exception", "clean"]
 
 
-def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -> None:
+def test_members_and_runs_connect_over_tls_with_tokens_from_files(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls", ["localhost"], days=2)
     settings = Settings(state=tmp_path / "service", tls=tmp_path / "tls", port=0, grace=1)
     tokens = TokenFile(settings.token_path)
@@ -1031,7 +1033,7 @@ def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -
             executor.open(Run("run-tls", tmp_path, time.time), events.extend)
             executor.submit(jobs(1))
             wait_until(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))
-            # A member's token is none of a controller.
+            # A member's token is not valid for a controller.
             wrong = RemoteExecutor(
                 host="localhost",
                 port=service.port,

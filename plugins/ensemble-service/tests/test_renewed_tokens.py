@@ -1,4 +1,6 @@
-"""A token that is renewed in its file is used from the next call on: a run may outlive its token."""
+"""Tests of renewed tokens: a token file is read for each call, since a run may outlive its
+token.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ensemble_core import EnsembleError
 
 
 @pytest.mark.parametrize("how", ["named by the program", "named in the environment"])
-def test_a_client_goes_on_with_the_token_that_its_file_has_by_now(
+def test_a_client_uses_the_current_token_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     tokens = TokenFile(tmp_path / "service" / "tokens.json")

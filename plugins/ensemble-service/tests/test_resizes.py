@@ -1,4 +1,6 @@
-"""Whatever comes at once, is cancelled or fails: of one member one request at a time, each once."""
+"""Tests of resizes: one request per member at a time, each once, despite failures and
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ PATIENCE = 60.0
 
 
 class Nodes(Resizer):
-    """Counts, takes its time, fails now and then, and notices when it is called twice at once."""
+    """Resizer that counts, takes its time, fails now and then, and detects concurrent calls."""
 
     def __init__(self, chance: random.Random) -> None:
         self.sizes: Counter[str] = Counter()
@@ -63,7 +65,7 @@ class Nodes(Resizer):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_request_is_carried_out_once_whatever_comes(
+def test_each_request_is_carried_out_once_in_all_circumstances(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizes, "_FRESH", 0.001)
@@ -105,7 +107,7 @@ def test_each_request_is_carried_out_once_whatever_comes(
     kept.close()
 
 
-def test_the_record_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+def test_the_log_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
     record = tmp_path / "resizes.sqlite"
     answers = ResizeLog(record, most=10)
     answer = Resized(outcome="granted", before=1, asked=2, granted=2)
@@ -120,7 +122,7 @@ def test_the_record_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
 
 
 class Held(Resizer):
-    """Notes what is on record when it is called, and waits until it may go on."""
+    """Notes what is recorded when it is called, and then waits for permission."""
 
     def __init__(self, record: Path) -> None:
         self.record = record
@@ -142,7 +144,7 @@ async def until(met: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_told_after(
+def test_each_queued_request_is_recorded_before_it_is_carried_out_and_answered_after(
     tmp_path: Path,
 ) -> None:
     record = tmp_path / "resizes.sqlite"
@@ -154,14 +156,14 @@ def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_tol
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
         ]
         await until(lambda: held.entered.acquire(blocking=False))
-        # What waits is not begun: whoever asked for it may go, and it is not carried out.
+        # A waiting request has not begun: if its caller leaves, it is not carried out.
         asked[2].cancel()
         held.go.release()
         await until(lambda: held.entered.acquire(blocking=False))
-        await until(asked[0].done)  # told, though the next one has not ended
+        await until(asked[0].done)  # answered, though the next one has not ended
         assert not asked[1].done()
-        # A service that is killed now, and its successor: the first is answered again, the second
-        # may have taken effect and is not carried out again, the third was never begun.
+        # If the service is killed now, its successor repeats the first answer, does not repeat the
+        # second request, which may have taken effect, and has never seen the third.
         again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Counters())
         assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
         assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
@@ -181,7 +183,7 @@ class Never(Resizer):
 
 
 def copied(record: Path, to: Path) -> Path:
-    """As a service that is killed now leaves it."""
+    """Copy the log as a service leaves it that is killed now."""
     to.mkdir(exist_ok=True)
     for path in record.parent.glob(f"{record.name}*"):
         shutil.copy(path, to)
@@ -189,14 +191,14 @@ def copied(record: Path, to: Path) -> Path:
 
 
 def on_record(record: Path, member: str, requests: Iterable[str]) -> list[tuple[str, bool]]:
-    """Which of the requests were begun, and whether each is answered."""
+    """Return which of the requests were begun, and whether each is answered."""
     log = ResizeLog(copied(record, record.parent / "looked-at"))
     found = [(each, log.get(member, each)) for each in requests]
     log.close()
     return [(each, entry.answer is not None) for each, entry in found if entry is not None]
 
 
-def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_is_told(
+def test_if_the_disk_is_full_the_next_request_is_rejected_and_a_finished_one_answered(
     tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     record = tmp_path / "resizes.sqlite"
@@ -236,7 +238,7 @@ def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_
         None,
     ],
 )
-def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_path: Path) -> None:
+def test_an_invalid_answer_is_reported_as_the_resizers_fault(answer: Any, tmp_path: Path) -> None:
     class Odd(Resizer):
         def resize(self, member: str, delta: int) -> Resized:
             told: Resized = answer
@@ -252,7 +254,7 @@ def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_p
     assert [each.code for each in asyncio.run(ask())] == ["resizer-failed"] * 2
 
 
-def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_others_do(
+def test_a_resizer_that_never_blocks_is_called_without_a_thread(
     tmp_path: Path,
 ) -> None:
     record = tmp_path / "record"
@@ -290,12 +292,12 @@ def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_ot
     asyncio.run(ask())
     assert counting.nodes == 8
     assert counting.threads == {threading.get_ident()}
-    # Each was on record before it was carried out.
+    # Each was recorded before it was carried out.
     assert [found[-1] for found in counting.found] == [(name, False) for name in "abcd"]
     assert counting.found[-1][:-1] == [(name, True) for name in "abc"]
 
 
-def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
+def test_an_unknown_size_is_not_looked_up_each_time() -> None:
     class Unknown(Never):
         looks = 0
 
@@ -320,7 +322,7 @@ def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
     asyncio.run(look())
 
 
-def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
+def test_a_request_waits_if_the_system_cannot_start_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serial_threads, "_NO_THREAD", 0.01)
@@ -346,7 +348,7 @@ def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answered(
+def test_a_resizer_that_exits_is_at_fault_and_the_next_request_is_answered(
     waiting: bool, tmp_path: Path
 ) -> None:
     class Exits(Resizer):
@@ -374,7 +376,7 @@ def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answ
     assert asyncio.run(ask()) == ["resizer-failed"] * 2
 
 
-def test_what_is_recorded_after_the_disk_was_full_is_whole(
+def test_records_after_a_full_disk_are_complete(
     tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     record = tmp_path / "resizes.sqlite"
@@ -385,19 +387,19 @@ def test_what_is_recorded_after_the_disk_was_full_is_whole(
             with pytest.raises(EnsembleError, match="cannot record"):
                 log.begin("lab/one", "b", 1)
     log.begin("lab/one", "c", 1)
-    # It was begun, and must not be carried out a second time.
+    # It has begun, and must not be carried out a second time.
     assert on_record(record, "lab/one", "abc") == [("a", False), ("c", False)]
     log.close()
 
 
-def test_what_is_no_record_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_invalid_log_is_rejected_at_the_start(tmp_path: Path) -> None:
     record = tmp_path / "resizes.sqlite"
     record.write_text("something else " * 100)
     with pytest.raises(EnsembleError, match="cannot read"):
         ResizeLog(record)
 
 
-def test_the_record_is_readable_for_nobody_else(tmp_path: Path) -> None:
+def test_the_log_is_private(tmp_path: Path) -> None:
     log = ResizeLog(tmp_path / "resizes.sqlite")
     log.begin("lab/one", "a", 1)
     found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
@@ -406,7 +408,7 @@ def test_the_record_is_readable_for_nobody_else(tmp_path: Path) -> None:
     assert "resizes.sqlite" in found
 
 
-def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
+def test_a_stopping_service_does_not_wait_for_a_hanging_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizes, "_CLOSING", 0.1)
@@ -431,7 +433,7 @@ def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
     asyncio.run(stop())
 
 
-def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
+def test_a_fault_with_unencodable_text_is_reported_in_other_words() -> None:
     class Failing(Resizer):
         def resize(self, member: str, delta: int) -> Resized:
             raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
@@ -447,8 +449,8 @@ def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
     answer.reason.encode("utf-8")
 
 
-def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Path) -> None:
-    """The service was killed over the request; its successor asks, and remembers the answer."""
+def test_a_resizer_that_records_its_steps_is_asked_for_an_outcome(tmp_path: Path) -> None:
+    """The service was killed during the request; its successor asks, and remembers the answer."""
 
     class Keeping(Resizer):
         decided = 0
@@ -456,7 +458,7 @@ def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Pa
         def resize(self, member: str, delta: int) -> Resized:
             assert self.keep is not None
             self.keep(member, {"target": 3})
-            raise KeyboardInterrupt  # as if it was killed: nothing is answered
+            raise KeyboardInterrupt  # as if it was killed before its answer
 
         def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
             Keeping.decided += 1
@@ -479,10 +481,10 @@ def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Pa
     asyncio.run(ask())
 
 
-def test_a_request_over_which_a_service_was_killed_at_once_is_left_to_the_resizer(
+def test_a_request_interrupted_before_any_step_is_left_to_the_resizer(
     tmp_path: Path,
 ) -> None:
-    """Nothing was put on record yet, so that nothing had taken effect: it was denied."""
+    """Nothing was recorded, so nothing had taken effect: it was denied."""
 
     class Killed(Resizer):
         def resize(self, member: str, delta: int) -> Resized:
@@ -507,7 +509,7 @@ def test_a_request_over_which_a_service_was_killed_at_once_is_left_to_the_resize
     assert asyncio.run(ask()).outcome == "granted"
 
 
-def test_a_step_that_cannot_be_put_on_record_is_not_taken() -> None:
+def test_a_step_that_cannot_be_recorded_is_not_taken() -> None:
     log = ResizeLog(None)
     log.begin("lab/one", "a", 1)
     log.close()

@@ -1,4 +1,4 @@
-"""The router: who is connected, what goes where, and what is refused."""
+"""Tests of the router: connections, routes, and rejections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ensemble_service.streams import member_stream, steer_stream
 
 @dataclass(frozen=True)
 class Who:
-    """A credential: of one member, or of a controller of a namespace."""
+    """A credential of one member, or of a controller of a namespace."""
 
     namespace: str = "ns"
     member: str = ""
@@ -58,7 +58,7 @@ def batch(
 
 
 def drained(link: MemberLink | RunLink) -> list[Any]:
-    """All that waits for a connection."""
+    """Return everything that waits for a connection."""
     messages: list[Any] = []
     while (message := link.send_queue.take()) is not None:
         messages.append(message)
@@ -69,7 +69,7 @@ def kinds(link: RunLink) -> list[str | None]:
     return [message.WhichOneof("what") for message in drained(link)]
 
 
-def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_after_that() -> None:
+def test_a_run_learns_the_presence_of_members_before_its_welcome_and_changes_after() -> None:
     router = Router()
     there = join(router, A)
     run = begin(router)
@@ -85,7 +85,7 @@ def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_a
     ]
 
 
-def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
+def test_a_call_reaches_its_member_and_the_answer_the_run() -> None:
     router = Router()
     member, run = join(router, A), begin(router)
     router.from_run(run, call("ns/a"))
@@ -99,7 +99,7 @@ def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
     assert router.members["ns/a"].runs == {"run"}
 
 
-def test_a_call_to_a_member_that_is_away_is_answered_at_once_and_not_kept() -> None:
+def test_a_call_to_an_absent_member_is_answered_at_once_and_not_kept() -> None:
     router = Router()
     run = begin(router)
     drained(run)
@@ -111,7 +111,7 @@ def test_a_call_to_a_member_that_is_away_is_answered_at_once_and_not_kept() -> N
     assert [m.WhichOneof("what") for m in drained(member)] == ["welcome"]
 
 
-def test_nobody_may_speak_for_another() -> None:
+def test_no_connection_may_speak_for_another() -> None:
     router = Router()
     with pytest.raises(Refused, match="does not belong to member") as caught:
         router.join(A, pb.Hello(member="ns/b"), 0.0)
@@ -128,18 +128,18 @@ def test_nobody_may_speak_for_another() -> None:
         router.begin(A, pb.Begin(run="run", epoch=1))
 
 
-def test_a_run_steers_members_of_its_namespace_only() -> None:
+def test_a_run_may_only_use_members_of_its_namespace() -> None:
     router = Router()
     member = join(router, A)
     run = begin(router, who=Who("other"))
-    assert kinds(run) == ["welcome"]  # it is not told of members of others either
+    assert kinds(run) == ["welcome"]  # nor does it learn of other members
     router.from_run(run, call("ns/a"))
     (message,) = drained(run)
     assert message.answer.fault.code == "forbidden"
     assert len(member.send_queue) == 1
 
 
-def test_events_reach_only_runs_that_steer_the_member() -> None:
+def test_events_reach_only_runs_that_use_the_member() -> None:
     router = Router()
     member, run = join(router, A), begin(router)
     drained(run)
@@ -148,7 +148,7 @@ def test_events_reach_only_runs_that_steer_the_member() -> None:
     assert router.dropped == 1
 
 
-def test_a_newer_controller_ends_the_older_one_which_is_refused_from_then_on() -> None:
+def test_a_newer_controller_ends_the_older_one_which_is_rejected_from_then_on() -> None:
     router = Router()
     older = begin(router, epoch=3)
     begin(router, epoch=4)
@@ -158,20 +158,20 @@ def test_a_newer_controller_ends_the_older_one_which_is_refused_from_then_on() -
     with pytest.raises(Refused, match="newer controller") as caught:
         begin(router, epoch=3)
     assert caught.value.code == "FAILED_PRECONDITION"
-    # What it had sent before goes nowhere.
+    # Its earlier messages are dropped.
     member = join(router, A)
     router.from_run(older, call("ns/a", epoch=3))
     assert len(member.send_queue) == 1
 
 
-def test_a_run_belongs_to_the_namespace_that_began_it() -> None:
+def test_a_run_belongs_to_the_namespace_that_started_it() -> None:
     router = Router()
     begin(router)
     with pytest.raises(Refused, match="another namespace"):
         begin(router, epoch=9, who=Who("other"))
 
 
-def test_a_tag_that_is_none_is_told_as_that_and_a_credential_of_another_kind_as_that() -> None:
+def test_an_invalid_tag_and_a_wrong_kind_of_credential_have_different_errors() -> None:
     router = Router()
     for tag in ("", "a/b", "x" * 201):
         with pytest.raises(Refused, match="not a valid run tag") as caught:
@@ -182,7 +182,7 @@ def test_a_tag_that_is_none_is_told_as_that_and_a_credential_of_another_kind_as_
     assert caught.value.code == "PERMISSION_DENIED"
 
 
-def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> None:
+def test_a_second_agent_of_a_member_is_rejected_while_the_first_is_alive() -> None:
     router = Router()
     first = join(router, A, 0.0)
     with pytest.raises(Refused, match="already connected, from h") as caught:
@@ -196,20 +196,20 @@ def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> 
     assert not router.members["ns/a"].alive
 
 
-def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 500)
     router = Router()
     member, run = join(router, A), begin(router)
     router.from_run(run, call("ns/a"))
     for _ in range(50):
         router.from_member(member, batch("ns/a"), 0.0)
-    assert router.dropped  # those that came after that are not counted as handed to it
+    assert router.dropped  # later events do not count as delivered
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
-def test_changes_are_told_by_name_once_each() -> None:
+def test_changes_are_reported_by_name_once_each() -> None:
     async def watch() -> list[str]:
         router = Router()
         names: list[str] = []
@@ -232,7 +232,7 @@ def test_changes_are_told_by_name_once_each() -> None:
 
 
 class Requests:
-    """What a client sends, as the test says."""
+    """Requests of a client, controlled by the test."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[pb.FromMember | pb.FromRun | None] = asyncio.Queue()
@@ -247,7 +247,7 @@ class Requests:
         return message
 
 
-def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
+def test_the_streams_relay_messages_and_end_with_a_rejection() -> None:
     async def both() -> None:
         router = Router("9")
         said, asked = Requests(), Requests()
@@ -274,7 +274,7 @@ def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
     asyncio.run(both())
 
 
-def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_member_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ensemble_service.streams.SILENCE", 0.4)
 
     async def silent() -> None:
@@ -290,18 +290,18 @@ def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch
     asyncio.run(silent())
 
 
-def test_nobody_is_silent_because_the_service_was_halted() -> None:
+def test_no_member_counts_as_silent_because_the_service_was_suspended() -> None:
     router = Router()
     join(router, A, 100.0)
     router.sweep(101.0)
-    for now in (161.0, 162.0, 166.0, 170.5):  # a minute in which nobody heard anything
+    for now in (161.0, 162.0, 166.0, 170.5):  # after a minute without any processing
         router.sweep(now)
         assert router.members["ns/a"].alive
     router.sweep(172.0)
     assert not router.members["ns/a"].alive
 
 
-def test_a_stream_outlives_a_service_that_was_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_outlives_a_suspended_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ensemble_service.streams.SILENCE", 0.2)
 
     async def halted() -> None:
@@ -321,11 +321,11 @@ def test_a_stream_outlives_a_service_that_was_halted(monkeypatch: pytest.MonkeyP
     asyncio.run(halted())
 
 
-# -- what waits for a run --------------------------------------------------------------------------
+# -- backlog of a run -----------------------------------------------------------------------------
 
 
 def taken_part() -> tuple[Router, MemberLink, MemberLink, RunLink]:
-    """A router, two members and a run that steers both."""
+    """Return a router, two members, and a run that uses both."""
     router = Router()
     a, b, run = join(router, A), join(router, B), begin(router)
     for member in ("ns/a", "ns/b"):
@@ -334,7 +334,7 @@ def taken_part() -> tuple[Router, MemberLink, MemberLink, RunLink]:
     return router, a, b, run
 
 
-def test_events_that_wait_and_follow_one_another_arrive_in_one_message_in_order() -> None:
+def test_consecutive_waiting_events_arrive_in_one_message_in_order() -> None:
     router, a, b, run = taken_part()
     for number in range(3):
         router.from_member(a, batch("ns/a", first=1 + 2 * number, count=2), 1.0)
@@ -344,13 +344,13 @@ def test_events_that_wait_and_follow_one_another_arrive_in_one_message_in_order(
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
     assert [event.timestamp for event in told[1].events] == [1, 2, 3]
     assert router.relayed == 9
-    # What was taken is on its way: nothing is added to it.
+    # Messages that were taken are in flight: nothing is added to them.
     router.from_member(a, batch("ns/a", first=7), 1.0)
     assert [message.batch.first for message in drained(run)] == [7]
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
 
 
-def test_events_that_do_not_follow_keep_their_own_message() -> None:
+def test_non_consecutive_events_keep_their_own_message() -> None:
     router, a, _, run = taken_part()
     for first, life in ((1, "l"), (1, "l"), (3, "l"), (4, "other")):
         router.from_member(a, batch("ns/a", first=first, life=life), 1.0)
@@ -358,7 +358,7 @@ def test_events_that_do_not_follow_keep_their_own_message() -> None:
     assert told == [(1, "l"), (1, "l"), (3, "l"), (4, "other")]
 
 
-def test_events_do_not_overtake_an_answer_of_their_member_or_its_presence() -> None:
+def test_events_do_not_overtake_their_members_answer_or_presence() -> None:
     router, a, b, run = taken_part()
     answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
     router.from_member(a, batch("ns/a"), 1.0)
@@ -385,7 +385,7 @@ def test_events_do_not_overtake_an_answer_of_their_member_or_its_presence() -> N
     ]
 
 
-def test_what_waits_for_a_run_is_in_messages_that_it_takes(
+def test_joined_messages_stay_within_the_size_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     router, a, _, run = taken_part()
@@ -402,7 +402,7 @@ def test_what_waits_for_a_run_is_in_messages_that_it_takes(
     assert sum(len(message.batch.events) for message in taken) == 300
 
 
-def test_a_run_that_takes_nothing_is_ended_however_its_events_are_put_together(
+def test_a_run_that_does_not_read_is_closed_even_if_its_events_are_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     router, a, _, run = taken_part()
@@ -414,7 +414,7 @@ def test_a_run_that_takes_nothing_is_ended_however_its_events_are_put_together(
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
-def test_what_waits_for_all_runs_of_a_credential_is_bounded_and_the_idlest_is_ended(
+def test_the_backlog_of_a_credential_is_bounded_and_the_idlest_run_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 3_000)
@@ -439,7 +439,7 @@ def test_what_waits_for_all_runs_of_a_credential_is_bounded_and_the_idlest_is_en
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
-def test_room_is_given_back_as_messages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_freed_as_messages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     router, a, _, run = taken_part()
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
     arrived = 0

@@ -1,5 +1,4 @@
-"""The running service over real sockets with TLS: who is refused, what is carried out once, how it
-stops."""
+"""Tests of the running service over real sockets with TLS: rejections, idempotency, shutdown."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ PATIENCE = 60.0
 
 
 class Nodes(Resizer):
-    """So many nodes for each member, at most ``most``; ``hold`` keeps a request under way."""
+    """Resizer with at most ``most`` nodes for each member; ``hold`` delays a request."""
 
     def __init__(self, most: int = 8) -> None:
         self.most = most
@@ -87,7 +86,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class World:
-    """A service with TLS, and those who connect to it."""
+    """A service with TLS, and its clients."""
 
     def __init__(self, service: Service, certificates: Path, nodes: Nodes) -> None:
         self.service, self.nodes = service, nodes
@@ -166,17 +165,19 @@ def world(tmp_path: Path, certificates: Path) -> Iterator[World]:
 
 
 def refusal(call: Callable[[], object]) -> tuple[str, str]:
-    """The status and the reason with which a call is refused."""
+    """Return the status and reason of a call's rejection."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     error: Any = caught.value
     return error.code().name, error.details()
 
 
-# -- who asks ------------------------------------------------------------------------------------
+# -- callers ------------------------------------------------------------------------------------
 
 
-def test_who_has_no_credential_is_refused_and_the_others_go_on(world: World) -> None:
+def test_a_caller_without_a_credential_is_rejected_and_others_are_not_affected(
+    world: World,
+) -> None:
     good = world.client("viewer", "lab")
     ask = pb.StatusRequest()
     wrong = world.token("viewer", "lab")[:-4] + "AAAA"
@@ -204,7 +205,7 @@ def test_a_stream_needs_a_credential_too(world: World) -> None:
         assert refusal(partial(next, stream))[0] == "UNAUTHENTICATED"
 
 
-def test_a_member_that_lies_about_its_name_is_refused_and_the_others_go_on(world: World) -> None:
+def test_a_member_with_a_false_name_is_rejected_and_others_are_not_affected(world: World) -> None:
     honest = world.member("lab/one")
     liar = world.token("member", "lab/liar")
     assert refusal(lambda: world.member("lab/one", liar))[0] == "PERMISSION_DENIED"
@@ -225,7 +226,9 @@ def test_a_member_that_lies_about_its_name_is_refused_and_the_others_go_on(world
         ("admin", "", True),
     ],
 )
-def test_only_who_may_resizes_a_member(world: World, role: str, name: str, may: bool) -> None:
+def test_only_authorized_roles_may_resize_a_member(
+    world: World, role: str, name: str, may: bool
+) -> None:
     client = world.client(role, name)
     if may:
         assert client.resize("lab/one", "a", 1).granted == 5
@@ -236,7 +239,7 @@ def test_only_who_may_resizes_a_member(world: World, role: str, name: str, may: 
         assert world.nodes.calls == []
 
 
-def test_each_sees_its_own_and_nothing_of_the_others(world: World) -> None:
+def test_each_credential_sees_only_its_own_members(world: World) -> None:
     members = [world.member(name) for name in ("lab/one", "lab/two", "other/one")]
     seen = {
         ("viewer", "lab"): ["lab/one", "lab/two"],
@@ -259,10 +262,10 @@ def test_a_stream_ends_when_its_token_is_removed(world: World) -> None:
     assert (code, "removed" in reason) == ("UNAUTHENTICATED", True)
 
 
-# -- how much ------------------------------------------------------------------------------------
+# -- limits -------------------------------------------------------------------------------------
 
 
-def test_a_huge_message_is_refused_unread_and_the_others_go_on(world: World) -> None:
+def test_a_huge_message_is_rejected_unread_and_others_are_not_affected(world: World) -> None:
     token = world.token("member", "lab/one")
     stub = world.stub(token, max_message=200_000_000)
     request = pb.ResizeRequest(member="x" * 100_000_000)
@@ -272,7 +275,7 @@ def test_a_huge_message_is_refused_unread_and_the_others_go_on(world: World) -> 
     assert world.client("member", "lab/one").resize("lab/one", "a", 1).granted == 5
 
 
-def test_a_huge_message_on_a_stream_ends_that_stream_only(world: World) -> None:
+def test_a_huge_message_on_a_stream_ends_only_that_stream(world: World) -> None:
     token = world.token("member", "lab/big")
     big = Member(world.stub(token, max_message=200_000_000), "lab/big")
     other = world.member("lab/one")
@@ -284,7 +287,7 @@ def test_a_huge_message_on_a_stream_ends_that_stream_only(world: World) -> None:
     wait_until(lambda: not viewer.status("lab/big")[0].alive)
 
 
-def test_who_asks_too_often_is_refused_and_the_others_go_on(
+def test_too_frequent_requests_are_rejected_and_others_are_not_affected(
     tmp_path: Path, certificates: Path
 ) -> None:
     with world_of(tmp_path, certificates, rate=5.0) as world:
@@ -302,7 +305,7 @@ def test_who_asks_too_often_is_refused_and_the_others_go_on(
         assert other.status() == []
 
 
-def test_connections_that_never_say_a_word_are_dropped_and_the_others_go_on(
+def test_silent_connections_are_closed_and_others_are_not_affected(
     tmp_path: Path, certificates: Path
 ) -> None:
     with world_of(tmp_path, certificates, handshake=1.0) as world, contextlib.ExitStack() as stack:
@@ -312,7 +315,7 @@ def test_connections_that_never_say_a_word_are_dropped_and_the_others_go_on(
             stack.enter_context(socket.create_connection(("127.0.0.1", world.service.port), 5))
             for _ in range(200)
         ]
-        for plug in silent[:20]:  # some begin, and go no further
+        for plug in silent[:20]:  # some send only the beginning
             plug.sendall(b"\x16\x03\x01\x02")
         assert before.status() == []
         assert world.client("viewer", "lab").status() == []
@@ -323,7 +326,7 @@ def test_connections_that_never_say_a_word_are_dropped_and_the_others_go_on(
         assert before.status() == []
 
 
-def test_what_cannot_be_decoded_is_refused(world: World) -> None:
+def test_an_undecodable_message_is_rejected(world: World) -> None:
     channel = open_channel(
         "localhost", world.service.port, token=world.token("viewer", "lab"), ca=world.ca
     )
@@ -341,10 +344,10 @@ def test_what_cannot_be_decoded_is_refused(world: World) -> None:
         assert refusal(lambda: nothing(b"", timeout=150))[0] == "UNIMPLEMENTED"
 
 
-# -- another size ----------------------------------------------------------------------------------
+# -- resizing -------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_asked_again_gets_the_same_answer(world: World) -> None:
+def test_a_repeated_request_gets_the_same_answer(world: World) -> None:
     client = world.client("member", "lab/one")
     first = client.resize("lab/one", "grow-1", 2)
     assert (first.outcome, first.before, first.asked, first.granted) == ("granted", 4, 6, 6)
@@ -358,7 +361,7 @@ def test_a_request_that_is_asked_again_gets_the_same_answer(world: World) -> Non
     assert client.status("lab/one")[0].denied == "", "the last one was not"
 
 
-def test_the_same_name_for_another_change_is_refused(world: World) -> None:
+def test_the_same_name_for_another_change_is_rejected(world: World) -> None:
     client = world.client("member", "lab/one")
     client.resize("lab/one", "a", 2)
     with pytest.raises(ExecutorError, match="rejected the request") as caught:
@@ -366,13 +369,13 @@ def test_the_same_name_for_another_change_is_refused(world: World) -> None:
     assert "+2" in (caught.value.cause or "")
 
 
-def test_the_name_of_a_request_is_its_members_own(world: World) -> None:
+def test_the_names_of_requests_are_separate_for_each_member(world: World) -> None:
     client = world.client("controller", "lab")
     client.resize("lab/one", "a", 1)
     assert client.resize("lab/two", "a", 2).granted == 6
 
 
-def test_a_restart_forgets_no_answer(tmp_path: Path, certificates: Path) -> None:
+def test_answers_survive_a_restart(tmp_path: Path, certificates: Path) -> None:
     nodes = Nodes()
     with world_of(tmp_path, certificates, nodes) as world:
         first = world.client("member", "lab/one").resize("lab/one", "a", 2)
@@ -381,10 +384,10 @@ def test_a_restart_forgets_no_answer(tmp_path: Path, certificates: Path) -> None
     assert nodes.calls == [("lab/one", 2)]
 
 
-def test_a_request_that_was_cut_short_is_not_carried_out_twice(
+def test_an_interrupted_request_is_not_carried_out_twice(
     tmp_path: Path, certificates: Path
 ) -> None:
-    # As a service leaves it that is killed over a request.
+    # As a service leaves it that was killed during a request.
     log = ResizeLog(tmp_path / "resizes.sqlite")
     log.begin("lab/one", "a", 2)
     log.close()
@@ -395,7 +398,7 @@ def test_a_request_that_was_cut_short_is_not_carried_out_twice(
         assert world.nodes.calls == []
 
 
-def test_requests_of_one_member_wait_for_their_turn_and_others_do_not(world: World) -> None:
+def test_requests_of_one_member_are_queued_and_others_are_not(world: World) -> None:
     one, two = world.client("member", "lab/one"), world.client("member", "lab/two")
     world.nodes.hold.clear()
     with ThreadPoolExecutor(8) as pool:
@@ -413,7 +416,7 @@ def test_requests_of_one_member_wait_for_their_turn_and_others_do_not(world: Wor
     assert len(world.nodes.calls) == 4
 
 
-def test_a_request_whose_time_is_over_before_its_turn_is_never_carried_out(world: World) -> None:
+def test_a_request_whose_deadline_passes_before_its_turn_is_never_carried_out(world: World) -> None:
     one, impatient = (
         world.client("member", "lab/one"),
         world.client("member", "lab/one", timeout=0.3),
@@ -435,11 +438,11 @@ def test_a_request_whose_time_is_over_before_its_turn_is_never_carried_out(world
         world.nodes.hold.set()
         first.result(PATIENCE)
     assert world.nodes.calls == [("lab/one", 1)]
-    # Asked again, it is.
+    # If repeated, it is carried out.
     assert one.resize("lab/one", "b", 2).granted == 7
 
 
-def test_a_request_that_is_under_way_goes_on_without_its_asker(world: World) -> None:
+def test_a_request_in_progress_continues_without_its_caller(world: World) -> None:
     one, impatient = (
         world.client("member", "lab/one"),
         world.client("member", "lab/one", timeout=0.3),
@@ -453,16 +456,16 @@ def test_a_request_that_is_under_way_goes_on_without_its_asker(world: World) -> 
     assert world.nodes.calls == [("lab/one", 2)]
 
 
-def test_the_service_has_a_deadline_of_its_own(tmp_path: Path, certificates: Path) -> None:
+def test_the_service_has_its_own_deadline(tmp_path: Path, certificates: Path) -> None:
     with world_of(tmp_path, certificates, deadline=0.3) as world:
         world.nodes.hold.clear()
         stub = world.stub(world.token("member", "lab/one"))
         request = pb.ResizeRequest(member="lab/one", request="a", delta=1)
-        code, reason = refusal(lambda: stub.Resize(request))  # no deadline of the caller's
+        code, reason = refusal(lambda: stub.Resize(request))  # the caller sets no deadline
         assert (code, "longer than" in reason) == ("DEADLINE_EXCEEDED", True)
 
 
-def test_too_many_that_wait_for_one_member_are_refused(world: World) -> None:
+def test_too_many_queued_requests_for_one_member_are_rejected(world: World) -> None:
     stub = world.stub(world.token("member", "lab/one"))
     world.nodes.hold.clear()
     calls = [
@@ -490,13 +493,13 @@ def test_too_many_that_wait_for_one_member_are_refused(world: World) -> None:
         pb.ResizeRequest(member="", request="a", delta=1),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(world: World, request_: pb.ResizeRequest) -> None:
+def test_an_invalid_request_is_rejected(world: World, request_: pb.ResizeRequest) -> None:
     stub = world.stub(world.token("admin"))
     assert refusal(lambda: stub.Resize(request_, timeout=150))[0] == "INVALID_ARGUMENT"
     assert world.nodes.calls == []
 
 
-def test_a_resizer_that_breaks_its_word_is_an_answer_and_not_a_stack_trace(world: World) -> None:
+def test_a_resizer_that_breaks_its_contract_is_an_answer_without_a_traceback(world: World) -> None:
     world.nodes.fault = RuntimeError("no such thing")
     answer = world.client("member", "lab/one").resize("lab/one", "a", 1)
     assert (answer.outcome, answer.code) == ("denied", "resizer-failed")
@@ -517,7 +520,7 @@ def test_without_a_resizer_the_answer_says_what_to_do(tmp_path: Path, certificat
     assert "--resizer" in answer.reason
 
 
-def test_what_cannot_be_put_on_record_is_not_carried_out(
+def test_a_request_that_cannot_be_recorded_is_not_carried_out(
     world: World, full_disk: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:
     client = world.client("member", "lab/one", timeout=0.5)
@@ -532,7 +535,7 @@ def test_what_cannot_be_put_on_record_is_not_carried_out(
 # -- status, watch, cancel -------------------------------------------------------------------------
 
 
-def test_status_tells_what_the_member_told(world: World) -> None:
+def test_status_shows_what_the_member_reported(world: World) -> None:
     member = world.member("lab/one")
     group = pb.Group(name="sim", waiting=1, running=2, success=3, failed=4, cancelled=5)
     member.say(
@@ -559,7 +562,7 @@ def test_a_member_that_never_connected_is_not_found(world: World) -> None:
     assert (status.alive, status.size) == (False, 3)
 
 
-def test_who_watches_hears_of_each_change(world: World) -> None:
+def test_a_watcher_receives_each_change(world: World) -> None:
     world.member("other/one")
     watch = world.stub(world.token("viewer", "lab")).Watch(pb.WatchRequest(), timeout=PATIENCE)
     heard: list[tuple[str, bool]] = []
@@ -587,7 +590,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
     with pytest.raises(ExecutorError) as caught:
         controller.cancel("lab/away", "study-1")
     assert "not connected" in (caught.value.cause or "")
-    assert time.monotonic() - began < PATIENCE / 2  # it is told at once
+    assert time.monotonic() - began < PATIENCE / 2  # it arrives at once
     for role, name in (("viewer", "lab"), ("controller", "other"), ("member", "lab/one")):
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")
@@ -600,7 +603,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
 # -- health, reflection, logs, metrics, stop ---------------------------------------------------------
 
 
-def test_health_is_told_without_a_credential_and_reflection_is_not(world: World) -> None:
+def test_health_needs_no_credential_but_reflection_does(world: World) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -660,7 +663,7 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
     assert token.split("-", 2)[2][:-3] not in log.getvalue()
 
 
-def test_metrics_count_what_happened(tmp_path: Path, certificates: Path) -> None:
+def test_metrics_count_requests_and_members(tmp_path: Path, certificates: Path) -> None:
     pytest.importorskip("prometheus_client")
     with world_of(tmp_path, certificates, metrics_port=0) as world:
         world.member("lab/one")
@@ -697,7 +700,7 @@ def test_gauges_of_a_member_are_metrics_while_it_is_connected(
         wait_until(lambda: line not in text())
 
 
-def test_a_service_that_stops_tells_its_streams_and_finishes_what_is_under_way(
+def test_a_stopping_service_tells_its_streams_and_finishes_requests_in_progress(
     tmp_path: Path, certificates: Path
 ) -> None:
     nodes = Nodes()
@@ -726,7 +729,7 @@ def test_a_service_that_stops_tells_its_streams_and_finishes_what_is_under_way(
     assert nodes.closed
 
 
-def test_a_resizer_that_hangs_does_not_keep_the_service_from_stopping(
+def test_a_hanging_resizer_does_not_keep_the_service_from_stopping(
     tmp_path: Path, certificates: Path
 ) -> None:
     nodes = Nodes()

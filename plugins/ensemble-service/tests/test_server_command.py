@@ -1,4 +1,4 @@
-"""The ``ensemble-server`` command, as people and supervisors use it."""
+"""Tests of the command ``ensemble-server``, as people and supervisors use it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def server(*arguments: object) -> Result:
 
 
 def refused(*arguments: object) -> str:
-    """What is said on stderr by a command that is refused with exit code 2."""
+    """Return the stderr of a command that fails with exit code 2."""
     done = subprocess.run(
         [*SERVER, *map(str, arguments)],
         capture_output=True, text=True, timeout=150, check=False,
@@ -58,7 +58,7 @@ def refused(*arguments: object) -> str:
 
 
 class Started:
-    """``ensemble-server start`` as a process of its own."""
+    """``ensemble-server start`` as a separate process."""
 
     def __init__(self, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -124,7 +124,7 @@ def started(*arguments: object) -> Iterator[Started]:
         process.process.wait()
 
 
-def test_the_workers_of_upstreams_operator_are_taken_and_said_to_mean_nothing(state: Path) -> None:
+def test_the_workers_option_of_upstreams_operator_is_accepted_and_ignored(state: Path) -> None:
     with started("--state", state, "--workers", "10") as service:
         said = service.wait("--workers has no effect: the service has no worker threads")
         assert said["level"] == "warning"
@@ -148,7 +148,7 @@ def test_help_loads_nothing_heavy() -> None:
         assert command in done.stdout
 
 
-def test_a_token_is_printed_once_and_alone(state: Path) -> None:
+def test_a_token_is_printed_once_without_other_output(state: Path) -> None:
     added = server("token", "add", "one", "--state", state)
     assert added.exit_code == 0
     token = added.stdout.strip()
@@ -186,7 +186,7 @@ def test_a_token_is_printed_once_and_alone(state: Path) -> None:
         (["stat"], "Did you mean"),
     ],
 )
-def test_a_wrong_command_is_refused_with_what_to_do(
+def test_a_wrong_command_is_rejected_with_a_hint(
     state: Path, arguments: list[str], words: str
 ) -> None:
     more = [] if arguments[0] == "stat" else ["--state", str(state)]
@@ -196,7 +196,7 @@ def test_a_wrong_command_is_refused_with_what_to_do(
     assert done.exit_code != 0
 
 
-def test_a_refused_start_exits_with_2_and_a_hint(state: Path) -> None:
+def test_a_rejected_start_exits_with_2_and_a_hint(state: Path) -> None:
     told = refused("start", "--host", "0.0.0.0", "--state", state)
     assert "may only listen on this machine" in told
     assert "init-tls" in told
@@ -205,7 +205,7 @@ def test_a_refused_start_exits_with_2_and_a_hint(state: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "words"), [("mots=3", "resizer 'nodes' has no option"), ("most=x", "wrong options")]
 )
-def test_a_wrong_option_of_a_resizer_is_refused(
+def test_a_wrong_option_of_a_resizer_is_rejected(
     state: Path, tmp_path: Path, option: str, words: str
 ) -> None:
     plugin = tmp_path / "nodes.py"
@@ -217,7 +217,7 @@ def test_a_wrong_option_of_a_resizer_is_refused(
     assert "executor" not in told
 
 
-def test_certificates_are_made_and_not_overwritten(state: Path) -> None:
+def test_certificates_are_created_and_not_overwritten(state: Path) -> None:
     assert server("init-tls", "--state", state, "--host", "ensemble.lab").exit_code == 0
     before = (state / "tls" / "ca.crt").read_bytes()
     assert server("init-tls", "--state", state).exit_code != 0
@@ -237,7 +237,7 @@ def test_from_certificates_to_an_answer_and_a_graceful_stop(
     with started(
         "--state", state, "--plugin", plugin, "--resizer", "nodes", "--option", "most=6"
     ) as service:
-        # A running service knows a token that was made after it was started.
+        # A running service accepts a token that was created after its start.
         token = server("token", "add", "lab/one", "--state", state).stdout.strip()
         monkeypatch.setenv("ENSEMBLE_TOKEN", token)
         port = int(str(service.port))
@@ -255,15 +255,15 @@ def test_from_certificates_to_an_answer_and_a_graceful_stop(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_at_a_signal_with_exit_code_0(state: Path, number: int) -> None:
+def test_a_signal_stops_it_with_exit_code_0(state: Path, number: int) -> None:
     with started("--state", state) as service:
         assert service.stop(number) == 0
 
 
-def test_a_silent_crowd_leaves_room_for_the_others(
+def test_silent_connections_leave_room_for_others(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections that say nothing are closed in time, however many files it may open."""
+    """Silent connections are closed in time, whatever the limit on open files."""
     with started("--state", state, "--grace", 0.2) as service, contextlib.ExitStack() as stack:
         token = server("token", "add", "--viewer", "lab", "--state", state).stdout.strip()
         monkeypatch.setenv("ENSEMBLE_TOKEN", token)
@@ -293,7 +293,7 @@ def test_without_the_extra_it_says_what_to_install(state: Path) -> None:
     assert "pip install 'ensemble-core[service]>=1.0'" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_in_the_systems_words(state: Path) -> None:
+def test_a_port_in_use_is_reported_with_the_systems_message(state: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

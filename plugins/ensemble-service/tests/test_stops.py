@@ -1,5 +1,7 @@
-"""A study on a remote member whose controllers are stopped and killed at random has the tables of
-one that nobody disturbed. (``make soak`` plays a thousand rounds on this machine.)"""
+"""Stop test: a study on a remote member whose controllers are stopped and killed at random.
+
+It has the tables of an undisturbed one. (``make soak`` plays a thousand rounds on this machine.)
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ MEMBER = "default/one"
 
 @pytest.mark.checkout
 @pytest.mark.timeout(550)
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(tmp_path: Path) -> None:
-    """Of two rounds, jobs are cancelled by the stops of the one, and left by those of the other."""
+def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """In one round the stops cancel jobs, in the other they leave them."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Executor ``remote`` over a member of this machine: decisions, stops and crashes."""
+"""Tests of the executor ``remote`` with a local member: decisions, stops and crashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ensemble_core.local.executor import LocalExecutor
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str, str]]:
-    """A service with one member: its port, a controller's token, and a folder that both see."""
+    """Yield a service with one member: its port, a controller's token, and a shared folder."""
     folder = tmp_path_factory.mktemp("service")
     settings = Settings(state=folder / "service", port=0)
     tokens = TokenFile(settings.token_path)

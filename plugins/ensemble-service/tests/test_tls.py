@@ -1,4 +1,4 @@
-"""Certificates of the service, and who is refused over them. Real sockets, real TLS."""
+"""Tests of the service's certificates, with real sockets and TLS."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(state: Path, **more: object) -> Settings:
-    return Settings(state=state, port=0, grace=1, **more)  # type: ignore[arg-type]  # as given
+    return Settings(state=state, port=0, grace=1, **more)  # type: ignore[arg-type]  # as passed
 
 
 def greeted(service: Service, folder: Path, name: str = "localhost") -> str:
-    """The TLS version that is agreed on with a client that trusts the authority in ``folder``."""
+    """Return the TLS version negotiated with a client that trusts the authority in ``folder``."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     context.set_alpn_protocols(["h2"])
     with (
@@ -43,13 +43,13 @@ def greeted(service: Service, folder: Path, name: str = "localhost") -> str:
         return secure.version() or ""
 
 
-def test_keys_belong_to_their_owner_alone(certificates: Path) -> None:
+def test_keys_are_private(certificates: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()}
     assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600}
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "ensemble.lab.svc", "10.1.2.3"])
-def test_the_service_is_known_by_each_of_its_names(
+def test_the_service_is_trusted_under_each_of_its_names(
     certificates: Path, tmp_path: Path, name: str
 ) -> None:
     with serving(settings(tmp_path, tls=certificates)) as service:
@@ -58,7 +58,7 @@ def test_the_service_is_known_by_each_of_its_names(
             greeted(service, certificates, "elsewhere.example")
 
 
-def test_nothing_is_overwritten_unless_that_is_said(certificates: Path) -> None:
+def test_nothing_is_overwritten_unless_requested(certificates: Path) -> None:
     before = {path.name: path.read_bytes() for path in certificates.iterdir()}
     with pytest.raises(UsageError) as caught:
         certificate_authority.init(certificates)
@@ -66,7 +66,7 @@ def test_nothing_is_overwritten_unless_that_is_said(certificates: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in certificates.iterdir()}
 
 
-def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
+def test_a_renewed_certificate_is_trusted_by_clients_of_the_old_authority(
     tmp_path: Path,
 ) -> None:
     certificate_authority.init(tmp_path / "tls", days=1)
@@ -79,7 +79,7 @@ def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
         assert greeted(service, tmp_path / "tls")
 
 
-def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: Path) -> None:
+def test_a_renewed_certificate_also_covers_the_previous_names(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
     names = certificate_authority.init(tmp_path, ["new.lab.svc"], renew=True)
     assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
@@ -88,7 +88,7 @@ def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: 
             assert greeted(service, tmp_path, name)
 
 
-def test_a_certificate_is_good_no_longer_than_its_authority_and_that_is_said(
+def test_a_certificate_is_not_valid_longer_than_its_authority_and_that_is_shown(
     tmp_path: Path,
 ) -> None:
     certificate_authority.init(tmp_path)
@@ -103,7 +103,7 @@ def test_force_makes_a_new_authority(tmp_path: Path) -> None:
     assert (tmp_path / "ca.crt").read_bytes() != before
 
 
-def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
+def test_an_expired_authority_cannot_renew(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path, now=NOW - dt.timedelta(days=4000))
     with pytest.raises(UsageError, match="expired"):
         certificate_authority.init(tmp_path, renew=True)
@@ -112,14 +112,14 @@ def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "host", ["", "a b", "-a", "a..b", "x" * 300, "http://a", "10.0.0.256", "0.0.0.0", "[::]"]
 )
-def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
+def test_an_invalid_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError):
         certificate_authority.init(tmp_path / "tls", [host])
     assert not (tmp_path / "tls").exists()
 
 
 def shown(service: Service) -> bytes | None:
-    """The certificate that the service shows to who connects."""
+    """Return the certificate that the service presents."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -130,7 +130,7 @@ def shown(service: Service) -> bytes | None:
         return secure.getpeercert(binary_form=True)
 
 
-def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connected(
+def test_a_running_service_uses_a_renewed_certificate_and_keeps_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "_GLANCE", 0.0)
@@ -150,7 +150,7 @@ def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connecte
             assert client.status() == []
 
 
-def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_once(
+def test_an_unusable_new_certificate_changes_nothing_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "_GLANCE", 0.0)
@@ -172,7 +172,7 @@ def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_on
         assert shown(service) is not None
 
 
-# -- the service does not start with what cannot work ----------------------------------------------
+# -- unusable files prevent the start ---------------------------------------------------------------
 
 
 def start(chosen: Settings) -> EnsembleError:
@@ -181,7 +181,7 @@ def start(chosen: Settings) -> EnsembleError:
     return caught.value
 
 
-def test_a_service_whose_certificate_has_expired_does_not_start(tmp_path: Path) -> None:
+def test_a_service_with_an_expired_certificate_does_not_start(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
     error = start(settings(tmp_path))
     assert error.exit_code == 2
@@ -190,26 +190,26 @@ def test_a_service_whose_certificate_has_expired_does_not_start(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lost", ["server.key", "server.crt"])
-def test_half_a_certificate_is_no_reason_for_plaintext(tmp_path: Path, lost: str) -> None:
+def test_a_missing_key_or_certificate_does_not_cause_plaintext(tmp_path: Path, lost: str) -> None:
     certificate_authority.init(tmp_path / "tls")
     (tmp_path / "tls" / lost).unlink()
     assert lost in start(settings(tmp_path)).what
 
 
-def test_a_key_of_another_certificate_is_noticed(tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls")
     certificate_authority.init(tmp_path / "other")
     (tmp_path / "tls" / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
     assert "does not belong to" in start(settings(tmp_path)).what
 
 
-def test_a_key_that_others_may_change_is_not_used(tmp_path: Path) -> None:
+def test_a_key_that_others_may_change_is_rejected(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls")
     os.chmod(tmp_path / "tls" / "server.key", 0o620)
     assert "others can change" in start(settings(tmp_path)).what
 
 
-def test_garbage_is_no_certificate(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_rejected(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls")
     (tmp_path / "tls" / "server.crt").write_text("garbage")
     error = start(settings(tmp_path))
@@ -217,27 +217,25 @@ def test_garbage_is_no_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_plaintext_is_for_this_machine_only(tmp_path: Path, host: str) -> None:
+def test_plaintext_is_allowed_on_this_machine_only(tmp_path: Path, host: str) -> None:
     error = start(settings(tmp_path, host=host))
     assert error.exit_code == 2
     assert "init-tls" in (error.hint or "")
 
 
-def test_plaintext_for_others_has_to_be_spelt_out(tmp_path: Path) -> None:
+def test_plaintext_for_other_machines_must_be_explicit(tmp_path: Path) -> None:
     with serving(settings(tmp_path, host="0.0.0.0", insecure=True)) as service:
         assert not service.secure
 
 
-def test_insecure_beside_certificates_is_a_contradiction(
-    tmp_path: Path, certificates: Path
-) -> None:
+def test_insecure_with_certificates_is_rejected(tmp_path: Path, certificates: Path) -> None:
     assert start(settings(tmp_path, tls=certificates, insecure=True)).exit_code == 2
 
 
-# -- who connects wrongly is refused, and others go on ---------------------------------------------
+# -- wrong connections are rejected, others work --------------------------------------------------
 
 
-def test_clients_that_connect_wrongly_are_refused_and_the_others_go_on(
+def test_wrong_connections_are_rejected_and_others_are_not_affected(
     tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
@@ -265,13 +263,13 @@ def test_clients_that_connect_wrongly_are_refused_and_the_others_go_on(
         good.close()
 
 
-def test_an_expired_certificate_is_refused_by_clients(
+def test_clients_reject_an_expired_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "tls"
     then = NOW - dt.timedelta(days=20)
     certificate_authority.init(folder, days=10, now=then)
-    # It was good when the service started, and the service has run ever since.
+    # It was valid when the service started, and the service has run ever since.
     started_then = functools.partial(tls.server_credentials, now=then)
     monkeypatch.setattr("ensemble_service.server.server_credentials", started_then)
     with serving(settings(tmp_path)) as service:
@@ -296,14 +294,12 @@ def test_an_expired_certificate_is_refused_by_clients(
         ({"host": ""}, "invalid service address"),
     ],
 )
-def test_a_channel_that_cannot_work_is_refused_at_once(
-    given: dict[str, object], words: str
-) -> None:
+def test_an_unusable_channel_is_rejected_at_once(given: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         open_channel(**given)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_a_token_comes_from_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_can_be_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(settings(tmp_path)) as service:
         token, _ = service.tokens.add("viewer", "lab")
         (tmp_path / "token").write_text(token + "\n")

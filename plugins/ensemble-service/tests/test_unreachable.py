@@ -1,6 +1,6 @@
-"""Members, runs and clients that cannot talk to the service: each is told why, in the same words.
+"""Tests of members, runs and clients that cannot reach the service: each gets the same reason.
 
-Real sockets, real TLS; certificates that are wrong in every way that users meet.
+Real sockets, real TLS, and certificates with every mistake that users make.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told_to_an_agent(folder: Path, port: int, token: str, **way: Any) -> EnsembleError:
-    """With what an agent that never was connected gives up."""
+    """Return the error with which an agent that never connected gives up."""
     told: queue.SimpleQueue[EnsembleError] = queue.SimpleQueue()
     agent = Agent(
         "default/left",
@@ -111,7 +111,7 @@ CASES: dict[str, tuple[str | None, dict[str, object], str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_cannot_talk_to_the_service_is_told_why_in_the_same_words(
+def test_members_runs_and_clients_get_the_same_reason(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     speaks, given, code, cause, hint = CASES[case]
@@ -120,7 +120,7 @@ def test_who_cannot_talk_to_the_service_is_told_why_in_the_same_words(
         for key, value in given.items()
     }
     real = tls.server_credentials
-    earlier = NOW - dt.timedelta(days=5)  # it was good when the service was started
+    earlier = NOW - dt.timedelta(days=5)  # it was valid when the service started
     monkeypatch.setattr(server, "server_credentials", lambda folder: real(folder, earlier))
     folder = None if speaks is None else getattr(folders, speaks)
     tokens = TokenFile(tmp_path / "service" / "tokens.json")
@@ -141,7 +141,7 @@ def test_who_cannot_talk_to_the_service_is_told_why_in_the_same_words(
     assert errors[0].exit_code == 1
 
 
-def test_an_agent_with_a_wrong_token_ends_and_says_so(tmp_path: Path) -> None:
+def test_an_agent_with_a_wrong_token_exits_with_an_error(tmp_path: Path) -> None:
     member, _ = TokenFile(tmp_path / "service" / "tokens.json").add("member", "right")
     with serving(Settings(state=tmp_path / "service", port=0, grace=0.2)) as service:
         wrong = f"{member[:-1]}{'A' if member[-1] != 'A' else 'B'}"
@@ -160,7 +160,7 @@ def free_port() -> int:
         return port
 
 
-def test_an_agent_that_was_connected_says_once_what_is_wrong_and_goes_on_trying(
+def test_a_disconnected_agent_reports_the_reason_once_and_keeps_trying(
     tmp_path: Path, folders: Folders, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
@@ -204,7 +204,7 @@ def test_an_agent_that_was_connected_says_once_what_is_wrong_and_goes_on_trying(
     assert not given_up
 
 
-def test_an_agent_waits_for_a_service_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_an_agent_waits_for_a_service_that_is_not_running_yet(tmp_path: Path) -> None:
     port = free_port()
     token, _ = TokenFile(tmp_path / "service" / "tokens.json").add("member", "left")
     given_up: list[EnsembleError] = []
@@ -233,7 +233,7 @@ def test_an_agent_waits_for_a_service_that_is_not_there_yet(tmp_path: Path) -> N
     assert not given_up
 
 
-def test_the_authority_of_a_service_on_this_machine_is_found_by_itself(
+def test_the_authority_of_a_local_service_is_found_automatically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state" / "service"
@@ -245,7 +245,7 @@ def test_the_authority_of_a_service_on_this_machine_is_found_by_itself(
         assert service.secure
         with ServiceClient("localhost", service.port, token=token) as client:
             assert client.status() == []
-        # What is spelt out counts more, and the hint names what was found.
+        # An explicit option takes precedence, and the hint names the file that was found.
         assert told_to_a_client(service.port, token, insecure=True).code == "speaks-tls"
     with serving(Settings(state=tmp_path / "plain", port=0, grace=0.2)) as plain:
         error = told_to_a_client(plain.port, token)
@@ -257,7 +257,7 @@ def test_the_authority_of_a_service_on_this_machine_is_found_by_itself(
 @pytest.mark.parametrize(
     "text", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-def test_a_file_without_a_certificate_is_wrong_usage_at_a_run_too(
+def test_a_file_without_a_certificate_is_a_usage_error_for_a_run_too(
     tmp_path: Path, text: str
 ) -> None:
     file = tmp_path / "ca.crt"
@@ -269,7 +269,7 @@ def test_a_file_without_a_certificate_is_wrong_usage_at_a_run_too(
 
 
 @pytest.mark.parametrize("text", ["", " \n", "one\ntwo", "\u00fc"])
-def test_a_file_without_a_token_is_wrong_usage_and_no_other_token_is_taken_for_it(
+def test_a_file_without_a_token_is_a_usage_error_and_no_other_token_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("ENSEMBLE_TOKEN", "another")
@@ -278,9 +278,7 @@ def test_a_file_without_a_token_is_wrong_usage_and_no_other_token_is_taken_for_i
     assert "token" in error.what
 
 
-def test_an_authority_among_others_with_remarks_between_them_is_found(
-    tmp_path: Path, folders: Folders
-) -> None:
+def test_an_authority_in_a_commented_bundle_is_found(tmp_path: Path, folders: Folders) -> None:
     texts = ["# Größter Aussteller\n", (folders.other / "ca.crt").read_text(), "# der andere\n"]
     bundle = tmp_path / "bundle.crt"
     bundle.write_text("".join([*texts, (folders.right / "ca.crt").read_text()]), "utf-8")
@@ -292,7 +290,7 @@ def test_an_authority_among_others_with_remarks_between_them_is_found(
         assert client.status() == []
 
 
-def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
+def test_grpc_logs_nothing_and_jobs_do_not_inherit_its_settings(
     tmp_path: Path, folders: Folders
 ) -> None:
     load_grpc()
@@ -309,7 +307,7 @@ def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
     assert (done.stdout, done.stderr) == ("untrusted\n", "")
 
 
-def test_what_the_system_says_of_a_broken_connection_is_not_taken_for_the_services_word() -> None:
+def test_the_systems_message_about_a_broken_connection_is_not_taken_for_the_services() -> None:
     assert not is_answer("recvmsg:Transport endpoint is not connected")
     assert not is_absence("Socket is not connected")
     assert is_absence("member default/left is not connected")
@@ -321,7 +319,7 @@ def test_what_the_system_says_of_a_broken_connection_is_not_taken_for_the_servic
 @pytest.mark.parametrize(
     "command", [["member", "start", "--name", "left", "--executor", "local"], ["resume", "last"]]
 )
-def test_a_file_with_an_empty_name_is_wrong_usage_and_nothing_else_is_taken_for_it(
+def test_an_empty_file_name_is_a_usage_error_without_a_fallback(
     command: list[str], option: str
 ) -> None:
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What goes over the wire arrives as it was."""
+"""Tests of serialization: events, jobs and errors arrive unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ensemble_core import (
         PluginEvent(7.0, "disk-full", {"percent": 99}, "a.0"),
     ],
 )
-def test_an_event_arrives_as_it_was(event: Event) -> None:
+def test_an_event_arrives_unchanged(event: Event) -> None:
     data = from_event(event).SerializeToString()
     assert to_event(pb.Event.FromString(data)) == event
 
@@ -89,9 +89,7 @@ def test_an_event_arrives_as_it_was(event: Event) -> None:
         ),
     ],
 )
-def test_events_are_read_as_members_of_version_1_0_send_them(
-    message: pb.Event, event: Event
-) -> None:
+def test_events_of_version_1_0_members_are_read(message: pb.Event, event: Event) -> None:
     assert to_event(pb.Event.FromString(message.SerializeToString())) == event
 
 
@@ -108,12 +106,12 @@ def test_events_are_read_as_members_of_version_1_0_send_them(
         pb.Event(other=pb.OtherEvent(data='{"type": "nonsense"}')),
     ],
 )
-def test_what_is_no_event_is_refused(message: pb.Event) -> None:
+def test_an_invalid_event_is_rejected(message: pb.Event) -> None:
     with pytest.raises((ValueError, TypeError)):
         to_event(message)
 
 
-def test_an_event_that_is_too_long_is_shortened_and_not_lost() -> None:
+def test_a_too_long_event_is_shortened_and_not_lost() -> None:
     event = JobEvent(1.0, "a.0", "exception", {"type": "exec", "note": "x" * (MOST_BYTES + 1)})
     arrived = to_event(from_event(event))
     assert isinstance(arrived, JobEvent)
@@ -121,7 +119,7 @@ def test_an_event_that_is_too_long_is_shortened_and_not_lost() -> None:
     assert len(arrived.context["note"]) == 10_000
 
 
-def test_jobs_arrive_without_what_only_their_controller_needs() -> None:
+def test_jobs_arrive_without_data_that_only_their_controller_needs() -> None:
     full: dict[str, Any] = {
         "id": "sim.3",
         "group": "sim",
@@ -136,14 +134,14 @@ def test_jobs_arrive_without_what_only_their_controller_needs() -> None:
     assert to_jobs(from_jobs([job])) == [Job(**full)]
 
 
-def test_many_jobs_go_in_parts_that_fit_into_a_message() -> None:
+def test_many_jobs_are_split_into_messages() -> None:
     small = [pb.Job(data="x" * 10)] * 1_200
     assert [len(part) for part in in_parts(small)] == [500, 500, 200]
     large = [pb.Job(data="x" * 600_000)] * 3
     assert [len(part) for part in in_parts(large)] == [1, 1, 1]
 
 
-def test_an_error_arrives_with_its_hint_and_says_where() -> None:
+def test_an_error_arrives_with_its_hint_and_origin() -> None:
     error = ExecutorError("full", cause="quota", hint="wait", code="full", transient=True)
     arrived = to_error(from_error(error), "ns/a")
     assert arrived.to_dict() == {**error.to_dict(), "what": "member ns/a: full"}
@@ -159,15 +157,15 @@ def taken(outbox: Outbox) -> tuple[int, list[float]] | None:
     return found and (found[0], [event.timestamp for event in found[1]])
 
 
-def test_an_outbox_sends_again_from_the_oldest_unacknowledged_event() -> None:
+def test_an_outbox_resends_from_the_oldest_unacknowledged_event() -> None:
     outbox = Outbox("l")
     assert outbox.add(numbered(5))
-    assert taken(outbox) is None  # nobody has asked yet
+    assert taken(outbox) is None  # nothing was requested yet
     outbox.rewind()
     assert taken(outbox) == (1, [1, 2, 3, 4, 5])
     assert taken(outbox) is None
     outbox.acknowledge(2)
-    outbox.acknowledge(99)  # of what was never sent: cannot be
+    outbox.acknowledge(99)  # impossible: it was never sent
     outbox.add(numbered(1, 6))
     assert outbox.first == 6
     outbox.stop()
@@ -188,7 +186,7 @@ def test_a_full_outbox_rejects_a_batch_as_a_whole() -> None:
     assert outbox.pending == 2
 
 
-def test_unacknowledged_events_are_sent_again_with_backoff() -> None:
+def test_unacknowledged_events_are_resent_with_backoff() -> None:
     outbox = Outbox("l")
     outbox.add(numbered(2))
     outbox.rewind()
@@ -200,12 +198,12 @@ def test_unacknowledged_events_are_sent_again_with_backoff() -> None:
     assert not outbox.overdue(1000.0)
 
 
-def test_an_inbox_takes_each_event_once_and_notices_missing_ones() -> None:
+def test_an_inbox_takes_each_event_once_and_detects_missing_ones() -> None:
     inbox = Inbox()
-    assert inbox.new("l", 1, numbered(2)) == ()  # of a life that has not begun
+    assert inbox.new("l", 1, numbered(2)) == ()  # from a life that has not begun
     inbox.begin("l", 1)
     assert inbox.new("l", 1, numbered(3)) == numbered(3)
-    assert inbox.new("l", 2, numbered(4, 2)) == numbered(2, 4)  # 2 and 3 were sent again
+    assert inbox.new("l", 2, numbered(4, 2)) == numbered(2, 4)  # 2 and 3 were resent
     assert inbox.new("l", 7, numbered(1, 7)) is None  # 6 is missing
     assert inbox.new("l", 6, numbered(2, 6)) == numbered(2, 6)
     inbox.begin("m", 1)
@@ -228,7 +226,7 @@ def test_an_inbox_acknowledges_many_events_at_once_and_few_each_second() -> None
     assert inbox.to_acknowledge(200.0) == 511
 
 
-def test_a_tally_counts_jobs_by_group_and_state() -> None:
+def test_jobs_are_counted_by_group_and_state() -> None:
     stats = MemberStats()
 
     def happens(job: str, *names: str, status: int = 0) -> None:
@@ -244,7 +242,7 @@ def test_a_tally_counts_jobs_by_group_and_state() -> None:
     happens("a.2", *begun)
     happens("a.3", "submit", "depend", "priority")
     happens("a.4", "submit", "exception", "clean")
-    happens("a.9", "clean")  # of a job that nobody has heard of
+    happens("a.9", "clean")  # of an unknown job
     stats.add("run", [Resources(0.0, {"nodes.up": 3.0})])
     beat = stats.beat()
     (group,) = beat.groups

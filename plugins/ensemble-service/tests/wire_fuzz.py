@@ -1,12 +1,12 @@
-"""Fuzzer of the service's wire, as a program of its own: ``make soak`` runs it.
+"""Fuzzer of the service's protocol, a program for ``make soak``.
 
     python wire_fuzz.py --seed N --rounds N --base FOLDER [--calls N]
 
-In each round a service is sent so many calls that are nearly right (frames and messages with bits
-turned, cut, doubled, of other types and for others), with the token of a member, of a controller,
-of a viewer, and with none. Beside them an honest member sends numbered events to a run. Prints a
-line of JSON for each round: events that the run did not get, or twice, faults in the service's log,
-and whether it is still there. The exit code is 1 where a round found something.
+In each round, a service receives many nearly valid calls: frames and messages that are bit-flipped,
+cut, doubled, of other types or for others. They use the token of a member, of a controller, of a
+viewer, or none. At the same time, an honest member sends numbered events to a run. It prints a line
+of JSON for each round: events that the run did not get or got twice, faults in the service's log,
+and whether the service survived. The exit code is 1 if a round found something.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HONEST, BAD, RUN = "default/honest", "default/bad", "run-1"
 
 
 class Round:
-    """One service, and what it is sent."""
+    """One service, and the calls that it receives."""
 
     def __init__(self, folder: Path, seed: int, calls: int) -> None:
         self.folder, self.calls = folder, calls
@@ -125,7 +125,7 @@ class Round:
                     self.other.append(f"a batch of {heard.batch.member!r}")
                 self.got += [int(event.timestamp) for event in heard.batch.events]
 
-    # -- what is nearly right --------------------------------------------------------------------
+    # -- nearly valid calls ---------------------------------------------------------------------
 
     async def _hostile(self, port: int) -> None:
         left = self.calls
@@ -200,7 +200,9 @@ class Round:
 
 
 def one_round(folder: Path, seed: int, calls: int) -> dict[str, Any]:
-    """One round, in the words of ``scripts/soak.py``: its jobs are the honest member's events."""
+    """Play one round in the format of ``scripts/soak.py``; its jobs are the honest member's
+    events.
+    """
     fuzzed = Round(folder, seed, calls)
     fuzzed.run()
     wanted = list(range(1, fuzzed.sent + 1))
