@@ -1,6 +1,6 @@
-"""A namespace in memory for tests of ``plan``: objects, a Flux Operator that makes pods, and time.
+"""In-memory namespace for tests of ``plan``: objects, a Flux Operator that creates pods, and time.
 
-What a plan says is carried out at once, as an API server would.
+Plans are carried out at once, as by an API server.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def encoded(text: str) -> str:
 
 
 class World:
-    """One Ensemble and what there is of it."""
+    """One Ensemble, its objects, and their environment."""
 
     def __init__(self, found: Object, **observed: Any) -> None:
         self.found = found
@@ -77,7 +77,7 @@ class World:
         self.written = 0.0
         self.ended: dict[str, float] = {}
         self.tried: dict[tuple[str, str], str] = {}
-        #: What the API server has against objects, by kind and name.
+        #: The API server's rejections of objects, by kind and name.
         self.refuses: dict[tuple[str, str], str] = {}
         self.refused: dict[tuple[str, str], tuple[str, str]] = {}
         self._count = 0
@@ -123,7 +123,7 @@ class World:
         return plan(copy.deepcopy(self.found), self.observed(), SETTINGS, self.now)
 
     def step(self) -> Plan:
-        """One reconcile: the status first, then the changes."""
+        """Reconcile once: the status first, then the changes."""
         made = self.plan()
         if made.status != self.status:
             self.found["status"] = dict(made.status)
@@ -134,7 +134,7 @@ class World:
         return made
 
     def settle(self, most: int = 12) -> None:
-        """Reconcile until there is nothing to do."""
+        """Reconcile until nothing changes."""
         for _ in range(most):
             made = self.plan()
             if not made.changes and made.status == self.status:
@@ -209,7 +209,7 @@ class World:
     # -- what others do --------------------------------------------------------------------------
 
     def kubernetes(self) -> None:
-        """Deployments become available, MiniClusters and Jobs get a pod 0 that waits."""
+        """Make Deployments available, and give MiniClusters and Jobs a waiting pod 0."""
         for (kind, name), found in list(self.children.items()):
             if kind == "Deployment":
                 found["status"] = {"availableReplicas": found["spec"].get("replicas", 1)}
@@ -219,7 +219,7 @@ class World:
                 self.pod(name, {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
 
     def job_made_of(self, name: str, status: Object) -> None:
-        """The Job of a MiniCluster, as the Flux Operator makes it, with this status."""
+        """Create the Job of a MiniCluster, like the Flux Operator, with this status."""
         owner = self.children[("MiniCluster", name)]["metadata"]["uid"]
         found = self.children.setdefault(("Job", name), {"metadata": {"uid": self.uid()}})
         found["kind"], found["status"] = "Job", status
@@ -233,7 +233,7 @@ class World:
         container: str = "",
         began: float = 1_800_000_000.0,
     ) -> None:
-        """Pod 0 of a MiniCluster, with its container in this state."""
+        """Set pod 0 of a MiniCluster, with its container in this state."""
         named = container or ("run" if ("MiniCluster", job) not in self.children else job)
         owner = self.children.get(("Job", job), {"metadata": {"uid": "unknown"}})["metadata"]["uid"]
         self.pods[f"{job}-0"] = {
@@ -251,7 +251,7 @@ class World:
         }
 
     def runs(self, job: str, **gauges: float) -> None:
-        """Its ensemble runs, and tells of itself."""
+        """Make its ensemble run and send heartbeats."""
         self.pod(job, {"running": {}})
         known = {"nodes.up": 1, "nodes.free": 1, "queue.run": 1, **gauges}
         self.figures[f"default/{job}"] = Figures(self.now, known, ({"name": "a", "success": 1},))
@@ -269,7 +269,7 @@ class World:
 
 
 def running(found: Object | None = None, **observed: Any) -> World:
-    """A world in which everything runs."""
+    """Return a world in which everything runs."""
     world = World(found or ensemble(), **observed)
     world.settle()
     for kind, name in list(world.children):
@@ -284,7 +284,7 @@ def running(found: Object | None = None, **observed: Any) -> World:
 
 
 def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float) -> list[Object]:
-    """Secrets as ``keys`` makes them, without any cryptography."""
+    """Return Secrets like ``credentials``, without cryptography."""
 
     def secret(name: str, data: Object) -> Object:
         texts = {key: encoded(text) for key, text in data.items()}

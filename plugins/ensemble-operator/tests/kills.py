@@ -1,10 +1,10 @@
-"""Rounds in which the operator, the service and the first pod are killed at random moments.
+"""Soak rounds in which the operator, the service and the first pod are killed at random moments.
 
-A round is one Ensemble in the stand-in, with processes of their own: the operator, its service, and
-the run in its first pod, whose journal is in a claim. ``kill -9`` comes to one of the three at a
-time, which is then begun anew as a node does it. In the end every job has been started once and has
-ended once, and the one request for a node was carried out once. Prints a line of JSON for each
-round, as ``scripts/soak.py`` reads them; used by a test as well.
+A round is one Ensemble in the stand-in, with processes for the operator, its service, and the run
+in its first pod, whose journal is in a claim. ``kill -9`` hits one of the three at a time, which is
+then restarted as by a node. In the end every job has started and ended once, and the one request
+for a node was carried out once. Prints a line of JSON for each round, for ``scripts/soak.py``; also
+used by a test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 WHAT = ("operator", "service", "pod")
-#: Seconds for a round, however slow the machine is.
+#: Seconds for a round, even on a slow machine.
 _LONGEST = 1200.0
 JOBS, LATER = 24, 6
 FILE = """\
@@ -69,7 +69,7 @@ echo "$*" >> {folder}/ended
 
 
 class OperatorProcess:
-    """The operator's process, which is begun anew when it is gone."""
+    """The operator's process, restarted when it has ended."""
 
     def __init__(
         self, folder: Path, config: Path, environment: dict[str, str], namespace: str = "default"
@@ -98,8 +98,10 @@ class OperatorProcess:
 
 
 class Scene:
-    """The processes of a round: ``operator`` and ``node`` with what runs on it, around the stand-in.
-    ``job`` is what jobs do; ``outlived`` says that a queue outlives the container that it is in."""
+    """The processes of a round: ``operator`` and ``node`` with its pods, around the stand-in.
+
+    ``job`` is the command of jobs; ``outlived`` says that a queue outlives its container.
+    """
 
     def __init__(self, folder: Path, job: str, *, outlived: bool = True, place: Any = None) -> None:
         folder.mkdir(parents=True)
@@ -109,7 +111,7 @@ class Scene:
         begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
         program.write_text(f'#!/bin/sh\nexec {begin} "$@"\n')
         program.chmod(0o755)
-        tree = folder / "view" / "bin"  # what the image of the view has
+        tree = folder / "view" / "bin"  # the content of the view's image
         tree.mkdir(parents=True)
         shutil.copy(program, tree)
         self.stand: Any = place or Stand(plays_pods=False)
@@ -141,9 +143,9 @@ class Scene:
 
 
 def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """A round: who was killed, and what was wrong in the end."""
+    """Play a round; return who was killed, and what was wrong in the end."""
     chance = random.Random(seed)
-    # As long as so many kills take, about: they come while jobs run.
+    # About as long as this many kills take, so that they come while jobs run.
     scene = Scene(folder, JOB.format(folder=folder, seconds=0.15 * kills))
     try:
         scene.stand.apply(_ensemble(folder))
@@ -154,7 +156,7 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Return unused ports."""
     found = []
     for _ in range(count):
         with socket.create_server(("127.0.0.1", 0)) as each:
@@ -167,8 +169,8 @@ def _ensemble(folder: Path) -> dict[str, Any]:
     spec = {"size": 1, "maxSize": 8, "backoffLimit": 1000, "containers": [{"image": "any"}]}
     text = FILE.format(folder=folder, jobs=JOBS, later=LATER)
     member = {"minicluster": {"spec": spec}, "ensemble": text}
-    # Jobs go to this machine: what is tried here is who tells and asks whom, and when. Nodes that
-    # are granted do not come, which is what the rule for 'resize-timeout' waits for.
+    # Jobs run on this machine, because this tests the communication. Granted nodes never arrive,
+    # which triggers the rule for 'resize-timeout'.
     member["options"] = {"compose": "local", "arrival_timeout": "1"}
     return {
         "apiVersion": "ensemble.flux-framework.org/v1alpha1",
@@ -193,8 +195,10 @@ def _disturb(
     kills: int,
     enough: Path,
 ) -> list[str]:
-    """Kill one after another, until there were so many kills (the last job waits for the file
-    ``enough``) and all is over."""
+    """Kill one after another until there were enough kills and everything is over.
+
+    The last job waits for the file ``enough``.
+    """
     killed: list[str] = []
     plan = [WHAT[index % 3] for index in range(kills)]
     chance.shuffle(plan)
@@ -209,7 +213,7 @@ def _disturb(
                 "service": lambda: scene.node.kill_service("study"),
                 "pod": lambda: scene.node.kill_pod("study-0"),
             }[what]
-            if kill():  # else it is not there yet, or not again: a moment later
+            if kill():  # otherwise it is not running (again) yet
                 killed.append(plan.pop())
                 due = time.monotonic() + chance.uniform(0, 2)
         if not plan:
@@ -244,8 +248,10 @@ def verdict(
     *,
     once: Collection[str] = ("ended",),
 ) -> dict[str, Any]:
-    """Compare what jobs have written into the files ``started`` and ``ended`` with what they should
-    have. ``once`` names the files in which a job may be one time only."""
+    """Compare what jobs have written to the files ``started`` and ``ended`` with the expectation.
+
+    ``once`` are the files in which a job may occur only once.
+    """
     counts = {
         each: Counter((folder / each).read_text().splitlines() if (folder / each).exists() else ())
         for each in ("started", "ended")
@@ -264,7 +270,7 @@ def verdict(
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:
-    """Arguments of a program that plays rounds."""
+    """Return the argument parser of a program that plays rounds."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=10)
@@ -273,7 +279,7 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
 
 
 def on_real(parser: argparse.ArgumentParser) -> None:
-    """Add the option that has rounds played on a real control plane."""
+    """Add the option to play rounds on a real control plane."""
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE",
         help="of a control plane with the Flux Operator and without nodes, instead of the stand-in",
@@ -282,7 +288,9 @@ def on_real(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def place_of(chosen: argparse.Namespace) -> Iterator[Any]:
-    """Make the place of a round: a namespace of the control plane of ``--kubeconfig``, or none."""
+    """Create the place of a round: a namespace of the control plane of ``--kubeconfig``, or
+    none.
+    """
     if chosen.kubeconfig is None:
         yield None
         return
@@ -293,7 +301,7 @@ def place_of(chosen: argparse.Namespace) -> Iterator[Any]:
 
 
 def rounds(chosen: argparse.Namespace, play: Callable[[Path, int], dict[str, Any]]) -> int:
-    """Play them, each in a folder of its own; the exit code."""
+    """Play the rounds, each in its own folder; return the exit code."""
     good = True
     for seed in range(chosen.seed, chosen.seed + chosen.rounds):
         folder = chosen.base.absolute() / str(seed)

@@ -1,5 +1,7 @@
-"""A cluster for tests of the whole operator: the stand-in over sockets, the Flux Operator, a player
-of pods, and operators that are started, stopped and killed.
+"""Cluster for tests of the whole operator.
+
+The stand-in over sockets, the Flux Operator, simulated pods, and operators that are started,
+stopped and killed.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from kubernetes_stand_in.refusals import Refusal
 
 Object = dict[str, Any]
 _LEFT: list[Any] = []
-#: As it is started; but services, which are played, are asked as if time went faster.
+#: The default settings, but services, which are simulated, are polled more often.
 QUICK = Settings(ask=0.2)
 
 
 class Asking:
-    """Services, played: every member whose pod runs has told of itself."""
+    """Simulated services: every member whose pod runs has sent a heartbeat."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -60,7 +62,7 @@ class Asking:
 
 
 class Running:
-    """One operator, on a thread of its own. ``kill`` cuts its connections where they are."""
+    """One operator in its own thread. ``kill`` cuts its connections."""
 
     def __init__(self, stand: Stand, token: str | None = None, **more: Any) -> None:
         self.stand = stand
@@ -93,8 +95,8 @@ class Running:
         except BaseException as error:
             self.error = None if self.killed else error
         finally:
-            # A loop that was stopped is left as it is, and kept: nothing of it is run any more, nor
-            # are its coroutines ended when they would be collected.
+            # A stopped loop is kept as it is: nothing in it runs any more, and its coroutines are
+            # not finished by the garbage collector.
             if self.killed:
                 _LEFT.append((loop, asyncio.all_tasks(loop), self.operator))
             self._ready.set()
@@ -108,7 +110,7 @@ class Running:
         return self._thread.is_alive()
 
     def kill(self) -> None:
-        """End it here and now: what it was about to do is not done."""
+        """End it immediately; what it was about to do is not done."""
         if self._loop is not None and self._thread.is_alive():
             self.killed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -128,8 +130,11 @@ def _with_tls(folder: Path) -> Cluster:
 
 
 class Stand:
-    """The cluster. ``tls`` is an empty folder for its certificates; without, it speaks plain
-    HTTP. Where it plays no pods, a node runs them."""
+    """The cluster.
+
+    ``tls`` is an empty folder for its certificates; without it, it uses plain HTTP. If it does not
+    simulate pods, a node runs them.
+    """
 
     def __init__(
         self, *, delay: float = 0.02, tls: Path | None = None, plays_pods: bool = True
@@ -161,7 +166,7 @@ class Stand:
         return self.cluster.store.kinds[(about.group, about.plural)]
 
     def apply(self, found: Object) -> Object:
-        """As ``kubectl apply``: made, or its spec replaced."""
+        """Create an object or replace its spec, like ``kubectl apply``."""
         kind, name = self.kind(found["kind"]), found["metadata"]["name"]
         namespace = found["metadata"].get("namespace", "default")
         found = {**found, "metadata": {"name": name, "namespace": namespace}}

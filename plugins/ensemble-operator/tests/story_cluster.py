@@ -1,4 +1,4 @@
-"""The place of stories and of rounds: a namespace of the stand-in or of a real cluster."""
+"""Place of stories and rounds: a namespace of the stand-in or of a real cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from operator_cluster import Stand
 __all__ = ["DEFINITIONS", "Place", "real"]
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-#: Seconds between two requests to a real cluster, by those that wait for something.
+#: Seconds between requests to a real cluster while waiting.
 _PAUSE = 0.1
 
 Object = dict[str, Any]
 
 
 class Place:
-    """A namespace of a cluster, and an operator at work in it. ``stand`` is ``None`` on a real
-    cluster, ``images`` are empty where there are none that could be run."""
+    """A namespace of a cluster with an operator.
+
+    ``stand`` is ``None`` on a real cluster; ``images`` are empty if none can be run.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Place:
         self.config = self._config = config
 
     def __call__(self, method: str, path: str, body: object = None, **more: Any) -> Any:
-        """The answer. Raises :class:`ApiError`."""
+        """Return the answer. Raise :class:`ApiError`."""
 
         async def ask() -> Any:
             api = Api(log_in)
@@ -135,16 +137,16 @@ class Place:
 
     @property
     def said(self) -> str:
-        """What its operators have written."""
+        """Return the output of its operators."""
         return self._log.read_text() if self._log is not None else ""
 
     def minutes_pass(self) -> None:
-        """Have two minutes pass in the stand-in; a real cluster has them by waiting."""
+        """Let two minutes pass: simulated in the stand-in, by waiting in a real cluster."""
         if self.stand is not None:
             self.stand.cluster.store.age(120)
 
     def end(self, job: str) -> None:
-        """In the stand-in a run ends when that is said; elsewhere by itself."""
+        """End a run in the stand-in; elsewhere it ends on its own."""
         if self.stand is not None:
             stand = self.stand
             self.until(lambda: stand.player.pod(self.namespace, job) is not None)
@@ -161,7 +163,7 @@ class Place:
             time.sleep(0.1 if self.stand is not None else 1.0)
 
     def define(self) -> bool:
-        """Have Ensembles defined as they are now; return whether they were before."""
+        """Install the current definition of Ensembles; return whether one existed."""
         path = f"{DEFINITIONS}/{PLURAL}.{GROUP}"
         try:
             before = self("GET", path)
@@ -174,7 +176,7 @@ class Place:
         return bool(before)
 
     def remove(self) -> None:
-        """Remove the namespace, with its pods: nobody plays their node any more."""
+        """Remove the namespace with its pods, whose node no longer runs."""
         self("DELETE", f"/api/v1/namespaces/{self.namespace}")
         for pod in self.names("Pod") if self.stand is None else ():
             with suppress(ApiError):
@@ -183,7 +185,7 @@ class Place:
 
 @contextmanager
 def real(config: Path) -> Iterator[Place]:
-    """Make a namespace of the cluster that a kubeconfig names, and remove it in the end."""
+    """Yield a new namespace of the cluster in a kubeconfig, and remove it in the end."""
     place = Place(config.absolute(), None, ())
     place.define()
     place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})

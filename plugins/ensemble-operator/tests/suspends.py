@@ -1,12 +1,11 @@
-"""Rounds in which an Ensemble is suspended, and members of it are made anew, at random moments: also
-just after something of it was killed.
+"""Soak rounds in which an Ensemble is suspended and its members are recreated at random moments.
 
-A round is one Ensemble in the stand-in, with processes of their own: the operator, its service and
-what runs in its two members, whose jobs go with the member's pod. In half of the rounds the run is
-beside the members, in half each member has its own. ``kill -9`` comes to the operator, the service
-and a run beside members, before a suspend and while its end is waited for, which some suspends are
-not. In the end every job has succeeded once. Prints a line of JSON for each round, as
-``scripts/soak.py`` reads them; used by a test as well.
+That may be just after a kill. A round is one Ensemble in the stand-in, with processes for the
+operator, its service and its two members; jobs end with their member's pod. In half of the rounds
+the run is outside of the members, in the others each member has its own. ``kill -9`` hits the
+operator, the service and an outside run, before a suspend and while its end is awaited. In the end
+every job has succeeded once. Prints a line of JSON for each round, for ``scripts/soak.py``; also
+used by a test.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from kubernetes_stand_in.node import python
 
 __all__ = ["played"]
 
-#: Seconds for a round, however slow the machine is, and for one wait in it.
+#: Seconds for a round, and for one wait in it, even on a slow machine.
 _LONGEST, _PATIENCE = 1200.0, 900.0
 JOBS = {"sim": 14, "post": 10}
-#: What has begun to tell of its end is not cancelled any more.
+#: A job that is recording its end cannot be cancelled.
 JOB = """\
 echo "$*" >> {folder}/started
 until [ -e {folder}/free ]; do sleep 0.1; done
@@ -50,9 +49,11 @@ def played(
     held: bool = False,
     place: Any = None,
 ) -> dict[str, Any]:
-    """A round with so many suspends: what was done, and what was wrong in the end. ``outside`` says
-    where the run is; without, chance does. ``held``: no job ends before the first resume, so that
-    jobs are under way at a suspend, however slow the machine is."""
+    """Play a round with this many suspends; return what was done, and what was wrong in the end.
+
+    ``outside`` says where the run is (default: random). ``held``: no job ends before the first
+    resume, so that a suspend always finds running jobs.
+    """
     chance = random.Random(seed)
     scene = Scene(folder, JOB.format(folder=folder), place=place)
     if not held:
@@ -79,7 +80,7 @@ class _Round:
     def play(self) -> dict[str, Any]:
         self._stand.apply(self._found)
         for _ in range(self._times):
-            # While jobs run, as a rule.
+            # Usually while jobs run.
             self._begun = len(self._lines("started"))
             longest = _PATIENCE if self._chance.random() < 0.8 else self._chance.uniform(0, 4)
             self._wait(lambda: len(self._lines("started")) > self._begun or self._over(), longest)
@@ -104,7 +105,7 @@ class _Round:
         self._found["spec"]["suspend"] = True
         self._edit("suspend")
         for _ in range(2):
-            # All of it is drawn, so that a seed says the same on a slow machine.
+            # Draw everything, so that a seed gives the same on a slow machine.
             one_more, pause = self._chance.random() < 0.5, self._chance.uniform(0, 3)
             what = self._victim()
             if one_more and not self._wait(self._suspended, pause):
@@ -138,7 +139,7 @@ class _Round:
         return self._stand.condition("study", "Finished")[0] == "True"
 
     def _suspended(self) -> bool:
-        """True if nothing is there but members whose own run is over."""
+        """Return whether only members are left whose own run is over."""
         entries = self._stand.status("study").get("members", ())
         over = {f"study-{each['name']}" for each in entries if each.get("finishedAt")}
         there = {*self._stand.names("MiniCluster"), *self._stand.names("Job")}
@@ -169,7 +170,7 @@ class _Round:
         return path.read_text().splitlines() if path.exists() else []
 
     def _jobs(self) -> list[dict[str, Any]]:
-        """The jobs of the runs' journals, with their outcomes."""
+        """Return the jobs of the runs' journals, with their outcomes."""
         found: list[dict[str, Any]] = []
         for entry in self._stand.status("study").get("members", ()):
             name = f"study-{entry['name']}"
@@ -184,7 +185,7 @@ class _Round:
 
 
 def _file(folder: Path, members: dict[str, str]) -> str:
-    """The ensemble file with these groups of jobs, by the member that each is for."""
+    """Return an ensemble file with these groups of jobs, by their member."""
     jobs = [
         {
             "name": name,

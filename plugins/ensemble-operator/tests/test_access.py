@@ -1,4 +1,6 @@
-"""The operator's rights: every request of a whole life is allowed, and no right is unused."""
+"""Tests of the operator's rights: all requests of a lifetime are allowed, and no right is
+unused.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from operator_cluster import Stand
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 USER = "system:serviceaccount:default:ensemble-operator"
-#: What the operator holds for others: services are granted the one, the other is looked at where
-#: owners are protected.
+#: Rights that the operator does not use itself: it grants the first to services, and the second is
+#: checked if owner references are protected.
 HELD = {("patch", "miniclusters/scale"), ("update", "ensembles/finalizers")}
 
 
@@ -40,7 +42,7 @@ def stand() -> Iterator[Stand]:
     stand.close()
 
 
-def test_the_role_allows_a_whole_life_and_nothing_more(
+def test_the_role_allows_a_whole_lifetime_and_nothing_more(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stand.cluster.store
@@ -69,12 +71,12 @@ def test_the_role_allows_a_whole_life_and_nothing_more(
         )
         stand.until(lambda: stand.ready(name), name)
 
-    # That this image is ignored is told with each generation: the second time the Event counts it.
+    # The ignored image is reported for each generation; the second time, the Event is counted.
     sidecar = {"storage": {"size": "1Gi"}, "image": "upstream/ensemble-python"}
     more = {"sidecar": sidecar, "state": {"size": "1Gi"}}
     life("one", ttlSecondsAfterFinished=0, **more)
     life("kept", onDelete="Orphan", **more)
-    # What there is of its names already is looked at.
+    # Existing objects of its names are read.
     for kind in KINDS:
         taken = {"MiniCluster": "four", "HorizontalPodAutoscaler": "five"}.get(kind, "two")
         if KINDS[kind].watched and kind not in ("Ensemble", "Pod", "Job", "ConfigMap"):
@@ -96,7 +98,7 @@ def test_the_role_allows_a_whole_life_and_nothing_more(
     del shared["spec"]["members"][0]["ensemble"]
     stand.apply(shared)
     stand.until(lambda: stand.condition("two", "Valid")[1] == "Conflict")
-    # A Job of the run, an end, a change of the service, a removed member, a file that is gone.
+    # A Job of the run, an end, a changed service, a removed member, a removed file.
     both = ensemble(
         member(), name="both", ensemble=FILE, updatePolicy="Recreate", onDelete="Orphan"
     )
@@ -138,13 +140,13 @@ def test_the_role_allows_a_whole_life_and_nothing_more(
         allowed = stand.cluster.access.allowed
         return {(verb, what) for who, verb, what, _ in allowed if who == USER}
 
-    # Why a pod waits is asked after a minute.
+    # The reason why a pod waits is read after a minute.
     monkeypatch.setattr("ensemble_operator.loop._STUCK", 1.0)
     monkeypatch.setattr("ensemble_operator.plan._STUCK", 1.0)
     stand.player.stuck["late-0"] = {"waiting": {"reason": "ContainerCreating"}}
     stand.apply(ensemble(name="late"))
     stand.until(lambda: ("list", "events") in requests())
-    # A quick machine has come here before the Lease was renewed for the first time.
+    # A fast machine gets here before the first renewal of the Lease.
     stand.until(lambda: ("patch", "leases") in requests())
     asked = requests()
     role = next(each for each in documents("access.yaml") if each["kind"] == "Role")
@@ -185,8 +187,8 @@ def test_with_a_cluster_role_it_works_in_every_namespace(stand: Stand) -> None:
         )
 
 
-def test_the_operator_holds_what_it_grants_to_services() -> None:
-    """Else the API server lets it make no such Role."""
+def test_the_operator_has_the_rights_that_it_grants_to_services() -> None:
+    """Otherwise the API server would not let it create such a Role."""
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
     held = {
         (group, resource, verb)
@@ -215,12 +217,12 @@ def test_secrets_cannot_be_listed_and_nothing_is_executed_in_pods() -> None:
         assert "pods/exec" not in rule["resources"]
 
 
-def test_the_definition_that_is_deployed_is_the_current_one() -> None:
+def test_the_deployed_definition_is_current() -> None:
     assert (DEPLOY / "definition" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
 
 
-def test_the_definition_is_applied_in_one_way_everywhere() -> None:
-    """In another the fields belong to another manager, and the next apply is a conflict."""
+def test_the_definition_is_applied_in_the_same_way_everywhere() -> None:
+    """Otherwise its fields belong to another manager, and the next apply is a conflict."""
     plugin = DEPLOY.parent
     texts = [plugin / "README.md", *sorted(DEPLOY.rglob("*.yaml")), *sorted(DEPLOY.rglob("*file"))]
     texts.append(Path(ensemble_operator.main.__file__))
@@ -234,7 +236,7 @@ def test_the_definition_is_applied_in_one_way_everywhere() -> None:
     assert [line for line in applied if "--server-side" not in line] == []
 
 
-def test_the_operator_takes_the_words_that_it_is_started_with() -> None:
+def test_the_operators_start_command_is_valid() -> None:
     (deployment,) = documents("operator.yaml")
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
@@ -248,7 +250,7 @@ def test_the_operator_takes_the_words_that_it_is_started_with() -> None:
 
 
 @pytest.mark.parametrize("folder", ["one-namespace", "all-namespaces"])
-def test_kustomize_takes_the_manifests(folder: str) -> None:
+def test_kustomize_accepts_the_manifests(folder: str) -> None:
     try:
         done = subprocess.run(
             ["kubectl", "kustomize", DEPLOY / folder],
@@ -264,7 +266,7 @@ def test_kustomize_takes_the_manifests(folder: str) -> None:
     kinds = [each["kind"] for each in objects]
     assert ("ClusterRole" in kinds) == (folder == "all-namespaces")
     assert "CustomResourceDefinition" not in kinds, "its deletion deletes every Ensemble there is"
-    # The same rights, whether of one namespace or of all.
+    # The same rights, for one namespace or for all.
     (rights,) = [each["rules"] for each in objects if each["kind"] in ("Role", "ClusterRole")]
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
     assert rights == role["rules"]

@@ -1,4 +1,4 @@
-"""The operator works under any uid, as clusters give that have no name in /etc/passwd."""
+"""Test of the operator under any uid, as clusters assign them, without a name in /etc/passwd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print("ended")
 """
 
 
-def test_a_uid_without_a_name_is_enough() -> None:
+def test_a_uid_without_a_name_works() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORKS], capture_output=True, text=True, check=False, timeout=120
     )

@@ -1,4 +1,4 @@
-"""The cache of objects: of each the newest version, in whatever order it is told."""
+"""Tests of the cache: it keeps the newest version of each object, in any order of reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known(cache: Cache) -> tuple[str, str] | None:
     return metadata and (metadata["uid"], metadata["resourceVersion"])
 
 
-def test_an_answer_older_than_the_news_is_passed_over() -> None:
+def test_an_answer_older_than_the_watches_is_ignored() -> None:
     cache = Cache()
     cache.told("Deployment", found(7))
     cache.wrote(KEY, "Deployment", found(5))
@@ -44,7 +44,7 @@ def test_an_answer_older_than_the_news_is_passed_over() -> None:
     assert cache.ensembles[KEY]["metadata"]["resourceVersion"] == "9"
 
 
-def test_what_is_gone_does_not_come_back_with_a_late_answer() -> None:
+def test_a_deleted_object_does_not_return_with_a_late_answer() -> None:
     cache = Cache()
     cache.told("Deployment", found(7))
     cache.told("Deployment", found(8), gone=True)
@@ -54,8 +54,10 @@ def test_what_is_gone_does_not_come_back_with_a_late_answer() -> None:
     assert known(cache) == ("b", "10")
 
 
-def test_the_end_of_an_object_is_not_that_of_another_of_its_name() -> None:
-    """Watches tell of each object in order, and not of two: the old one's end may come last."""
+def test_the_deletion_of_an_object_does_not_delete_its_successor() -> None:
+    """Watches order the events of each object, but not of two: the old one's deletion may come
+    last.
+    """
     cache = Cache()
     cache.told("Deployment", found(7))
     cache.told("Deployment", found(9, "b"))
@@ -64,7 +66,7 @@ def test_the_end_of_an_object_is_not_that_of_another_of_its_name() -> None:
     assert known(cache) == ("b", "9")
 
 
-def test_less_is_kept_of_objects_than_there_is_and_plans_are_the_same() -> None:
+def test_objects_are_stored_partially_and_plans_are_the_same() -> None:
     world = running()
     world.children["Job", "study-0"] = {
         "kind": "Job",

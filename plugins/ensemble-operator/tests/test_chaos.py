@@ -1,6 +1,6 @@
-"""The operator in trouble: an API server that fails, watches that break, and kills at any moment.
+"""Tests of the operator with a failing API server, breaking watches, and kills at any moment.
 
-Whatever happens, each member's MiniCluster is made once, and the Ensembles come to their ends.
+In all cases each member's MiniCluster is created once, and the Ensembles come to their ends.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def stand() -> Iterator[Stand]:
 
 
 def made(stand: Stand, kind: str) -> Counter[str]:
-    """How often an object of each name was made, ever."""
+    """Return how often an object of each name was ever created."""
     plural = stand.kind(kind).plural
     history = stand.cluster.store.history
     return Counter(key[3] for _, what, key, _, _ in history if what == "ADDED" and key[1] == plural)
 
 
 class Trouble:
-    """One request in ``every`` is answered with trouble, until there was enough of it."""
+    """Answers one request in ``every`` with a fault, up to a number of faults."""
 
     def __init__(self, seed: int, every: int = 5, most: int = 40) -> None:
         self._chance = random.Random(seed)
@@ -70,7 +70,7 @@ class Trouble:
                 [409, 429, 500, 503, 0]
                 if method != "GET"
                 else [
-                    # 410 is told to who lists or watches, and to nobody else.
+                    # Only lists and watches are answered with 410.
                     410 if path.rpartition("/")[2] in PLURALS else 503,
                     429,
                     500,
@@ -90,7 +90,7 @@ class Trouble:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_api_server_in_trouble_delays_and_breaks_nothing(stand: Stand, seed: int) -> None:
+def test_a_faulty_api_server_causes_delays_but_no_damage(stand: Stand, seed: int) -> None:
     trouble = Trouble(seed)
     stand.start()
     stand.cluster.trouble = trouble
@@ -107,11 +107,12 @@ def test_an_api_server_in_trouble_delays_and_breaks_nothing(stand: Stand, seed: 
     assert {stand.status(name)["exit"] for name in names} == {"0,3"}
 
 
-def test_a_look_that_comes_further_each_time_is_not_put_off_longer_and_longer(
+def test_the_backoff_of_a_reconcile_that_progresses_does_not_grow(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look asks for each Secret; each is refused three times. Were these counted as one, it would
-    be the ninth pause that comes to more than a minute."""
+    """A reconcile reads each Secret, and each read is rejected three times. If these counted as one
+    failure, the ninth pause would be longer than a minute.
+    """
     monkeypatch.setattr("ensemble_operator.loop._FIRST", 0.2)
     seen: Counter[str] = Counter()
 
@@ -129,7 +130,7 @@ def test_a_look_that_comes_further_each_time_is_not_put_off_longer_and_longer(
     assert min(seen.values()) >= 4
 
 
-def test_watches_that_are_too_old_begin_anew(stand: Stand) -> None:
+def test_too_old_watches_restart(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble())
     stand.until(lambda: stand.ready("study"))
@@ -141,7 +142,7 @@ def test_watches_that_are_too_old_begin_anew(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("plural", ["pods", "deployments", "ensembles"])
-def test_a_watch_that_is_refused_is_begun_anew(stand: Stand, plural: str) -> None:
+def test_a_rejected_watch_restarts(stand: Stand, plural: str) -> None:
     """410 as the answer to a request, not as an event of its stream, ends a watcher of kopf."""
     running = stand.start()
     stand.apply(ensemble())
@@ -167,8 +168,10 @@ def test_a_watch_that_is_refused_is_begun_anew(stand: Stand, plural: str) -> Non
     assert running.operator.loop.counts["watch restarts"] >= 1
 
 
-def test_an_answer_that_is_late_is_not_taken_for_the_news(stand: Stand) -> None:
-    """Watches may tell what became of an object before the write that made it is answered."""
+def test_a_late_answer_does_not_override_the_watches(stand: Stand) -> None:
+    """Watches may report later changes of an object before the write that created it is
+    answered.
+    """
     running = stand.start()
     held = threading.Event()
 
@@ -188,7 +191,7 @@ def test_an_answer_that_is_late_is_not_taken_for_the_news(stand: Stand) -> None:
     assert held.is_set()
 
 
-def test_a_deletion_told_before_a_late_answer_is_a_deletion(stand: Stand) -> None:
+def test_a_deletion_reported_before_a_late_answer_counts(stand: Stand) -> None:
     running = stand.start()
     stand.apply(ensemble(onDelete="Orphan"))
     stand.until(lambda: (stand.get("Ensemble", "study") or {})["metadata"].get("finalizers"))
@@ -210,8 +213,8 @@ def test_a_deletion_told_before_a_late_answer_is_a_deletion(stand: Stand) -> Non
     assert stand.names("MiniCluster") == ["study-0"]
 
 
-def test_killed_between_any_two_requests_it_goes_on_where_it_was(stand: Stand) -> None:
-    """Operators follow one another, each killed after so many requests that change something."""
+def test_an_operator_killed_between_any_two_requests_continues(stand: Stand) -> None:
+    """Operators follow one another, each killed after a number of changing requests."""
     chance = random.Random(7)
     names = [f"study-{index}" for index in range(2)]
     for name in names:
@@ -252,9 +255,10 @@ def test_killed_between_any_two_requests_it_goes_on_where_it_was(stand: Stand) -
     assert set(made(stand, "Deployment").values()) == {1}
 
 
-def test_secrets_of_many_ensembles_are_not_all_looked_at_at_once() -> None:
-    """An operator that has begun with 200 Ensembles asks for less than one Secret a second, at any
-    time from then on."""
+def test_secrets_of_many_ensembles_are_not_all_read_at_once() -> None:
+    """After its start, an operator with 200 Ensembles always reads less than one Secret a
+    second.
+    """
     times: list[float] = []
     now, chance = [0.0], random.Random(1)
 
@@ -267,7 +271,7 @@ def test_secrets_of_many_ensembles_are_not_all_looked_at_at_once() -> None:
             cast("Api", api),
             Cache(),
             Settings(),
-            cast("Any", None),  # services are not asked here
+            cast("Any", None),  # services are not polled here
             clock=lambda: now[0],
             chance=chance.random,
         )

@@ -1,4 +1,4 @@
-"""The images, as far as they can be looked at without building them."""
+"""Tests of the images, without building them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).parents[1] / "deploy" / "Containerfile"
 
 
 def steps() -> list[str]:
-    """The instructions, each on one line."""
+    """Return the instructions, each on one line."""
     text = re.sub(r"^\s*#.*\n", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
@@ -44,7 +44,7 @@ OWN = {"grpcio", "ply", "cryptography"}
     [(0, {"kopf", "kubernetes", *OWN}, {"scipy"}), (1, {"grpcio", "ply"}, {"kopf", "kubernetes", "aiohttp"})],
     ids=["operator", "view"],
 )  # fmt: skip
-def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(
+def test_images_install_what_the_lock_file_lists_for_these_packages(
     tmp_path: Path, image: int, has: set[str], lacks: set[str]
 ) -> None:
     line = [each for each in steps() if each.startswith("RUN uv export")][image]
@@ -66,7 +66,7 @@ def test_what_is_installed_is_what_the_lock_file_has_for_these_packages(
 
 
 @pytest.mark.checkout
-def test_the_folders_that_are_built_are_there_and_are_those_that_are_needed() -> None:
+def test_the_built_folders_exist_and_are_those_needed() -> None:
     (line,) = [each for each in steps() if each.startswith("RUN pip wheel")]
     folders = [each for each in shlex.split(line) if each.startswith(".")]
     assert all((ROOT / each / "pyproject.toml").is_file() for each in folders)
@@ -76,7 +76,7 @@ def test_the_folders_that_are_built_are_there_and_are_those_that_are_needed() ->
 
 
 @pytest.mark.checkout
-def test_an_image_is_built_without_the_history_and_without_what_git_ignores() -> None:
-    """An environment of 1.4 GB, among others, would be copied into the build."""
+def test_images_are_built_without_the_history_and_ignored_files() -> None:
+    """Otherwise an environment of 1.4 GB, among others, would be copied into the build."""
     ignored = [f"**/{each.rstrip('/')}" for each in lines(ROOT / ".gitignore")]
     assert lines(ROOT / ".dockerignore") == [".git", *ignored]

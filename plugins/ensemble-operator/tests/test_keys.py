@@ -1,4 +1,4 @@
-"""Certificates and tokens: made once, kept, and mended where one of their Secrets is gone."""
+"""Tests of certificates and tokens: created once, kept, and repaired if a Secret is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = 1_800_000_000.0
 
 
 def keys(found: Ensemble, secrets: dict[str, Object | None]) -> list[str]:
-    """Make what is to be made; the names of what was written."""
+    """Create what is missing; return the names of written Secrets."""
     written = made(found, secrets, NOW)
     secrets.update({each["metadata"]["name"]: each for each in written})
     return [each["metadata"]["name"] for each in written]
@@ -36,7 +36,7 @@ def study() -> Ensemble:
     return read(ensemble(member(), member(name="b")))
 
 
-def test_they_are_made_once(study: Ensemble) -> None:
+def test_they_are_created_once(study: Ensemble) -> None:
     secrets: dict[str, Object | None] = {}
     assert wanted(study, secrets, NOW)
     assert keys(study, secrets) == ["study-tls", "study-tokens", "study-0-token", "study-b-token"]
@@ -44,7 +44,7 @@ def test_they_are_made_once(study: Ensemble) -> None:
     assert keys(study, secrets) == []
 
 
-def test_the_service_knows_whose_each_token_is_and_no_token_by_itself(
+def test_the_service_knows_each_tokens_owner_but_not_the_token_itself(
     study: Ensemble, tmp_path: Path
 ) -> None:
     secrets: dict[str, Object | None] = {}
@@ -65,7 +65,7 @@ def test_the_service_knows_whose_each_token_is_and_no_token_by_itself(
 
 
 @pytest.mark.parametrize("name", ["study-tls", "study-tokens", "study-0-token"])
-def test_one_that_was_deleted_is_made_again_and_the_other_tokens_stay(
+def test_a_deleted_secret_is_recreated_and_the_other_tokens_stay(
     study: Ensemble, name: str
 ) -> None:
     secrets: dict[str, Object | None] = {}
@@ -81,7 +81,7 @@ def test_one_that_was_deleted_is_made_again_and_the_other_tokens_stay(
     assert len(lines) == 3
 
 
-def test_a_token_of_a_member_that_is_gone_counts_no_more(study: Ensemble) -> None:
+def test_a_token_of_a_removed_member_is_invalid(study: Ensemble) -> None:
     secrets: dict[str, Object | None] = {}
     keys(study, secrets)
     fewer = read(ensemble(member(name="b")))
@@ -91,7 +91,7 @@ def test_a_token_of_a_member_that_is_gone_counts_no_more(study: Ensemble) -> Non
     assert {each["member"] for each in lines} == {None, "default/study-b"}
 
 
-def test_certificates_are_renewed_at_two_thirds_of_their_time_from_the_same_authority(
+def test_certificates_are_renewed_at_two_thirds_of_their_lifetime_by_the_same_authority(
     study: Ensemble,
 ) -> None:
     secrets: dict[str, Object | None] = {}
@@ -109,11 +109,11 @@ def test_certificates_are_renewed_at_two_thirds_of_their_time_from_the_same_auth
 DAY = 86400
 
 
-def test_a_token_is_renewed_at_two_thirds_of_its_time_and_known_before_it_is_used(
+def test_a_token_is_renewed_at_two_thirds_of_its_lifetime_and_known_before_its_use(
     study: Ensemble, tmp_path: Path
 ) -> None:
-    """Of what is written at a time any part may be lost: the operator is killed, or a request
-    fails. Whatever was, the service knows each token that is in a Secret, and that it had before.
+    """Any part of a write may be lost: the operator is killed, or a request fails. In all cases the
+    service knows each token that is, or was before, in a Secret.
     """
     secrets: dict[str, Object | None] = {}
     keys(study, secrets)
@@ -146,7 +146,7 @@ def test_a_token_is_renewed_at_two_thirds_of_its_time_and_known_before_it_is_use
     assert len(json.loads(file.read_text())["tokens"]) <= 3 * len(had)
 
 
-def test_a_token_whose_secret_was_deleted_counts_no_more(study: Ensemble, tmp_path: Path) -> None:
+def test_a_token_whose_secret_was_deleted_is_invalid(study: Ensemble, tmp_path: Path) -> None:
     secrets: dict[str, Object | None] = {}
     keys(study, secrets)
     text = value(secrets["study-0-token"], "token")
@@ -155,13 +155,13 @@ def test_a_token_whose_secret_was_deleted_counts_no_more(study: Ensemble, tmp_pa
     assert text[9:17] not in value(secrets["study-tokens"], "tokens.json")
 
 
-def test_with_certificates_of_the_users_only_tokens_are_made() -> None:
+def test_with_the_users_certificates_only_tokens_are_created() -> None:
     found = read(ensemble(sidecar={"tls": {"secretName": "mine"}}))
     secrets: dict[str, Object | None] = {"mine": {"data": {}}}
     assert keys(found, secrets) == ["study-tokens", "study-0-token"]
 
 
-def test_the_run_beside_the_members_steers_them_all() -> None:
+def test_the_outside_run_may_use_all_members() -> None:
     shared = ensemble(member(), ensemble=FILE)
     del shared["spec"]["members"][0]["ensemble"]
     secrets: dict[str, Object | None] = {}

@@ -1,4 +1,4 @@
-"""The operator, the service and the first pod killed with SIGKILL, as processes: one short round.
+"""Test with kills of the operator, the service and the first pod, as processes: one short round.
 
 ``scripts/soak.py --executor operator`` plays more.
 """
@@ -18,7 +18,7 @@ from kills import WHAT, played
 
 
 @pytest.mark.checkout  # the service needs the Kubernetes client, which the operator does not
-def test_a_run_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) -> None:
+def test_a_run_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> None:
     found = played(tmp_path / "round", 1, len(WHAT))
     assert sorted(found["killed"]) == sorted(WHAT)
     assert found["good"], found

@@ -1,6 +1,6 @@
-"""kubectl's own requests: what people type, against the stand-in. Skipped where there is no kubectl.
+"""Tests with kubectl's own requests against the stand-in. Skipped without kubectl.
 
-kubectl sends no token over plain HTTP, so this stand-in speaks TLS.
+kubectl sends no token over plain HTTP, so this stand-in uses TLS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kubectl:
-    """kubectl, as somebody who may do everything in the stand-in. ``home`` takes its caches."""
+    """kubectl with all rights in the stand-in. ``home`` is for its caches."""
 
     def __init__(self, stand: Stand, home: Path) -> None:
         config = stand.cluster.kubeconfig(home / "config")
@@ -66,7 +66,7 @@ def kubectl(stand: Stand, tmp_path: Path) -> Kubectl:
     return Kubectl(stand, home)
 
 
-def test_an_example_is_applied_looked_at_scaled_and_deleted(stand: Stand, kubectl: Kubectl) -> None:
+def test_an_example_is_applied_shown_scaled_and_deleted(stand: Stand, kubectl: Kubectl) -> None:
     stand.start()
     file = str(EXAMPLES / "hello-world.yaml")
     assert "created" in kubectl.says("apply", "-f", file)
@@ -88,7 +88,7 @@ def test_an_example_is_applied_looked_at_scaled_and_deleted(stand: Stand, kubect
     assert "Type:                  MembersReady" in described
     events = described.partition("Events:")[2]
     assert {"Ignored", "Created", "ServiceReady", "MemberReady"} <= set(events.split())
-    # The same again changes nothing: what the API server filled in is no change.
+    # Applying it again changes nothing: defaults of the API server do not count as changes.
     before = stand.get("MiniCluster", "ensemble-0")
     kubectl.says("apply", "-f", file)
     found = stand.get("Ensemble", "ensemble")
@@ -104,7 +104,7 @@ def test_an_example_is_applied_looked_at_scaled_and_deleted(stand: Stand, kubect
     stand.until(lambda: not any(map(stand.names, ("MiniCluster", "Deployment", "Secret", "Pod"))))
 
 
-def test_a_dry_run_and_what_is_refused_leave_nothing(stand: Stand, kubectl: Kubectl) -> None:
+def test_a_dry_run_and_rejected_objects_leave_nothing(stand: Stand, kubectl: Kubectl) -> None:
     file = str(EXAMPLES / "two-members.yaml")
     for words in (("--server-side",), ()):
         said = kubectl.says("apply", *words, "--dry-run=server", "-f", file)
@@ -121,8 +121,8 @@ def test_a_dry_run_and_what_is_refused_leave_nothing(stand: Stand, kubectl: Kube
     assert stand.names("Ensemble") == []
 
 
-def test_a_large_file_goes_with_server_side_apply(stand: Stand, kubectl: Kubectl) -> None:
-    """The other way kubectl keeps a copy in an annotation, of which there may be 256 KiB."""
+def test_a_large_file_works_with_server_side_apply(stand: Stand, kubectl: Kubectl) -> None:
+    """Otherwise kubectl keeps a copy in an annotation, which is limited to 256 KiB."""
     found = ensemble(member(ensemble=member()["ensemble"] + "#" * 300_000))
     found["metadata"] = {"name": "study"}
     done = kubectl("apply", "-f", "-", given=found)
@@ -135,8 +135,10 @@ def test_a_large_file_goes_with_server_side_apply(stand: Stand, kubectl: Kubectl
 
 
 @pytest.mark.parametrize("folder", ["one-namespace", "all-namespaces"])
-def test_the_manifests_apply_again_and_go(stand: Stand, kubectl: Kubectl, folder: str) -> None:
-    """As the README has it. The definition is there already, with the stand-in."""
+def test_the_manifests_can_be_applied_again_and_deleted(
+    stand: Stand, kubectl: Kubectl, folder: str
+) -> None:
+    """As in the README. The stand-in already has the definition."""
     manifests = str(Path(__file__).parents[1] / "deploy" / folder)
     definition = str(Path(__file__).parents[1] / "deploy" / "definition")
     stand.apply(ensemble(name="kept"))
@@ -145,14 +147,14 @@ def test_the_manifests_apply_again_and_go(stand: Stand, kubectl: Kubectl, folder
         said = kubectl.says("apply", "--server-side", "--force-conflicts", "-k", manifests)
         assert "deployment.apps/ensemble-operator serverside-applied" in said
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is not None
-    # With the namespace goes what is in it, maybe before it is asked for.
+    # Deleting the namespace deletes its content, perhaps before that is requested.
     kubectl.says("delete", "--ignore-not-found", "-k", manifests, "--timeout=100s")
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is None
     assert stand.get("Ensemble", "kept") is not None, "the definition stays"
 
 
-def test_what_was_made_in_another_way_is_a_conflict(stand: Stand, kubectl: Kubectl) -> None:
-    """So the README, the manifests and the command all have one way."""
+def test_an_object_created_in_another_way_is_a_conflict(stand: Stand, kubectl: Kubectl) -> None:
+    """So the README, the manifests and the command all use the same way."""
     found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
     kubectl.says("create", "--field-manager=another-way", "-f", "-", given=found)
     done = kubectl("apply", "--server-side", "-f", "-", given={**found, "data": {"a": "2"}})

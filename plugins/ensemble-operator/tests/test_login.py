@@ -1,4 +1,4 @@
-"""Logging in: in a pod, by the service account, whose token is replaced while the operator runs."""
+"""Tests of the login in a pod: the service account's token is replaced while the operator runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 @pytest.fixture
 def account(stand: Stand, tmp_path: Path) -> Path:
-    """The files that a pod has of its service account."""
+    """Return the files of a pod's service account."""
     found = tmp_path / "account"
     found.mkdir()
     (found / "token").write_text(stand.cluster.token)
@@ -45,13 +45,13 @@ Login = Callable[[], kopf.ConnectionInfo]
 
 
 def replaced(stand: Stand, account: Path) -> None:
-    """As the kubelet does it: the new token first, then the old one is not known any more."""
+    """Replace the token like the kubelet: first the new one, then the old one becomes invalid."""
     old = (account / "token").read_text()
     (account / "token").write_text(stand.cluster.access.token("system:admin") + "\n")
     stand.cluster.access.revoke(old)
 
 
-def test_a_token_that_was_replaced_is_read_again_by_everything(stand: Stand, account: Path) -> None:
+def test_a_replaced_token_is_read_again_by_all_parts(stand: Stand, account: Path) -> None:
     running = stand.start(login=partial(log_in, account), lease="default")
     stand.apply(ensemble(name="first"))
     stand.until(lambda: stand.ready("first"))
@@ -65,7 +65,7 @@ def test_a_token_that_was_replaced_is_read_again_by_everything(stand: Stand, acc
     stand.until(lambda: stand.condition("first", "Finished") == ("True", "Succeeded"))
 
 
-def test_a_new_token_is_used_before_the_old_one_is_refused(
+def test_a_new_token_is_used_before_the_old_one_is_rejected(
     stand: Stand, account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = KINDS["Pod"].path("default")
@@ -83,7 +83,7 @@ def test_a_new_token_is_used_before_the_old_one_is_refused(
     assert asyncio.run(twice()) == 1, "it was not refused first"
 
 
-def test_where_nothing_says_how_to_reach_a_cluster_that_is_said(
+def test_without_a_configured_cluster_there_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The whole operator against the stand-in: kopf and the loop over sockets."""
+"""Tests of the whole operator against the stand-in: kopf and the loop over sockets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def stand() -> Iterator[Stand]:
 @pytest.mark.parametrize(
     ("file", "name"), [("hello-world", "ensemble"), ("grow-shrink", "grow-shrink")]
 )
-def test_the_examples_of_upstream_apply_as_they_are_and_succeed(
-    stand: Stand, file: str, name: str
-) -> None:
+def test_upstreams_examples_apply_unchanged_and_succeed(stand: Stand, file: str, name: str) -> None:
     stand.start()
     stand.apply_file(EXAMPLES / f"{file}.yaml")
     stand.until(lambda: stand.ready(name))
@@ -46,7 +44,7 @@ def test_the_examples_of_upstream_apply_as_they_are_and_succeed(
     stand.until(lambda: (stand.get("Deployment", name) or {})["spec"]["replicas"] == 0)
 
 
-def test_a_changed_image_is_taken_and_a_removed_member_goes(stand: Stand) -> None:
+def test_a_changed_image_is_used_and_a_removed_member_deleted(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(name="a"), member(name="b")))
     stand.until(lambda: stand.ready("study"))
@@ -60,7 +58,7 @@ def test_a_changed_image_is_taken_and_a_removed_member_goes(stand: Stand) -> Non
     assert stand.status("study")["membersReady"] == "1/1"
 
 
-def test_what_is_deleted_by_hand_comes_again(stand: Stand) -> None:
+def test_objects_deleted_by_hand_are_recreated(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(state={"size": "1Gi"}))
     stand.until(lambda: stand.ready("study"))
@@ -76,7 +74,7 @@ def test_what_is_deleted_by_hand_comes_again(stand: Stand) -> None:
     stand.until(lambda: stand.ready("study"))
 
 
-def test_suspended_and_again(stand: Stand) -> None:
+def test_an_ensemble_is_suspended_and_resumed(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(state={"claim": "c"}))
     stand.until(lambda: stand.ready("study"))
@@ -87,7 +85,7 @@ def test_suspended_and_again(stand: Stand) -> None:
     stand.until(lambda: stand.ready("study"))
 
 
-def test_a_pod_that_is_killed_is_the_end_without_a_claim_and_resumed_with_one(stand: Stand) -> None:
+def test_a_killed_pod_ends_a_run_without_a_claim_and_resumes_one_with_a_claim(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(name="short"))
     stand.apply(ensemble(name="long", state={"claim": "c"}))
@@ -102,7 +100,7 @@ def test_a_pod_that_is_killed_is_the_end_without_a_claim_and_resumed_with_one(st
     stand.until(lambda: stand.condition("long", "Finished") == ("True", "Failed"))
 
 
-def test_a_shared_file_runs_beside_its_members(stand: Stand) -> None:
+def test_a_shared_file_runs_outside_of_its_members(stand: Stand) -> None:
     stand.start()
     stand.apply_file(EXAMPLES / "shared-file.yaml")
     stand.until(lambda: "shared-run" in stand.names("Job"))
@@ -113,7 +111,7 @@ def test_a_shared_file_runs_beside_its_members(stand: Stand) -> None:
     stand.until(lambda: stand.names("MiniCluster") == [])
 
 
-def test_an_ensemble_that_is_over_is_deleted_in_time_and_takes_everything_with_it(
+def test_a_finished_ensemble_is_deleted_in_time_with_all_its_objects(
     stand: Stand,
 ) -> None:
     stand.start()
@@ -138,7 +136,7 @@ def test_deletion_needs_no_operator(stand: Stand) -> None:
     stand.until(lambda: stand.names("MiniCluster") == stand.names("Deployment") == [])
 
 
-def test_children_stay_with_orphan(stand: Stand) -> None:
+def test_children_stay_with_the_orphan_policy(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(onDelete="Orphan"))
     stand.until(lambda: stand.ready("study"))
@@ -149,8 +147,8 @@ def test_children_stay_with_orphan(stand: Stand) -> None:
     assert stand.names("Secret")
 
 
-def test_a_lease_that_is_renewed_while_the_operator_is_stopped_does_not_keep_it() -> None:
-    """wait_for may pass over a cancellation, before Python 3.12."""
+def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> None:
+    """Before Python 3.12, ``wait_for`` may lose a cancellation."""
     import asyncio
 
     from ensemble_operator.watch import _end
@@ -174,10 +172,10 @@ def test_a_lease_that_is_renewed_while_the_operator_is_stopped_does_not_keep_it(
     assert asyncio.run(main()) == 2
 
 
-# -- what is wrong -----------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_file_is_told_with_its_place_and_nothing_is_made(stand: Stand) -> None:
+def test_an_invalid_file_is_reported_with_its_place_and_nothing_is_created(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(ensemble=FILE.replace("label: a", "label: b"))))
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
@@ -189,7 +187,7 @@ def test_a_wrong_file_is_told_with_its_place_and_nothing_is_made(stand: Stand) -
     stand.until(lambda: stand.ready("study"))
 
 
-def test_a_minicluster_of_somebody_elses_is_left_alone(stand: Stand) -> None:
+def test_a_foreign_minicluster_is_not_touched(stand: Stand) -> None:
     theirs = stand.apply(
         {
             "apiVersion": "flux-framework.org/v1alpha2",
@@ -209,7 +207,7 @@ def test_a_minicluster_of_somebody_elses_is_left_alone(stand: Stand) -> None:
     assert found["spec"]["size"] == 3
 
 
-def test_a_conflict_is_over_once_the_other_object_is_gone(stand: Stand) -> None:
+def test_a_conflict_ends_when_the_other_object_is_deleted(stand: Stand) -> None:
     theirs = {"data": {"mine": "yes"}}
     body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "study"}}
     stand.apply(body)
@@ -228,7 +226,7 @@ def test_a_conflict_is_over_once_the_other_object_is_gone(stand: Stand) -> None:
     assert running.operator.cache.in_the_way() == []
 
 
-def test_a_conflict_is_over_though_watches_told_nothing_of_it(
+def test_a_conflict_ends_even_if_watches_missed_the_deletion(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
@@ -238,14 +236,14 @@ def test_a_conflict_is_over_though_watches_told_nothing_of_it(
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "Conflict"))
     operator = running.operator
     assert operator is not None
-    # As when the deletion fell between two watches.
+    # As when the deletion happened between two watches.
     operator.cache._told_of_theirs = lambda *_, **__: None  # type: ignore[method-assign]
     stand.delete("ServiceAccount", "study")
     operator._due = 0.0  # the next comparison with lists is due
     stand.until(lambda: stand.ready("study"))
 
 
-def test_without_the_flux_operator_that_is_said_until_it_is_installed(
+def test_a_missing_flux_operator_is_reported_until_it_is_installed(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
@@ -256,14 +254,14 @@ def test_without_the_flux_operator_that_is_said_until_it_is_installed(
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "NoFluxOperator"))
     assert stand.names("Deployment") == []
     kinds[flux] = definition
-    # The process ends, and is begun anew by its Deployment.
+    # The process ends, and its Deployment restarts it.
     stand.until(lambda: not running.alive)
     assert running.error is None
     stand.start()
     stand.until(lambda: stand.ready("study"))
 
 
-def test_what_the_api_server_refuses_is_told_and_not_asked_again(stand: Stand) -> None:
+def test_a_rejected_object_is_reported_and_not_requested_again(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(spec={"tasks": "many"})))
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
@@ -293,7 +291,7 @@ def message_of(stand: Stand, kind: str, name: str = "study") -> str:
     ],
     ids=["an autoscaler", "a field of the MiniCluster", "a field of a container"],
 )  # fmt: skip
-def test_a_member_of_which_a_part_is_refused_is_not_begun(
+def test_a_member_with_a_rejected_part_is_not_started(
     stand: Stand, found: dict[str, Any], words: str
 ) -> None:
     stand.start()
@@ -307,10 +305,10 @@ def test_a_member_of_which_a_part_is_refused_is_not_begun(
     stand.until(lambda: stand.ready("study"))
 
 
-def test_fields_of_a_newer_flux_operator_that_the_operator_writes_are_left_out(
+def test_unknown_fields_of_an_older_flux_operator_are_left_out(
     stand: Stand,
 ) -> None:
-    """Options that the operator adds are not reported as the user's."""
+    """Options that the operator adds are not reported as the user's mistakes."""
     kind = stand.cluster.store.kinds[("flux-framework.org", "miniclusters")]
     assert kind.schema is not None
     del kind.schema["properties"]["spec"]["properties"]["jobLabels"]
@@ -319,7 +317,7 @@ def test_fields_of_a_newer_flux_operator_that_the_operator_writes_are_left_out(
     stand.until(lambda: stand.ready("study"))
 
 
-def test_unknown_options_of_a_member_are_told(stand: Stand) -> None:
+def test_unknown_options_of_a_member_are_reported(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(member(options={"arival_timeout": "1"})))
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
@@ -327,7 +325,7 @@ def test_unknown_options_of_a_member_are_told(stand: Stand) -> None:
     assert stand.names("MiniCluster") == []
 
 
-def test_a_file_for_a_member_that_there_is_not_is_told(stand: Stand) -> None:
+def test_a_file_for_an_unknown_member_is_reported(stand: Stand) -> None:
     text = FILE.replace("command: 'true'", "command: 'true', executor: default/study-b")
     found = ensemble(member(name="a"), ensemble=text)
     del found["spec"]["members"][0]["ensemble"]
@@ -338,7 +336,7 @@ def test_a_file_for_a_member_that_there_is_not_is_told(stand: Stand) -> None:
     assert stand.names("MiniCluster") == []
 
 
-def test_a_deleted_secret_is_made_again_as_soon_as_a_pod_waits_for_it(stand: Stand) -> None:
+def test_a_deleted_secret_is_recreated_as_soon_as_a_pod_waits_for_it(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(state={"claim": "c"}))
     stand.until(lambda: stand.ready("study"))
@@ -349,7 +347,7 @@ def test_a_deleted_secret_is_made_again_as_soon_as_a_pod_waits_for_it(stand: Sta
     stand.until(lambda: stand.ready("study"))
 
 
-def test_why_a_pod_waits_is_told_after_a_minute(
+def test_the_reason_why_a_pod_waits_is_reported_after_a_minute(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_operator.loop._STUCK", 0.5)
@@ -386,7 +384,7 @@ def test_a_file_of_900_kilobytes_works(stand: Stand) -> None:
     assert [each["ensemble.yaml"] for each in files if "ensemble.yaml" in each] == [text]
 
 
-def test_two_operators_are_one_at_work_and_the_other_takes_over(stand: Stand) -> None:
+def test_of_two_operators_one_works_and_the_other_takes_over(stand: Stand) -> None:
     first = stand.start(lease="default")
     stand.until(lambda: stand.names("Lease") == ["ensemble-operator"])
     second = stand.start(lease="default")
@@ -399,8 +397,8 @@ def test_two_operators_are_one_at_work_and_the_other_takes_over(stand: Stand) ->
     stand.until(lambda: stand.ready("later"))
 
 
-def test_it_ends_by_sigterm_and_gives_its_lease_back(stand: Stand, tmp_path: Path) -> None:
-    """As a process, in its main thread: there kopf heeds signals of its own accord."""
+def test_sigterm_ends_it_and_releases_its_lease(stand: Stand, tmp_path: Path) -> None:
+    """As a process, in its main thread, where kopf handles signals itself."""
     config = stand.cluster.kubeconfig(tmp_path / "config")
     words = ["run", "--namespace", "default", "--kubeconfig", str(config), "--health", ""]
     words += ["--leader-elect", "--lease-namespace", "default"]
@@ -419,10 +417,10 @@ def test_it_ends_by_sigterm_and_gives_its_lease_back(stand: Stand, tmp_path: Pat
     assert lease["spec"]["holderIdentity"] == ""
 
 
-# -- sparing -----------------------------------------------------------------------------------------
+# -- economy -----------------------------------------------------------------------------------------
 
 
-def test_while_nothing_changes_nothing_is_written(stand: Stand) -> None:
+def test_nothing_is_written_while_nothing_changes(stand: Stand) -> None:
     running = stand.start(settings=Settings(resync=1.0, ask=0.2))
     for index in range(3):
         stand.apply(ensemble(name=f"study-{index}"))
@@ -440,8 +438,8 @@ def test_while_nothing_changes_nothing_is_written(stand: Stand) -> None:
     stand.until(still)
 
 
-def test_what_watches_have_missed_is_found_by_comparing(stand: Stand) -> None:
-    """A watch that begins anew after a gap tells what there is, and of no deletion."""
+def test_missed_events_are_found_by_comparison(stand: Stand) -> None:
+    """A watch that restarts after a gap reports existing objects, but no deletions."""
     from ensemble_operator.cache import Cache
 
     cache = Cache()

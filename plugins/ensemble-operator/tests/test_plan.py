@@ -1,4 +1,4 @@
-"""What becomes of an Ensemble: tables of what there is and what is done about it."""
+"""Tests of plans: tables of an Ensemble's state and the resulting changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(world: World) -> list[str]:
     return [each.reason for each in world.events]
 
 
-# -- what is made ------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
 def test_an_ensemble_becomes_a_service_and_then_a_minicluster() -> None:
@@ -64,7 +64,7 @@ def test_an_ensemble_becomes_a_service_and_then_a_minicluster() -> None:
     assert told(world).count("Created") == 2
 
 
-def test_it_is_ready_once_its_members_tell_of_themselves() -> None:
+def test_it_is_ready_once_its_members_send_heartbeats() -> None:
     world = running()
     assert world.condition("Ready")[0] == "True"
     assert (world.status["phase"], world.status["membersReady"]) == ("Running", "1/1")
@@ -74,7 +74,7 @@ def test_it_is_ready_once_its_members_tell_of_themselves() -> None:
     assert world.status["service"]["address"] == "study-grpc.default.svc:50051"
 
 
-def test_everything_belongs_to_the_ensemble_and_says_so() -> None:
+def test_all_objects_belong_to_the_ensemble_by_owner_and_label() -> None:
     world = running()
     for found in [*world.children.values(), *world.secrets.values()]:
         assert found is not None
@@ -87,14 +87,14 @@ def test_everything_belongs_to_the_ensemble_and_says_so() -> None:
         assert found["metadata"]["labels"]["ensemble.flux-framework.org/ensemble"] == "study"
 
 
-def test_the_members_size_is_one_unless_said_and_no_larger_than_it_began() -> None:
+def test_a_members_size_is_one_by_default_and_not_larger_than_its_maximum() -> None:
     spec = minicluster(running())
     assert (spec["size"], spec["minSize"], spec["maxSize"]) == (1, 1, 1)
     spec = minicluster(running(ensemble(member(3))))
     assert (spec["size"], spec["minSize"], spec["maxSize"]) == (3, 1, 3)
 
 
-def test_what_the_user_gave_of_a_minicluster_is_added_to_and_never_replaced() -> None:
+def test_the_users_minicluster_is_extended_and_never_replaced() -> None:
     given = {
         "containers": [
             {
@@ -134,7 +134,7 @@ def test_nothing_is_installed_when_a_pod_starts() -> None:
     assert "pip install --require-hashes" in pip["containers"][0]["commands"]["pre"]
 
 
-def test_members_reach_the_service_by_name_with_a_token_and_an_authority_of_their_own() -> None:
+def test_members_reach_the_service_by_name_with_their_own_token_and_the_authority() -> None:
     world = running(ensemble(member(), member()))
     files = {n: f for (kind, n), f in world.children.items() if kind == "ConfigMap"}
     for name, found in files.items():
@@ -158,7 +158,7 @@ def test_the_service_may_resize_its_own_members_and_nothing_else() -> None:
     assert done == {("get", "miniclusters"), ("patch", "miniclusters/scale"), ("get", "jobs")}
 
 
-def test_the_image_of_upstream_is_ignored_and_that_is_said() -> None:
+def test_upstreams_image_is_ignored_with_an_event() -> None:
     image = "ghcr.io/converged-computing/ensemble-python:latest"
     world = running(ensemble(sidecar={"image": image, "pullAlways": True}))
     (container,) = world.children[("Deployment", "study")]["spec"]["template"]["spec"]["containers"]
@@ -167,13 +167,13 @@ def test_the_image_of_upstream_is_ignored_and_that_is_said() -> None:
     assert told(world).count("Ignored") == 1
 
 
-def test_pods_of_ours_are_left_alone_by_the_flux_operator() -> None:
+def test_the_flux_operator_ignores_our_pods() -> None:
     world = running()
     template = world.children[("Deployment", "study")]["spec"]["template"]
     assert template["metadata"]["labels"]["job-index"] == "none"
 
 
-def test_a_pod_is_not_started_again_because_jobs_failed() -> None:
+def test_a_pod_is_not_restarted_because_jobs_failed() -> None:
     spec = minicluster(running())
     assert spec["pod"]["restartPolicy"] == "Never"
     assert spec["backoffLimit"] == 1
@@ -181,7 +181,7 @@ def test_a_pod_is_not_started_again_because_jobs_failed() -> None:
     assert kept["backoffLimit"] == 6
 
 
-def test_journals_are_in_a_claim_of_each_member_where_that_is_wanted() -> None:
+def test_journals_are_in_a_claim_of_each_member_if_requested() -> None:
     world = running(ensemble(member(), member(), state={"size": "2Gi", "storageClassName": "fast"}))
     for name in ("study-0", "study-1"):
         claim = world.children[("PersistentVolumeClaim", name)]["spec"]
@@ -194,7 +194,7 @@ def test_journals_are_in_a_claim_of_each_member_where_that_is_wanted() -> None:
     assert minicluster(mine)["containers"][0]["volumes"]["ensemble-state"]["claimName"] == "mine"
 
 
-def test_an_autoscaler_is_made_where_it_is_asked_for_and_rules_are_kept_from_the_size() -> None:
+def test_a_requested_autoscaler_is_created_and_rules_do_not_set_the_size() -> None:
     scaled = member(1, resize="HPA", autoscaling={"metrics": []}, spec={"maxSize": 4})
     world = running(ensemble(scaled, member()))
     spec = world.children[("HorizontalPodAutoscaler", "study-0")]["spec"]
@@ -204,10 +204,10 @@ def test_an_autoscaler_is_made_where_it_is_asked_for_and_rules_are_kept_from_the
     assert '--option=fixed=["default/study-0"]' in deployment["containers"][0]["args"]
 
 
-# -- a change ----------------------------------------------------------------------------------------
+# -- changes -----------------------------------------------------------------------------------------
 
 
-def test_a_changed_image_of_the_service_is_taken_at_once() -> None:
+def test_a_changed_image_of_the_service_is_used_at_once() -> None:
     world = running()
     world.edit(lambda spec: spec.update(sidecar={"image": "mine:2"}))
     world.settle()
@@ -217,7 +217,7 @@ def test_a_changed_image_of_the_service_is_taken_at_once() -> None:
 
 
 @pytest.mark.parametrize("change", ["file", "minicluster"])
-def test_what_runs_goes_on_as_it_was_until_it_is_over(change: str) -> None:
+def test_a_running_member_stays_unchanged_until_its_run_is_over(change: str) -> None:
     world = running()
     before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
 
@@ -245,7 +245,7 @@ def test_what_runs_goes_on_as_it_was_until_it_is_over(change: str) -> None:
     assert world.condition("Updated")[0] == "True"
 
 
-def test_with_recreate_a_change_is_taken_at_once() -> None:
+def test_with_recreate_a_change_is_applied_at_once() -> None:
     world = running(ensemble(updatePolicy="Recreate"))
     before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
     world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
@@ -256,7 +256,7 @@ def test_with_recreate_a_change_is_taken_at_once() -> None:
     assert "Recreated" in told(world)
 
 
-def test_a_denied_size_is_told_once_and_again_only_after_one_that_was_granted() -> None:
+def test_a_denied_size_is_reported_once_until_another_is_granted() -> None:
     world = running()
 
     def told_of(denied: str) -> int:
@@ -277,7 +277,7 @@ def test_a_denied_size_is_told_once_and_again_only_after_one_that_was_granted() 
     assert note.warning
 
 
-def test_a_size_that_others_changed_is_never_put_back() -> None:
+def test_a_size_that_others_changed_is_never_reset() -> None:
     world = running(ensemble(member(2, spec={"maxSize": 8})))
     world.children[("MiniCluster", "study-0")]["spec"]["size"] = 5
     world.settle()
@@ -286,7 +286,7 @@ def test_a_size_that_others_changed_is_never_put_back() -> None:
     assert "Resized" in told(world)
 
 
-def test_a_removed_member_goes_and_the_others_stay_as_they_are() -> None:
+def test_a_removed_member_is_deleted_and_the_others_stay_unchanged() -> None:
     world = running(ensemble(member(name="a"), member(name="b")))
     before = world.children[("MiniCluster", "study-b")]["metadata"]["uid"]
     world.edit(lambda spec: spec["members"].pop(0))
@@ -298,7 +298,7 @@ def test_a_removed_member_goes_and_the_others_stay_as_they_are() -> None:
     assert "Pruned" in told(world)
 
 
-def test_a_changed_configmap_is_a_changed_file() -> None:
+def test_a_changed_configmap_counts_as_a_changed_file() -> None:
     reference = Reference("files", "ensemble.yaml")
     found = ensemble({**member(), "ensembleFrom": {"configMapKeyRef": {"name": "files"}}})
     del found["spec"]["members"][0]["ensemble"]
@@ -316,7 +316,7 @@ def test_a_changed_configmap_is_a_changed_file() -> None:
 
 
 @pytest.mark.parametrize(("code", "result"), [(0, "Succeeded"), (1, "Failed"), (3, "Failed")])
-def test_an_end_is_told_and_nothing_is_made_anew(code: int, result: str) -> None:
+def test_an_end_is_reported_and_nothing_is_created_again(code: int, result: str) -> None:
     world = running()
     world.ends("study-0", code)
     world.settle()
@@ -331,8 +331,8 @@ def test_an_end_is_told_and_nothing_is_made_anew(code: int, result: str) -> None
     assert ("MiniCluster", "study-0") not in world.children
 
 
-def test_a_pod_that_ends_well_although_nothing_ran_is_lost_and_nothing_else() -> None:
-    """The Flux Operator's script ends with exit code 0 whatever became of Flux."""
+def test_a_pod_that_succeeds_although_nothing_ran_is_lost() -> None:
+    """The Flux Operator's script ends with exit code 0 whatever happened to Flux."""
     world = running()
     world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
     world.settle()
@@ -344,7 +344,7 @@ def test_a_pod_that_ends_well_although_nothing_ran_is_lost_and_nothing_else() ->
     assert world.condition("Finished")[0] == "False", "its run goes on in another pod"
 
 
-def test_a_member_whose_job_makes_no_other_first_pod_is_made_again() -> None:
+def test_a_member_whose_job_creates_no_other_first_pod_is_recreated() -> None:
     world = running(ensemble(state={"claim": "c"}))
     for pause in (0, 10, 20):
         before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
@@ -365,17 +365,17 @@ def test_a_member_whose_job_makes_no_other_first_pod_is_made_again() -> None:
     ("kind", "code", "result"), [("Complete", 0, "Succeeded"), ("Failed", 1, "Failed")]
 )
 @pytest.mark.parametrize("seen", ["no pod", "a pod that waits"])
-def test_a_run_is_not_lost_because_the_end_of_its_job_is_seen_before_the_end_of_its_pod(
+def test_a_run_is_not_lost_if_its_jobs_end_is_seen_before_its_pods(
     seen: str, kind: str, code: int, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs and pods are watched separately; either may be heard of first."""
+    """Jobs and pods are watched separately, so either may come first."""
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
     over = {"type": kind, "status": "True", "lastTransitionTime": said(world.now)}
     world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
     del world.pods["study-run-0"]
     if seen == "a pod that waits":
         world.pod("study-run", {"waiting": {}}, phase="Pending", container="run")
-    monkeypatch.setattr(world, "kubernetes", lambda: None)  # makes a pod where none is seen
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen
     world.settle()
     assert world.condition("Finished")[0] == "False"
     assert world.now < (world.plan().again or 0) <= world.now + 10
@@ -384,7 +384,7 @@ def test_a_run_is_not_lost_because_the_end_of_its_job_is_seen_before_the_end_of_
     assert world.condition("Finished") == ("True", result)
 
 
-def test_a_run_whose_job_has_ended_is_lost_if_no_pod_of_it_is_seen(
+def test_a_run_whose_job_has_ended_is_lost_if_its_pod_is_never_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
@@ -399,10 +399,12 @@ def test_a_run_whose_job_has_ended_is_lost_if_no_pod_of_it_is_seen(
 
 
 @pytest.mark.parametrize("seen", ["a pod that runs", "only the pod that was lost"])
-def test_a_member_is_not_made_again_because_its_job_is_seen_to_end_before_its_pod(
+def test_a_member_is_not_recreated_if_its_jobs_end_is_seen_before_its_pods(
     seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Job has made another first pod, whose end only the Job tells yet. Workers still run."""
+    """Its Job has created another first pod, whose end only the Job shows so far. Workers still
+    run.
+    """
     world = running(ensemble(member(size=2), state={"claim": "c"}))
     world.job_made_of("study-0", {})
     world.killed("study-0")
@@ -422,7 +424,7 @@ def test_a_member_is_not_made_again_because_its_job_is_seen_to_end_before_its_po
     assert [each.reason for each in world.events].count("Recreated") == 0
 
 
-def test_a_member_is_made_again_if_the_pod_with_which_its_job_ended_is_never_seen() -> None:
+def test_a_member_is_recreated_if_its_jobs_last_pod_is_never_seen() -> None:
     world = running(ensemble(member(size=2), state={"claim": "c"}))
     world.job_made_of("study-0", {})
     world.killed("study-0")
@@ -434,7 +436,7 @@ def test_a_member_is_made_again_if_the_pod_with_which_its_job_ended_is_never_see
     assert [each.reason for each in world.events].count("Recreated") == 1
 
 
-def test_the_clock_of_the_control_plane_does_not_matter_to_how_long_the_end_of_a_pod_is_awaited(
+def test_the_control_planes_clock_does_not_affect_how_long_a_pods_end_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
@@ -461,7 +463,7 @@ def test_a_member_is_ready_once_all_of_its_nodes_are_up() -> None:
     assert world.condition("Ready")[0] == "True"
 
 
-def test_that_it_is_over_is_on_record_before_anything_is_deleted() -> None:
+def test_the_end_is_recorded_before_anything_is_deleted() -> None:
     world = running()
     world.killed("study-0")
     first = world.plan()
@@ -471,7 +473,7 @@ def test_that_it_is_over_is_on_record_before_anything_is_deleted() -> None:
     assert any(isinstance(each, Delete) for each in world.plan().changes)
 
 
-def test_a_lost_pod_is_the_end_without_a_claim_and_its_job_is_stopped() -> None:
+def test_a_lost_pod_without_a_claim_is_the_end_and_its_job_is_stopped() -> None:
     world = running()
     world.killed("study-0")
     world.settle()
@@ -480,7 +482,7 @@ def test_a_lost_pod_is_the_end_without_a_claim_and_its_job_is_stopped() -> None:
     assert "Failed" in told(world)
 
 
-def test_a_lost_pod_is_resumed_where_there_is_a_claim() -> None:
+def test_a_lost_pod_with_a_claim_is_resumed() -> None:
     world = running(ensemble(state={"claim": "c"}))
     world.killed("study-0")
     world.settle()
@@ -519,8 +521,8 @@ def job_of(world: World, *owners: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_lost_pod_is_the_end_though_its_job_has_made_another(known: bool) -> None:
-    """Whether or not the Job has labels, by which it would be known."""
+def test_a_lost_pod_is_the_end_even_if_its_job_has_created_another(known: bool) -> None:
+    """With and without labels on the Job."""
     world = running()
     owner = world.children["MiniCluster", "study-0"]["metadata"]["uid"]
     if known:
@@ -533,8 +535,8 @@ def test_a_lost_pod_is_the_end_though_its_job_has_made_another(known: bool) -> N
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_the_pod_that_was_made_after_one_that_failed_counts(names: tuple[str, str]) -> None:
-    """Both may be of the same second."""
+def test_the_pod_created_after_a_failed_one_counts(names: tuple[str, str]) -> None:
+    """Both may have been created in the same second."""
     world = running(ensemble(state={"claim": "c"}))
     world.killed("study-0")
     world.pods["killed"] = world.pods["study-0-0"]
@@ -551,8 +553,8 @@ def test_the_pod_that_was_made_after_one_that_failed_counts(names: tuple[str, st
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_pods_of_a_minicluster_before_this_one_are_no_end_of_its_run(known: bool) -> None:
-    """A MiniCluster that was made anew has the name of the old one, whose pods take their time."""
+def test_pods_of_an_earlier_minicluster_do_not_end_the_run(known: bool) -> None:
+    """A recreated MiniCluster has the name of the old one, whose pods end slowly."""
     world = running()
     if known:
         world.children["Job", "study-0"] = job_of(world, "of the one before")
@@ -574,7 +576,7 @@ def test_a_member_deleted_by_hand_is_resumed_if_its_journal_is_kept(state: Any, 
     assert (("MiniCluster", "study-0") in world.children) != ends
 
 
-def test_an_ensemble_is_deleted_when_its_time_after_the_end_is_over() -> None:
+def test_an_ensemble_is_deleted_after_its_time_to_live() -> None:
     world = running(ensemble(ttlSecondsAfterFinished=100))
     world.ends("study-0")
     world.settle()
@@ -587,7 +589,7 @@ def test_an_ensemble_is_deleted_when_its_time_after_the_end_is_over() -> None:
     assert world.gone
 
 
-def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
+def test_an_ensemble_with_one_finished_and_one_running_member_is_not_finished() -> None:
     world = running(ensemble(member(), member()))
     world.ends("study-0")
     world.settle()
@@ -599,7 +601,7 @@ def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
     assert world.status["exit"] == "0,2"
 
 
-# -- suspended ---------------------------------------------------------------------------------------
+# -- suspension --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -612,11 +614,13 @@ def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
         (True, {"size": "1Gi"}, False),
     ],
 )
-def test_a_stopped_run_cancels_its_jobs_where_they_end_with_it(
+def test_a_stopped_run_cancels_its_jobs_if_they_end_with_it(
     shared: bool, state: Any, cancels: bool
 ) -> None:
-    """Left to a Flux that goes with the pod they would be lost; cancelled, a resume submits them
-    again. Beside the members, with a journal in a claim, they go on, and their ends are heard."""
+    """Jobs in a Flux that ends with the pod would be lost; cancelled ones are submitted again by a
+    resume. With the run outside of the members and a journal in a claim, jobs continue, and their
+    ends are received.
+    """
     found = ensemble(member(), state=state, **({"ensemble": FILE} if shared else {}))
     if shared:
         del found["spec"]["members"][0]["ensemble"]
@@ -626,7 +630,7 @@ def test_a_stopped_run_cancels_its_jobs_where_they_end_with_it(
     assert ("--set on_stop=cancel" in run) == cancels
 
 
-def test_suspended_there_are_no_members_and_the_service_stays() -> None:
+def test_a_suspended_ensemble_has_no_members_but_its_service_stays() -> None:
     world = running(ensemble(state={"claim": "c"}))
     tag = world.entry()["run"]
     world.edit(lambda spec: spec.update(suspend=True))
@@ -652,7 +656,7 @@ def shared(**spec: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
+def test_a_shared_file_runs_outside_once_all_members_exist() -> None:
     world = World(shared())
     world.settle()
     assert {n for k, n in world.children if k == "MiniCluster"} == {"study-a", "study-b"}
@@ -670,7 +674,7 @@ def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
     assert sum("--executor remote" in each for each in scripts.values()) == 1
 
 
-def test_members_of_a_shared_file_go_when_its_run_is_over() -> None:
+def test_members_of_a_shared_file_are_deleted_when_its_run_is_over() -> None:
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
     world.ends("study-run")
     world.pods["study-run-0"]["status"]["containerStatuses"][0]["name"] = "run"
@@ -680,7 +684,7 @@ def test_members_of_a_shared_file_go_when_its_run_is_over() -> None:
     assert ("Job", "study-run") in world.children
 
 
-# -- what is wrong -----------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -694,7 +698,7 @@ def test_members_of_a_shared_file_go_when_its_run_is_over() -> None:
         {},
     ],
 )
-def test_a_wrong_spec_is_a_condition_and_nothing_is_made(spec: Any) -> None:
+def test_an_invalid_spec_is_a_condition_and_nothing_is_created(spec: Any) -> None:
     world = World({**ensemble(), "spec": spec})
     made = world.step()
     assert made.changes == ()
@@ -704,7 +708,7 @@ def test_a_wrong_spec_is_a_condition_and_nothing_is_made(spec: Any) -> None:
     assert world.plan().status == world.status
 
 
-def test_a_wrong_file_is_a_condition_with_places_and_nothing_is_made() -> None:
+def test_an_invalid_file_is_a_condition_with_places_and_nothing_is_created() -> None:
     wrong = ["ensemble.yaml:2:54: there is no job group 'b'; did you mean 'a'?"]
     world = World(ensemble(), errors={content(FILE): wrong})
     assert world.step().changes == ()
@@ -716,7 +720,7 @@ def test_a_wrong_file_is_a_condition_with_places_and_nothing_is_made() -> None:
     assert ("MiniCluster", "study-0") in world.children
 
 
-def test_what_runs_goes_on_when_its_file_is_changed_to_a_wrong_one() -> None:
+def test_a_run_continues_when_its_file_becomes_invalid() -> None:
     world = running()
     world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
     world.more = {"errors": {content(OTHER): ["wrong"]}}
@@ -726,14 +730,14 @@ def test_what_runs_goes_on_when_its_file_is_changed_to_a_wrong_one() -> None:
     assert ("MiniCluster", "study-0") in world.children
 
 
-def test_without_the_flux_operator_that_is_said() -> None:
+def test_a_missing_flux_operator_is_reported() -> None:
     world = World(ensemble(), flux=False)
     assert world.step().changes == ()
     assert world.condition("Valid") == ("False", "NoFluxOperator")
 
 
 @pytest.mark.parametrize("kind", ["MiniCluster", "Deployment", "Service", "ConfigMap"])
-def test_what_is_somebody_elses_is_never_adopted(kind: str) -> None:
+def test_foreign_objects_are_never_adopted(kind: str) -> None:
     probe = running()
     name = next(n for k, n in probe.children if k == kind)
     foreign = {"kind": kind, "metadata": {"name": name, "uid": "theirs"}, "spec": {"size": 3}}
@@ -747,7 +751,7 @@ def test_what_is_somebody_elses_is_never_adopted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["study-tls", "study-tokens", "study-0-token"])
-def test_a_secret_of_somebody_elses_is_neither_read_nor_written(name: str) -> None:
+def test_a_foreign_secret_is_neither_read_nor_written(name: str) -> None:
     world = World(ensemble())
     theirs = {"kind": "Secret", "metadata": {"name": name, "uid": "theirs"}, "data": {"a": "Yg=="}}
     world.secrets[name] = theirs
@@ -761,7 +765,7 @@ def test_a_secret_of_somebody_elses_is_neither_read_nor_written(name: str) -> No
     assert world.condition("Valid") == ("True", "Sound")
 
 
-def test_an_object_of_an_earlier_ensemble_of_that_name_is_somebody_elses() -> None:
+def test_an_object_of_an_earlier_ensemble_of_that_name_is_foreign() -> None:
     world = running()
     world.found["metadata"]["uid"] = "uid-new"
     world.found.pop("status")
@@ -770,7 +774,7 @@ def test_an_object_of_an_earlier_ensemble_of_that_name_is_somebody_elses() -> No
     assert {c["reason"] for c in made.status["conditions"] if c["type"] == "Valid"} == {"Conflict"}
 
 
-def test_a_secret_deleted_by_hand_is_made_again() -> None:
+def test_a_secret_deleted_by_hand_is_recreated() -> None:
     for name in ("study-tls", "study-tokens", "study-0-token"):
         world = running()
         world.secrets[name] = None
@@ -784,7 +788,7 @@ def test_certificates_are_renewed_in_time() -> None:
     assert any(isinstance(each, Keys) for each in world.plan().changes)
 
 
-def test_a_secret_of_the_users_that_is_missing_is_said() -> None:
+def test_a_missing_secret_of_the_user_is_reported() -> None:
     world = World(ensemble(sidecar={"tls": {"secretName": "mine"}}))
     world.secrets["mine"] = None
     world.step()
@@ -803,7 +807,7 @@ def test_a_secret_of_the_users_that_is_missing_is_said() -> None:
         ("Starting", {}),
     ],
 )
-def test_why_the_service_is_not_there_is_told(reason: str, status: Any) -> None:
+def test_the_reason_why_the_service_is_unavailable_is_reported(reason: str, status: Any) -> None:
     world = World(ensemble())
     world.step()
     labels = {"app.kubernetes.io/component": "service", "job-name": ""}
@@ -812,7 +816,7 @@ def test_why_the_service_is_not_there_is_told(reason: str, status: Any) -> None:
     assert world.condition("ServiceReady") == ("False", reason)
 
 
-def test_a_service_that_was_changed_just_now_is_not_the_one_that_was_ready() -> None:
+def test_a_just_changed_service_does_not_count_as_ready() -> None:
     world = running()
     deployment = world.children[("Deployment", "study")]
     deployment["metadata"]["generation"] = 2
@@ -824,8 +828,10 @@ def test_a_service_that_was_changed_just_now_is_not_the_one_that_was_ready() -> 
     assert world.condition("ServiceReady") == ("True", "Available")
 
 
-def test_a_condition_that_is_of_the_spec_before_says_so() -> None:
-    """One who waits for the end of what was edited was shown that of what ran before."""
+def test_a_condition_of_the_previous_spec_has_its_generation() -> None:
+    """Otherwise a user who waits for the end of an edited Ensemble would see that of the previous
+    run.
+    """
     world = running()
     world.ends("study-0")
     world.settle()
@@ -837,7 +843,7 @@ def test_a_condition_that_is_of_the_spec_before_says_so() -> None:
     assert world.status["observedGeneration"] == 2
 
 
-def test_why_a_member_is_not_ready_is_told() -> None:
+def test_the_reason_why_a_member_is_not_ready_is_reported() -> None:
     world = running()
     world.now += 61
     world.step()
@@ -847,11 +853,11 @@ def test_why_a_member_is_not_ready_is_told() -> None:
     assert world.condition("MembersReady") == ("False", "WaitingForFlux")
 
 
-# -- the status is written sparingly -----------------------------------------------------------------
+# -- economy with status writes ----------------------------------------------------------------------
 
 
-def test_a_member_without_a_pod_is_looked_at_again_after_a_minute_though_nothing_changes() -> None:
-    """Else a quota that keeps the Flux Operator from making its Job is told after ten minutes."""
+def test_a_member_without_a_pod_is_checked_again_after_a_minute() -> None:
+    """Otherwise a quota that blocks its Job would be reported only after ten minutes."""
     world = World(ensemble())
     world.settle()
     world.pods.clear()
@@ -883,7 +889,7 @@ def test_a_heartbeat_alone_writes_nothing_and_figures_at_most_every_30_seconds()
 # -- deletion ----------------------------------------------------------------------------------------
 
 
-def test_deletion_is_kubernetes_business_unless_children_are_to_stay() -> None:
+def test_deletion_is_left_to_kubernetes_unless_children_should_stay() -> None:
     world = running()
     world.found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
     assert world.plan().changes == ()
@@ -903,14 +909,14 @@ def test_with_orphan_children_lose_their_owner_and_stay() -> None:
     assert not any("ownerReferences" in each["metadata"] for each in kept)
 
 
-def test_the_finalizer_goes_when_it_is_not_asked_for_any_more() -> None:
+def test_the_finalizer_is_removed_when_it_is_no_longer_requested() -> None:
     world = running(ensemble(onDelete="Orphan"))
     world.edit(lambda spec: spec.update(onDelete="Cancel"))
     world.settle()
     assert world.found["metadata"]["finalizers"] == []
 
 
-# -- what administrators refuse ------------------------------------------------------------------------
+# -- restrictions by administrators -----------------------------------------------------------------------
 
 REACHES = {
     "a path of the node": {"volumes": {"data": {"hostPath": "/etc", "path": "/data"}}},
@@ -922,7 +928,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize("given", list(REACHES.values()), ids=list(REACHES))
-def test_a_restricted_operator_refuses_what_reaches_out_of_the_pod(given: Any) -> None:
+def test_a_restricted_operator_rejects_access_beyond_the_pod(given: Any) -> None:
     found = ensemble(member(spec={"containers": [{"image": "a", **given}]}))
     made = plan(found, Observed(), Settings(restricted=True), 0.0)
     assert made.changes == ()
@@ -933,18 +939,18 @@ def test_a_restricted_operator_refuses_what_reaches_out_of_the_pod(given: Any) -
     assert plan(found, Observed(), Settings(), 0.0).changes
 
 
-def test_a_restricted_operator_refuses_another_service_account_and_the_nodes_processes() -> None:
+def test_a_restricted_operator_rejects_other_service_accounts_and_host_processes() -> None:
     for pod in ({"serviceAccountName": "admin"}, {"hostPID": True}, {"hostIPC": True}):
         found = ensemble(member(spec={"pod": pod}))
         assert plan(found, Observed(), Settings(restricted=True), 0.0).changes == ()
 
 
-def test_a_restricted_operator_takes_what_its_own_members_mount() -> None:
+def test_a_restricted_operator_allows_its_own_members_mounts() -> None:
     made = plan(ensemble(state={"claim": "c"}), Observed(), Settings(restricted=True), 0.0)
     assert made.changes
 
 
-def test_uids_are_left_to_the_cluster_where_that_is_asked_for() -> None:
+def test_uids_are_left_to_the_cluster_if_requested() -> None:
     for user in (65532, None):
         made = plan(ensemble(), Observed(), Settings(user=user), 0.0).changes
         (body,) = [c.body for c in made if isinstance(c, Create) and c.body["kind"] == "Deployment"]
@@ -969,7 +975,9 @@ def test_uids_are_left_to_the_cluster_where_that_is_asked_for() -> None:
     ],
     ids=["a claim", "a claim of the service", "a volume"],
 )
-def test_what_kubernetes_would_never_take_is_refused_with_its_place(spec: Any, words: str) -> None:
+def test_specs_that_kubernetes_never_accepts_are_rejected_with_their_place(
+    spec: Any, words: str
+) -> None:
     found = ensemble()
     found["spec"] |= spec
     assert words in str([str(each) for each in problems(found)])

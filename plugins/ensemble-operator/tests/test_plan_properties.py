@@ -1,4 +1,4 @@
-"""Laws of ``plan`` that hold for any Ensemble, whatever there is of it and whatever happens."""
+"""Properties of ``plan`` that hold for any Ensemble, with any objects and events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ensembles(draw: st.DrawFn) -> dict[str, Any]:
     return whole
 
 
-#: What may happen to a world, by name.
+#: Possible events of a world, by name.
 EVENTS = (
     "run",
     "end",
@@ -109,7 +109,7 @@ HISTORY = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 7)), max_si
 
 @QUICK
 @given(ensembles(), HISTORY)
-def test_whatever_happens_it_comes_to_rest_and_then_does_nothing(
+def test_after_any_events_it_settles_and_then_does_nothing(
     found: dict[str, Any], history: list[tuple[str, int]]
 ) -> None:
     world = World(found)
@@ -123,7 +123,7 @@ def test_whatever_happens_it_comes_to_rest_and_then_does_nothing(
 
 @QUICK
 @given(ensembles(), HISTORY)
-def test_a_plan_is_a_function_of_what_is_seen(
+def test_a_plan_is_a_function_of_its_observations(
     found: dict[str, Any], history: list[tuple[str, int]]
 ) -> None:
     world = World(found)
@@ -136,9 +136,7 @@ def test_a_plan_is_a_function_of_what_is_seen(
 
 @QUICK
 @given(ensembles(), st.sets(st.integers(0, 40)))
-def test_any_subset_of_the_children_is_made_whole_again(
-    found: dict[str, Any], gone: set[int]
-) -> None:
+def test_any_missing_children_are_recreated(found: dict[str, Any], gone: set[int]) -> None:
     assume(not found["spec"]["suspend"])
     world = World(found)
     world.settle(20)
@@ -155,13 +153,13 @@ def test_any_subset_of_the_children_is_made_whole_again(
 
 @QUICK
 @given(ensembles(), HISTORY, st.sets(st.integers(0, 40)))
-def test_what_is_somebody_elses_is_never_touched_and_sizes_never_written(
+def test_foreign_objects_are_never_touched_and_sizes_never_written(
     found: dict[str, Any], history: list[tuple[str, int]], foreign: set[int]
 ) -> None:
     world = World(copy.deepcopy(found))
     world.settle(20)
     for index, key in enumerate(sorted(world.children)):
-        if index in foreign:  # from here on it is of another owner
+        if index in foreign:  # from here on it has another owner
             world.children[key]["metadata"]["ownerReferences"][0]["uid"] = "another"
     theirs = {
         key: copy.deepcopy(each)
@@ -192,7 +190,7 @@ def test_what_is_somebody_elses_is_never_touched_and_sizes_never_written(
 
 @QUICK
 @given(ensembles(), HISTORY)
-def test_a_run_that_is_over_is_never_begun_again(
+def test_a_finished_run_is_never_started_again(
     found: dict[str, Any], history: list[tuple[str, int]]
 ) -> None:
     world = running(found) if not found["spec"]["suspend"] else World(found)

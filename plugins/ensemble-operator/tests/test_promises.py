@@ -1,4 +1,4 @@
-"""The page that says which test holds what: there are such tests."""
+"""Tests of the page that names a test for each promise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = TESTS.parent / "docs" / "what-is-held.md"
 
 
 @pytest.mark.checkout
-def test_every_promise_names_tests_that_there_are() -> None:
+def test_every_promise_names_existing_tests() -> None:
     text = PAGE.read_text(encoding="utf-8")
     code = "\n".join(each.read_text(encoding="utf-8") for each in TESTS.rglob("*.py"))
     there = set(re.findall(r"^def (test_\w+)\(", code, re.MULTILINE))

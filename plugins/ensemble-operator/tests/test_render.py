@@ -1,4 +1,6 @@
-"""What would be made, without a cluster; and what the Flux Operator makes of it, by its model."""
+"""Tests of rendered objects, without a cluster, and of the Flux Operator's handling, by its
+model.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_a_minicluster_is_accepted_and_its_pods_can_be_created(file: Path) -> No
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-def test_every_command_takes_the_words_that_it_is_given(file: Path) -> None:
+def test_every_command_line_is_valid(file: Path) -> None:
     objects = rendered(file)
     scripts = [each["data"]["start.sh"] for each in of_kind(objects, "ConfigMap")]
     assert scripts
@@ -75,7 +77,7 @@ def test_every_command_takes_the_words_that_it_is_given(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-def test_pods_of_ours_run_without_privileges(file: Path) -> None:
+def test_our_pods_run_without_privileges(file: Path) -> None:
     for kind in ("Deployment", "Job"):
         for found in of_kind(rendered(file), kind):
             pod = found["spec"]["template"]["spec"]
@@ -91,7 +93,7 @@ def test_pods_of_ours_run_without_privileges(file: Path) -> None:
 
 
 def test_the_program_is_copied_to_a_volume_that_both_containers_mount() -> None:
-    """Of the kinds of volume that there are, the Flux Operator mounts every emptyDir at /dev/shm."""
+    """The Flux Operator mounts every emptyDir at /dev/shm."""
     (found,) = of_kind(rendered(EXAMPLES[-1].parent / "hello-world.yaml"), "MiniCluster")
     kind = of_definition(yaml.safe_load(definition().read_text(encoding="utf-8")))
     whole = complete(found, dict(kind.schema or {}))
@@ -124,7 +126,7 @@ def script(
 
 
 @pytest.mark.parametrize("code", [0, 1, 70])
-def test_how_a_run_ended_is_told_and_its_pod_ends_well(tmp_path: Path, code: int) -> None:
+def test_the_exit_code_of_a_run_is_reported_and_its_pod_succeeds(tmp_path: Path, code: int) -> None:
     start, told = script(tmp_path, f"sh -c 'exit {code}'")
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
     done = subprocess.run(["/bin/sh", start], env=env, timeout=150, check=False)
@@ -132,7 +134,7 @@ def test_how_a_run_ended_is_told_and_its_pod_ends_well(tmp_path: Path, code: int
     assert told.read_text() == f"ensemble: exit {code}\n"
 
 
-def test_a_run_that_was_killed_says_nothing_and_its_pod_fails(tmp_path: Path) -> None:
+def test_a_killed_run_reports_nothing_and_its_pod_fails(tmp_path: Path) -> None:
     start, told = script(tmp_path, "sh -c 'kill -9 $$'")
     env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
     done = subprocess.run(["/bin/sh", start], env=env, timeout=150, check=False)
@@ -140,7 +142,7 @@ def test_a_run_that_was_killed_says_nothing_and_its_pod_fails(tmp_path: Path) ->
     assert not told.exists()
 
 
-#: A queue that cannot be had, or is lost, while there is a file of that name.
+#: A queue that cannot be opened, or is lost, while a file of that name exists.
 AWAY = """
 from pathlib import Path
 
@@ -182,7 +184,7 @@ class Pod:
     def run(
         self, tag: str, rule: str, *more: str, resumed: bool = True, pauses: str = "0 1 2"
     ) -> tuple[int, str]:
-        """The exit code of its first container, and what that told."""
+        """Return the exit code of its first container, and its report."""
         (self.folder / "e.yaml").write_text(
             f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n"
         )
@@ -198,8 +200,10 @@ class Pod:
 
 
 @pytest.mark.parametrize("why", ["locked", "away", "lost"])
-def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str) -> None:
-    """Its pod fails, so that its Job makes another; what it ended with was taken for its end."""
+def test_a_run_that_temporarily_cannot_continue_is_not_over(tmp_path: Path, why: str) -> None:
+    """Its pod fails, so its Job creates another. Regression: its exit code was taken for its
+    end.
+    """
     from ensemble_core.journal.run_store import Lock
 
     pod = Pod(tmp_path)
@@ -220,17 +224,17 @@ def test_a_run_that_cannot_go_on_just_then_is_not_over(tmp_path: Path, why: str)
     assert pod.run("signalled", signalled) == (0, "ensemble: exit 143\n"), "and so is this one"
 
 
-def test_an_image_without_the_program_is_told_at_once(tmp_path: Path) -> None:
+def test_an_image_without_the_program_is_reported_at_once(tmp_path: Path) -> None:
     pod = Pod(tmp_path)
     (tmp_path / "ensemble").unlink()
     assert pod.run("study", ENDS, pauses="0 1000") == (0, "ensemble: exit 127\n")
 
 
 @pytest.mark.parametrize("resumed", [True, False])
-def test_a_run_that_finds_no_service_at_first_is_begun_once_there_is_one(
+def test_a_run_without_a_service_at_first_starts_once_there_is_one(
     tmp_path: Path, resumed: bool
 ) -> None:
-    """It was told to have failed, though nothing of it had been begun."""
+    """Regression: it was reported as failed, though it had not begun."""
     pod, away = Pod(tmp_path), tmp_path / "away"
     away.touch()
     given_up = (75, "") if resumed else (0, "ensemble: exit 1\n")
@@ -246,7 +250,7 @@ def test_a_run_that_finds_no_service_at_first_is_begun_once_there_is_one(
         back.join()
 
 
-def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
+def test_a_deleted_pod_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
     mark = tmp_path / "stopped"
     body = f"trap 'touch {mark}; exit 3' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
     start, told = script(tmp_path, shlex.join(["sh", "-c", body]))
@@ -261,8 +265,8 @@ def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) ->
     assert told.read_text() == "ensemble: exit 3\n"
 
 
-def test_a_run_is_never_begun_once_the_pod_was_told_to_stop(tmp_path: Path) -> None:
-    """A signal that came just after a fork was lost, on a busy machine in one of three rounds."""
+def test_a_run_never_starts_after_its_pod_was_told_to_stop(tmp_path: Path) -> None:
+    """Regression: a signal just after a fork was lost, on a busy machine in one of three rounds."""
     begun = tmp_path / "begun"
     start, _ = script(tmp_path, shlex.join(["touch", str(begun)]), run=True)
     start.write_text(start.read_text().replace("0 1 2 4 8 16 32", "0"))
@@ -277,9 +281,10 @@ def test_a_run_is_never_begun_once_the_pod_was_told_to_stop(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["preStop", "SIGTERM"])
 @pytest.mark.parametrize("when", ["before it begins", "between two attempts"])
-def test_after_a_stop_no_run_is_begun_again(tmp_path: Path, how: str, when: str) -> None:
-    """It was, where the stop came while the run could not go on for want of its service: its jobs
-    came to a queue that was about to go."""
+def test_no_run_starts_again_after_a_stop(tmp_path: Path, how: str, when: str) -> None:
+    """Regression: if the stop came while the run lacked its service, the run restarted and
+    submitted jobs to a queue that was about to end.
+    """
     begun = tmp_path / "begun"
     command = shlex.join(["sh", "-c", f"echo begun >> {begun}; exit 1"])
     start, told = script(tmp_path, command, run=True)

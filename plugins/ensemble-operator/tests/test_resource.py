@@ -1,4 +1,4 @@
-"""The custom resource: its definition, what it refuses, and what is read of it."""
+"""Tests of the custom resource: its definition, its rejections, and its reader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def without(found: Object, key: str) -> Object:
     return {k: v for k, v in found.items() if k != key}
 
 
-def test_the_definition_that_is_shipped_is_the_one_that_is_generated() -> None:
+def test_the_shipped_definition_equals_the_generated_one() -> None:
     shipped = Path(ensemble_operator.__file__).parent / "crd.yaml"
     assert shipped.read_text(encoding="utf-8") == crd_text(), "ensemble-operator crd > crd.yaml"
 
@@ -54,7 +54,7 @@ def test_upstreams_group_version_and_kind_are_kept() -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_are_sound(file: Path) -> None:
+def test_the_examples_are_valid(file: Path) -> None:
     done = CliRunner().invoke(main, ["check", str(file)], standalone_mode=False)
     assert done.exception is None, done.exception
     assert "valid" in done.output
@@ -125,12 +125,12 @@ BAD: dict[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize(("found", "words"), BAD.values(), ids=BAD)
-def test_what_is_wrong_is_said_with_its_place(found: Object, words: str) -> None:
+def test_a_mistake_is_reported_with_its_place(found: Object, words: str) -> None:
     wrong = [str(each) for each in problems(found)]
     assert any(words in each for each in wrong), wrong
 
 
-def test_a_size_belongs_to_its_rules_once_it_began() -> None:
+def test_a_size_may_only_be_set_at_the_start() -> None:
     old = ensemble(member(2), member(3, name="a"), member(4, name="b", resize="None"))
     assert problems(old, old) == []
     for index, allowed in enumerate([False, False, True]):
@@ -141,7 +141,7 @@ def test_a_size_belongs_to_its_rules_once_it_began() -> None:
     assert problems(reordered, old) == []
 
 
-def test_a_wrong_ensemble_file_is_told_with_line_and_column(tmp_path: Path) -> None:
+def test_an_invalid_ensemble_file_is_reported_with_line_and_column(tmp_path: Path) -> None:
     found = ensemble(member(ensemble=FILE.replace("label: a", "label: b")))
     (tmp_path / "e.yaml").write_text(yaml.safe_dump(found))
     done = CliRunner().invoke(main, ["check", str(tmp_path / "e.yaml")])
@@ -150,7 +150,7 @@ def test_a_wrong_ensemble_file_is_told_with_line_and_column(tmp_path: Path) -> N
     assert "e.yaml[spec.members[0].ensemble]:2:" in done.output
 
 
-def test_a_file_over_the_limit_of_a_configmap_is_refused_with_words(tmp_path: Path) -> None:
+def test_a_file_over_the_limit_of_a_configmap_is_rejected_with_a_message(tmp_path: Path) -> None:
     for size, code in ((900_000, 0), ((1 << 20) - 100, 2)):
         text = FILE + "#" * (size - len(FILE))
         (tmp_path / "e.yaml").write_text(yaml.safe_dump(ensemble(member(ensemble=text))))
@@ -159,22 +159,22 @@ def test_a_file_over_the_limit_of_a_configmap_is_refused_with_words(tmp_path: Pa
     assert "a ConfigMap holds" in done.output
 
 
-def test_a_file_without_an_ensemble_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_an_ensemble_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text("kind: Pod\n")
     done = CliRunner().invoke(main, ["check", str(tmp_path / "e.yaml")])
     assert done.exit_code == 2
     assert "no Ensemble in" in done.output
 
 
-# -- what is read ------------------------------------------------------------------------------------
+# -- reader ------------------------------------------------------------------------------------------
 
 
-def test_without_a_sidecar_there_is_a_port() -> None:
+def test_without_a_sidecar_there_is_a_default_port() -> None:
     assert read(ensemble()).sidecar.port == 50051
     assert read(ensemble(sidecar={"port": "6000"})).sidecar.port == 6000
 
 
-def test_an_image_of_upstreams_is_not_taken_and_is_named() -> None:
+def test_upstreams_image_is_ignored_and_remembered() -> None:
     image = "ghcr.io/converged-computing/ensemble-python:latest"
     sidecar = read(ensemble(sidecar={"image": image, "pullAlways": True})).sidecar
     assert (sidecar.image, sidecar.foreign, sidecar.pull_policy) == ("", image, "Always")
@@ -182,7 +182,7 @@ def test_an_image_of_upstreams_is_not_taken_and_is_named() -> None:
     assert (mine.image, mine.foreign) == ("registry/ours:1", "")
 
 
-def test_the_container_is_the_named_one_else_the_one_with_flux_else_the_first() -> None:
+def test_the_container_is_the_named_one_or_the_first_with_flux_or_the_first() -> None:
     containers = [{"image": "a", "name": "x"}, {"image": "b", "name": "y", "runFlux": True}]
     with_flux = member(spec={"containers": containers})
     named = {**with_flux, "container": "x"}
@@ -190,13 +190,13 @@ def test_the_container_is_the_named_one_else_the_one_with_flux_else_the_first() 
     assert [each.container for each in found.members] == [1, 0, 0]
 
 
-def test_runs_are_resumed_where_their_journals_outlive_the_pod() -> None:
+def test_runs_are_resumed_if_their_journals_outlive_the_pod() -> None:
     assert read(ensemble()).restart_policy == "Fail"
     assert read(ensemble(state={"claim": "c"})).restart_policy == "Resume"
     assert read(ensemble(state={"size": "1Gi"}, restartPolicy="Fail")).restart_policy == "Fail"
 
 
-def test_members_are_called_by_name_or_index_and_files_are_found() -> None:
+def test_members_are_named_by_name_or_index_and_files_are_found() -> None:
     reference = {"configMapKeyRef": {"name": "files"}}
     found = read(
         ensemble(member(), without(member(name="b"), "ensemble") | {"ensembleFrom": reference})
@@ -212,7 +212,9 @@ def test_members_are_called_by_name_or_index_and_files_are_found() -> None:
 
 
 def _defaulted(value: Any, schema: Object) -> Any:
-    """As the API server completes it before its rules look at it."""
+    """Return a value with its defaults, as the API server completes it before checking its
+    rules.
+    """
     if isinstance(value, dict):
         found = dict(value)
         for key, part in schema.get("properties", {}).items():
@@ -250,7 +252,7 @@ SIZES = [
 
 
 @pytest.mark.checkout
-def test_the_rules_say_the_same_in_cel_and_in_python() -> None:
+def test_the_rules_are_equal_in_cel_and_in_python() -> None:
     cel = pytest.importorskip("cel", reason="common-expression-language needs Python 3.11")
     schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     sound = [ensemble(), ensemble(member(3, spec={"minSize": 2, "maxSize": 4})), ensemble(
@@ -259,7 +261,7 @@ def test_the_rules_say_the_same_in_cel_and_in_python() -> None:
     seen: dict[str, set[bool]] = {rule.cel: set() for rule in RULES}
     for found in objects:
         if any(x in str(problems(found)) for x in ("required", "must be a", "may have 1 to")):
-            continue  # the schema refuses it first
+            continue  # the schema rejects it first
         whole = _defaulted(found, schema)
         for rule in RULES:
             for value in _places(rule.place, whole):

@@ -1,4 +1,4 @@
-"""The size of a member, set by its rules, an autoscaler beside them, or somebody else."""
+"""Tests of a member's size, set by its rules, an autoscaler, or another client."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "tar
 
 
 class Autoscaler:
-    """A HorizontalPodAutoscaler at work, as far as the API server sees of it: reads the object and
-    the scale subresource of its target, and writes ``wanted`` replicas there, within its bounds."""
+    """A HorizontalPodAutoscaler as the API server sees it.
+
+    It reads the object and the scale subresource of its target, and writes ``wanted`` replicas
+    there, within its bounds.
+    """
 
     def __init__(self, stand: Stand, name: str) -> None:
         self.wanted = 1
@@ -72,7 +75,7 @@ def stand() -> Iterator[Stand]:
 
 
 def resizer_of(stand: Stand, name: str, folder: Path) -> Any:
-    """The resizer as the Deployment of an Ensemble's service starts it, with its account's rights."""
+    """Return the resizer as an Ensemble's service runs it, with its account's rights."""
     deployment = stand.get("Deployment", name)
     assert deployment is not None
     pod = deployment["spec"]["template"]["spec"]
@@ -96,7 +99,7 @@ def entry(stand: Stand, name: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.checkout  # the resizer needs the Kubernetes client, which the operator does not
-def test_an_autoscaler_sets_one_members_size_and_rules_that_of_another(
+def test_an_autoscaler_sets_one_members_size_and_rules_set_anothers(
     stand: Stand, tmp_path: Path
 ) -> None:
     pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
@@ -115,13 +118,13 @@ def test_an_autoscaler_sets_one_members_size_and_rules_that_of_another(
         scaler.wanted = 3
         stand.until(lambda: entry(stand, "auto").get("size") == 3)
         stand.until(lambda: "Resized" in stand.events())
-        # Rules of that member ask, and it is not one of theirs.
+        # Rules request sizes of these members, which are not theirs to set.
         for name in ("auto", "fixed"):
             answer = resizer.resize(f"default/study-{name}", 1)
             assert (answer.outcome, answer.code) == ("denied", "not-ours"), answer
         answer = resizer.resize("default/study-rules", 1)
         assert (answer.outcome, answer.granted) == ("granted", 2), answer
-        # Whatever else is changed: the operator writes no size.
+        # Whatever else changes, the operator writes no size.
         stand.apply(ensemble(*members, sidecar={"image": "mine:2"}))
         stand.until(lambda: entry(stand, "rules").get("size") == 2)
         scaler.wanted = 9

@@ -1,4 +1,5 @@
-"""An Ensemble that is suspended just after its run was killed, as processes: one short round.
+"""Test of an Ensemble that is suspended just after a kill of its run, as processes: one short
+round.
 
 ``scripts/soak.py --executor suspends`` plays more.
 """
@@ -18,7 +19,7 @@ from suspends import played
 
 
 @pytest.mark.checkout  # the service needs the Kubernetes client, which the operator does not
-def test_an_ensemble_that_is_suspended_loses_and_doubles_nothing_whoever_was_killed(
+def test_a_suspended_ensemble_loses_and_repeats_nothing_whoever_was_killed(
     tmp_path: Path,
 ) -> None:
     found = played(tmp_path / "round", 624, 1, outside=True, held=True)

@@ -1,5 +1,7 @@
-"""A run beside its members is withdrawn before they go: its jobs are cancelled and their ends heard,
-whatever became of its pod. Tables of ``plan``; ``kills.py`` plays it with processes.
+"""Tests of withdrawal: an outside run's jobs are cancelled, and their ends received, before members
+go.
+
+Whatever happened to its pod. Tables of ``plan``; ``suspends.py`` plays it with processes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ CLAIM = {"claim": "journals"}
 
 
 def shared(*, state: Any = CLAIM, **spec: Any) -> Object:
-    """An Ensemble of two members and a run beside them."""
+    """Return an Ensemble of two members and an outside run."""
     found = ensemble(member(name="a"), member(name="b"), ensemble=FILE, state=state, **spec)
     for each in found["spec"]["members"]:
         del each["ensemble"]
@@ -39,7 +41,7 @@ def members(world: World) -> set[str]:
 
 
 def withdraws(world: World) -> str:
-    """The run that the Job withdraws; empty if it is no such Job, or there is none."""
+    """Return the tag of the run that the Job withdraws; empty if there is none."""
     noted = world.children.get(("Job", "study-run"), {}).get("metadata", {}).get("annotations", {})
     return str(noted[RUN]) if WITHDRAWS in noted else ""
 
@@ -49,7 +51,7 @@ def suspend(world: World, value: bool = True) -> None:
 
 
 def lingers(world: World, name: str, pod: Object, seconds: float) -> None:
-    """A pod that was deleted is still there, and may be for so long."""
+    """Keep a deleted pod, for at most so long."""
     pod["metadata"]["deletionTimestamp"] = said(world.now + seconds)
     world.pods[name] = pod
 
@@ -59,7 +61,7 @@ def told(world: World) -> list[str]:
 
 
 def runs_again(world: World) -> None:
-    """All members come, and then the run."""
+    """Let all members appear, and then the run."""
     for name in ("study-a", "study-b"):
         world.runs(name)
     world.settle()
@@ -75,7 +77,7 @@ def killed(world: World) -> None:
 
 
 def gone(world: World) -> None:
-    """Its node is gone, and its Job has not made another pod."""
+    """Lose its node, before its Job has created another pod."""
     world.pods.pop("study-run-0")
 
 
@@ -92,7 +94,7 @@ POD = pytest.mark.parametrize("pod", [as_it_was, killed, gone, not_yet_again, de
 
 
 @POD
-def test_suspended_members_go_once_the_jobs_of_the_run_are_cancelled(
+def test_suspended_members_are_deleted_once_the_runs_jobs_are_cancelled(
     pod: Callable[[World], None],
 ) -> None:
     world = running(shared())
@@ -104,7 +106,7 @@ def test_suspended_members_go_once_the_jobs_of_the_run_are_cancelled(
     assert withdraws(world) == tag
     assert world.entry("run")["run"] == tag
     assert world.status["phase"] != "Suspended"
-    world.killed("study-run")  # and its Job makes another pod
+    world.killed("study-run")  # and its Job creates another pod
     world.settle()
     assert members(world) == {"study-a", "study-b"}
     world.ends("study-run")
@@ -121,7 +123,7 @@ def test_suspended_members_go_once_the_jobs_of_the_run_are_cancelled(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["its pod ends", "its node is gone"])
-def test_without_a_claim_members_go_once_the_runs_own_pod_has_its_jobs_cancelled(
+def test_without_a_claim_members_are_deleted_once_the_runs_own_pod_has_cancelled_its_jobs(
     late: bool,
 ) -> None:
     world = running(shared(state={}))
@@ -141,7 +143,7 @@ def test_without_a_claim_members_go_once_the_runs_own_pod_has_its_jobs_cancelled
     assert world.status["phase"] == "Suspended"
 
 
-def test_that_jobs_are_cancelled_is_on_record_before_anything_is_deleted() -> None:
+def test_the_cancellation_of_jobs_is_recorded_before_anything_is_deleted() -> None:
     world = running(shared())
     suspend(world)
     world.settle()
@@ -154,7 +156,7 @@ def test_that_jobs_are_cancelled_is_on_record_before_anything_is_deleted() -> No
 
 
 def failed(world: World) -> None:
-    """As where Kubernetes ended the Job when its time was over: its pods are deleted."""
+    """As when Kubernetes ends the Job at its deadline and deletes its pods."""
     job = world.children[("Job", "study-run")]
     job["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     world.pods.pop("study-run-0")
@@ -165,7 +167,7 @@ def refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", [failed, refused])
-def test_jobs_that_cannot_be_cancelled_are_not_waited_for_for_ever_and_that_is_told(
+def test_jobs_that_cannot_be_cancelled_are_given_up_after_a_time_and_reported(
     how: Callable[[World], None],
 ) -> None:
     world = running(shared())
@@ -182,14 +184,14 @@ def test_jobs_that_cannot_be_cancelled_are_not_waited_for_for_ever_and_that_is_t
     assert told(world).count("NotWithdrawn") == 1
 
 
-def test_jobs_are_not_called_lost_because_the_end_of_a_withdrawal_is_seen_before_that_of_its_pod(
+def test_jobs_are_not_reported_lost_if_a_withdrawals_end_is_seen_before_its_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = running(shared())
     suspend(world)
     world.settle()
     failed(world)
-    monkeypatch.setattr(world, "kubernetes", lambda: None)  # makes a pod if none is seen
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen
     world.settle()
     assert members(world) == {"study-a", "study-b"}
     world.ends("study-run")
@@ -198,7 +200,7 @@ def test_jobs_are_not_called_lost_because_the_end_of_a_withdrawal_is_seen_before
     assert "NotWithdrawn" not in told(world)
 
 
-def test_a_suspend_that_is_taken_back_lets_the_run_go_on() -> None:
+def test_a_revoked_suspend_lets_the_run_continue() -> None:
     world = running(shared())
     tag = world.entry("run")["run"]
     suspend(world)
@@ -216,7 +218,9 @@ def test_a_suspend_that_is_taken_back_lets_the_run_go_on() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["it ends", "its node is gone"])
 def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
-    """One that was being stopped began the run again, after its jobs had been cancelled."""
+    """Regression: a pod that was being stopped restarted the run after its jobs had been
+    cancelled.
+    """
     world = running(shared())
     pod = world.pods["study-run-0"]
     suspend(world)
@@ -236,8 +240,8 @@ def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
     assert members(world) == {"study-a", "study-b"}
 
 
-def test_a_run_goes_on_once_the_pod_that_withdrew_it_has_ended() -> None:
-    """Two controllers at once: the one that cancels would stop the other, for good."""
+def test_a_run_continues_once_the_pod_that_withdrew_it_has_ended() -> None:
+    """Two controllers at once: the one that cancels would stop the other for good."""
     world = running(shared())
     suspend(world)
     world.settle()
@@ -254,8 +258,8 @@ def test_a_run_goes_on_once_the_pod_that_withdrew_it_has_ended() -> None:
     assert not withdraws(world)
 
 
-def test_a_member_is_made_anew_once_the_pods_before_have_ended() -> None:
-    """Jobs of a run that goes on came to the agent, and the Flux, that were about to go."""
+def test_a_member_is_recreated_once_its_previous_pods_have_ended() -> None:
+    """Regression: jobs of a continuing run reached the agent and Flux that were about to end."""
     world = running(shared())
     suspend(world)
     world.settle()
@@ -275,7 +279,7 @@ def test_a_member_is_made_anew_once_the_pods_before_have_ended() -> None:
     assert ("Job", "study-run") not in world.children, "what was heard of them is of those before"
 
 
-def test_a_run_that_could_not_go_on_yet_when_it_is_suspended_again_is_withdrawn() -> None:
+def test_a_run_that_could_not_continue_yet_is_withdrawn_at_another_suspend() -> None:
     world = running(shared())
     tag = world.entry("run")["run"]
     suspend(world)
@@ -289,7 +293,7 @@ def test_a_run_that_could_not_go_on_yet_when_it_is_suspended_again_is_withdrawn(
     assert withdraws(world) == tag
 
 
-def test_a_run_that_never_began_is_not_waited_for() -> None:
+def test_a_run_that_never_started_is_not_waited_for() -> None:
     world = World(shared())
     world.settle()
     suspend(world)
@@ -298,7 +302,7 @@ def test_a_run_that_never_began_is_not_waited_for() -> None:
     assert world.status["phase"] == "Suspended"
 
 
-def test_a_run_whose_members_are_gone_has_nothing_that_could_be_cancelled() -> None:
+def test_a_run_whose_members_are_gone_has_nothing_to_cancel() -> None:
     world = running(shared())
     suspend(world)
     world.settle()
@@ -309,7 +313,7 @@ def test_a_run_whose_members_are_gone_has_nothing_that_could_be_cancelled() -> N
 
 
 @POD
-def test_with_recreate_the_run_of_the_file_before_is_withdrawn_first(
+def test_with_recreate_the_run_of_the_previous_file_is_withdrawn_first(
     pod: Callable[[World], None],
 ) -> None:
     world = running(shared(updatePolicy="Recreate"))
@@ -327,7 +331,7 @@ def test_with_recreate_the_run_of_the_file_before_is_withdrawn_first(
 
 
 @POD
-def test_with_recreate_a_member_goes_once_the_jobs_of_the_run_are_cancelled(
+def test_with_recreate_a_member_is_deleted_once_the_runs_jobs_are_cancelled(
     pod: Callable[[World], None],
 ) -> None:
     world = running(shared(updatePolicy="Recreate"))
@@ -367,7 +371,7 @@ HISTORY = st.lists(
 
 @QUICK
 @given(st.sampled_from(["OnFinish", "Recreate"]), HISTORY)
-def test_no_member_goes_and_no_other_run_begins_while_a_run_may_have_jobs(
+def test_no_member_is_deleted_and_no_other_run_starts_while_a_run_may_have_jobs(
     policy: str, history: list[tuple[str, int, int]]
 ) -> None:
     """With an operator that may be killed after any of its writes."""
@@ -423,7 +427,7 @@ def script(world: World) -> str:
     ],
     ids=["cancelled", "the queue is away at first", "it cannot be", "never began", "killed"],
 )
-def test_the_queue_is_asked_until_it_has_no_job_of_the_run(
+def test_the_queue_is_asked_until_it_has_no_jobs_of_the_run(
     tmp_path: Path, codes: list[int] | None, message: str
 ) -> None:
     world = running(shared())

@@ -1,8 +1,8 @@
-"""The cluster of the stories: the stand-in, or with ``--kubeconfig FILE`` the real one that it names.
+"""Fixtures of the stories: the stand-in as cluster, or a real one with ``--kubeconfig FILE``.
 
-The operator is a process of its own, outside of the cluster, so that it hears of no member's beats.
-On a real cluster the Flux Operator has to be there; runs need ``--images SERVICE,VIEW``, which its
-nodes can pull. All of it happens in a namespace that is made for it, and takes minutes.
+The operator is a process outside of the cluster, so it receives no heartbeats of members. A real
+cluster must have the Flux Operator; runs need ``--images SERVICE,VIEW``, which its nodes can pull.
+Everything happens in a new namespace and takes minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from story_cluster import DEFINITIONS, Place, real
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with suppress(ValueError):  # the conformance list has it too
+    with suppress(ValueError):  # the conformance list defines it too
         parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
     parser.addoption(
         "--play-node", action="store_true",
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _node(config: Path, folder: Path, namespace: str) -> Node:
-    """A node for the pods of a namespace, with an ``ensemble`` in every image."""
+    """Return a node for the pods of a namespace, with ``ensemble`` in every image."""
     program = folder / "view" / "bin" / "ensemble"
     program.parent.mkdir(parents=True)
     begin = " ".join(f"'{each}'" for each in python("ensemble_core.cli.main"))
@@ -49,7 +49,7 @@ def _node(config: Path, folder: Path, namespace: str) -> Node:
 
 @pytest.fixture
 def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
-    """A namespace of the cluster of ``--kubeconfig``, on which a node is played; else none."""
+    """Yield a namespace of the cluster of ``--kubeconfig`` with a simulated node, or ``None``."""
     given = request.config.getoption("--kubeconfig", default=None)
     if not given:
         yield None
@@ -62,7 +62,7 @@ def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
 
 @contextmanager
 def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) -> Iterator[Place]:
-    """A namespace with an operator, and with a node where that is to be played."""
+    """Yield a namespace with an operator, and if needed with a simulated node."""
     given = request.config.getoption("--kubeconfig", default=None)
     images = (request.config.getoption("--images", default=None) or "").split(",")
     config = Path(given).absolute() if given else folder / "config"
@@ -91,7 +91,7 @@ def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) 
         place.remove()
         if not was_there:
             place("DELETE", f"{DEFINITIONS}/{PLURAL}.{GROUP}")
-    # One that was told to end before it had begun to listen ends by the signal.
+    # An operator that was stopped before it listened ends by the signal.
     assert set(ended) <= {0, -signal.SIGKILL, -signal.SIGTERM}, place.said
 
 
@@ -113,7 +113,7 @@ Another = Callable[[], Place]
 def another(
     request: pytest.FixtureRequest, place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Another]:
-    """Make a further namespace of the cluster, with an operator."""
+    """Return a function that adds a namespace of the cluster, with an operator."""
     with ExitStack() as stack:
 
         def make() -> Place:

@@ -1,8 +1,7 @@
-"""Pods on a node, in processes: what the Flux Operator's scripts make of members, of several nodes and
-of a first pod that is drained or killed.
+"""Stories of pods on a node, as processes: the Flux Operator's scripts of members of several nodes.
 
-On the stand-in, or with ``--kubeconfig FILE --play-node`` on a control plane that has no scheduler
-and no kubelet, but the Flux Operator.
+First pods are drained and killed. On the stand-in, or with ``--kubeconfig FILE --play-node`` on a
+control plane with the Flux Operator, but without scheduler and kubelet.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 @pytest.fixture
 def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
-    """Make an Ensemble of one member on a node. ``shared``: its run is beside the member."""
+    """Return a function that creates an Ensemble of one member on a node.
+
+    ``shared``: its run is outside of the member.
+    """
     made: list[Scene] = []
 
     def make(seconds: float = 0.5, shared: bool = False, retry: str = "", **spec: Any) -> Scene:
@@ -76,7 +78,7 @@ def lines(tmp_path: Path, name: str) -> list[str]:
 
 
 def pods(scene: Scene) -> dict[str, dict[str, Any]]:
-    """The pods of the member that are not being deleted, by index."""
+    """Return the member's pods that are not being deleted, by index."""
     found = [each for each in scene.stand.all("Pod") if each["spec"].get("subdomain")]
     return {
         each["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: each
@@ -105,16 +107,16 @@ def test_workers_of_a_member_find_its_lead_broker(make: Make, tmp_path: Path) ->
     assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
 
 
-def test_workers_find_their_broker_by_a_service_of_the_users_too(
-    make: Make, tmp_path: Path
-) -> None:
-    """Which has no addresses of pods that are not ready: so the pod of the broker is."""
+def test_workers_find_their_broker_with_a_service_of_the_user(make: Make, tmp_path: Path) -> None:
+    """Such a Service has no addresses of pods that are not ready, so the broker's pod must be
+    ready.
+    """
     scene = make(seconds=3, cluster={"size": 2, "network": {"headlessName": "mine"}})
     wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
     assert not (scene.stand.get("Service", "mine") or {})["spec"].get("publishNotReadyAddresses")
 
 
-def test_workers_find_their_broker_though_a_container_of_the_users_has_ended(
+def test_workers_find_their_broker_after_a_container_of_the_user_has_ended(
     make: Make, tmp_path: Path
 ) -> None:
     """A pod is never ready once one of its containers has ended."""
@@ -137,7 +139,7 @@ def test_a_pod_with_a_copied_program_is_ready_while_it_runs_and_ends_with_its_ru
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_run_whose_first_pod_is_drained_goes_on_and_doubles_no_job(
+def test_a_run_whose_first_pod_is_drained_continues_and_repeats_no_job(
     make: Make, tmp_path: Path, size: int
 ) -> None:
     scene = make(seconds=1.5 * size, cluster={"size": size})
@@ -151,9 +153,7 @@ def test_a_run_whose_first_pod_is_drained_goes_on_and_doubles_no_job(
     assert len(scene.node.joined("study-0")) >= 2 * (size - 1), "its workers came again as well"
 
 
-def test_a_run_that_was_killed_in_its_container_goes_on_in_another(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_run_killed_in_its_container_continues_in_another(make: Make, tmp_path: Path) -> None:
     scene = make(seconds=1.5)
     wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
     assert scene.node.kill_pod("study-0")
@@ -162,7 +162,7 @@ def test_a_run_that_was_killed_in_its_container_goes_on_in_another(
     assert set(lines(tmp_path, "ended")) >= {f"sim {index}" for index in range(2, 6)}
 
 
-def test_a_run_whose_whole_pod_is_killed_submits_what_had_not_begun_and_retries_the_rest(
+def test_a_run_whose_whole_pod_is_killed_submits_unstarted_jobs_and_retries_the_others(
     make: Make, tmp_path: Path
 ) -> None:
     scene = make(seconds=1.5, retry=", retry: {times: 1}")
@@ -176,10 +176,8 @@ def test_a_run_whose_whole_pod_is_killed_submits_what_had_not_begun_and_retries_
     assert sum(again.values()) <= 6 + 2, "two were at work, and only those began again"
 
 
-def test_what_a_run_notes_in_its_temporary_folder_is_seen_by_no_other_pod(
-    make: Make, tmp_path: Path
-) -> None:
-    """Of the played node itself: pods of all tests would share the folder of this machine."""
+def test_temporary_files_of_a_run_are_invisible_to_other_pods(make: Make, tmp_path: Path) -> None:
+    """This is about the simulated node: otherwise all pods would share this machine's folder."""
     scene = make(shared=True)
     noted = tmp_path / "scene" / "node" / "pods"
     wait_until(lambda: list(noted.glob("study-run-*/volumes/tmp/ensemble.pid")))

@@ -1,4 +1,4 @@
-"""Lives of Ensembles, the same on the stand-in and on a real cluster:
+"""Stories of Ensembles, the same on the stand-in and on a real cluster.
 
 pytest plugins/ensemble-operator/tests/stories --kubeconfig FILE --images SERVICE,VIEW
 """
@@ -24,7 +24,7 @@ def test_the_stories_were_played_on_a_real_cluster(place: Place) -> None:
 
 
 @pytest.mark.parametrize("file", ["hello-world", "grow-shrink"])
-def test_an_example_of_upstreams_runs_to_its_end_and_goes(place: Place, file: str) -> None:
+def test_upstreams_examples_run_to_their_end_and_are_removed(place: Place, file: str) -> None:
     if place.stand is None and not place.images:
         pytest.skip("no --images SERVICE,VIEW that the nodes of this cluster can pull")
     (found,) = yaml.safe_load_all((EXAMPLES / f"{file}.yaml").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def test_an_example_of_upstreams_runs_to_its_end_and_goes(place: Place, file: st
         place.until(lambda: not [n for n in place.names(kind) if n.startswith(name)])  # noqa: B023
 
 
-def test_a_wrong_file_is_told_and_nothing_is_made(place: Place) -> None:
+def test_an_invalid_file_is_reported_and_nothing_is_created(place: Place) -> None:
     place.make(ensemble(member(ensemble=FILE.replace("label: a", "label: b")), name="wrong"))
     place.until(lambda: place.condition("wrong", "Valid") == ("False", "InvalidFile"))
     conditions = (place.get("Ensemble", "wrong") or {})["status"]["conditions"]
@@ -65,9 +65,10 @@ def test_a_wrong_file_is_told_and_nothing_is_made(place: Place) -> None:
         ({"members": [member(ensemble=FILE + "#" * (1 << 20))]}, "spec.members[0].ensemble"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_or_told(place: Place, spec: Any, words: str) -> None:
-    """By the API server, by the schema and CEL; the stand-in knows the schema alone, and the
-    operator says the rest."""
+def test_an_impossible_spec_is_rejected_or_reported(place: Place, spec: Any, words: str) -> None:
+    """The API server rejects by schema and CEL. The stand-in only knows the schema; the operator
+    reports the rest.
+    """
     found = {**ensemble(name="never"), "spec": spec}
     refused = None
     try:
@@ -84,7 +85,7 @@ def test_what_cannot_be_is_refused_or_told(place: Place, spec: Any, words: str) 
     place.delete("Ensemble", "never")
 
 
-def test_a_size_is_written_once_and_then_belongs_to_others(place: Place) -> None:
+def test_a_size_is_written_only_once(place: Place) -> None:
     place.make(ensemble(member(spec={"size": 1, "maxSize": 3}), name="sized"))
     place.until(lambda: place.get("MiniCluster", "sized-0") is not None)
     scale = f"{place.path('MiniCluster', 'sized-0')}/scale"
@@ -109,7 +110,7 @@ def test_a_conflict_lasts_as_long_as_the_other_object(place: Place) -> None:
     place.delete("Ensemble", "taken")
 
 
-def test_suspended_it_has_no_members_and_its_service_stays(place: Place) -> None:
+def test_a_suspended_ensemble_has_no_members_but_its_service_stays(place: Place) -> None:
     place.make(ensemble(name="paused", state={"size": "1Gi"}))
     place.until(lambda: "paused-0" in place.names("MiniCluster"))
     place.edit("paused", suspend=True)
@@ -120,7 +121,7 @@ def test_suspended_it_has_no_members_and_its_service_stays(place: Place) -> None
     place.delete("Ensemble", "paused")
 
 
-def test_what_is_deleted_by_hand_comes_again(place: Place) -> None:
+def test_objects_deleted_by_hand_are_recreated(place: Place) -> None:
     place.make(ensemble(name="hand", state={"size": "1Gi"}))
     place.until(lambda: "hand-0" in place.names("MiniCluster"))
     for kind, name in (("Deployment", "hand"), ("Service", "hand-grpc"), ("MiniCluster", "hand-0")):

@@ -1,5 +1,7 @@
-"""Ensembles among what else is in a cluster and what others do there: changed files, deleted objects,
-quotas, policies, autoscalers and other operators. On the stand-in, or with ``--kubeconfig FILE``.
+"""Stories of Ensembles with other objects and users in the cluster.
+
+Changed files, deleted objects, quotas, policies, autoscalers and other operators. On the stand-in,
+or with ``--kubeconfig FILE``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from kills import free_ports
 from story_cluster import Place
 
 Another = Callable[[], Place]
-#: Its job does not end by itself, so that what it runs in stays.
+#: Its job never ends, so its pods stay.
 LONG = FILE.replace("'true'", "sleep 3600")
 OTHER = LONG.replace("name: a", "name: b").replace("label: a", "label: b")
 LOCAL = {"compose": "local"}  # jobs need no Flux
@@ -34,14 +36,14 @@ def uid(place: Place, kind: str, name: str) -> str:
 
 
 def of(place: Place, name: str) -> list[str]:
-    """The names of what was made for an Ensemble's first member."""
+    """Return the names of the objects of an Ensemble's first member."""
     kinds = ("ConfigMap", "Job", "MiniCluster", "HorizontalPodAutoscaler", "PersistentVolumeClaim")
     there = [each for kind in kinds for each in place.names(kind)]
     return [each for each in there if each.startswith(f"{name}-0")]
 
 
 def first_pod(place: Place, name: str) -> str:
-    """The first pod of a member that runs; empty if none does."""
+    """Return the running first pod of a member; empty if there is none."""
     for pod in place.all("Pod"):
         labels = pod["metadata"].get("labels", {})
         mine = labels.get("job-name") == f"{name}-0"
@@ -52,7 +54,7 @@ def first_pod(place: Place, name: str) -> str:
     return ""
 
 
-def test_a_changed_file_waits_for_the_end_of_the_run_or_begins_it_again(place: Place) -> None:
+def test_a_changed_file_waits_for_the_end_of_the_run_or_restarts_it(place: Place) -> None:
     _changes(place, long_member(ensemble=OTHER), "RunningOldFile")
     files = [each for each in place.all("ConfigMap") if "ensemble.yaml" in (each.get("data") or {})]
     mine = [each for each in files if each["metadata"]["name"].startswith("changed-0")]
@@ -60,7 +62,7 @@ def test_a_changed_file_waits_for_the_end_of_the_run_or_begins_it_again(place: P
     place.delete("Ensemble", "changed")
 
 
-def test_a_changed_minicluster_waits_for_the_end_of_the_run_or_is_made_again(place: Place) -> None:
+def test_a_changed_minicluster_waits_for_the_end_of_the_run_or_is_recreated(place: Place) -> None:
     image = {"containers": [{"image": "another"}]}
     _changes(place, long_member(spec=image), "NeedsRecreate")
     made = (place.get("MiniCluster", "changed-0") or {})["spec"]["containers"]
@@ -69,7 +71,7 @@ def test_a_changed_minicluster_waits_for_the_end_of_the_run_or_is_made_again(pla
 
 
 def _changes(place: Place, member: dict[str, Any], reason: str) -> None:
-    """Change a member that runs: it waits, for this reason, and with ``Recreate`` no longer."""
+    """Change a running member. It waits for this reason, but not with ``Recreate``."""
     place.until(lambda: "changed-0" not in place.names("MiniCluster"))
     place.make(ensemble(long_member(), name="changed"))
     place.until(lambda: first_pod(place, "changed"))
@@ -82,7 +84,7 @@ def _changes(place: Place, member: dict[str, Any], reason: str) -> None:
     place.until(lambda: place.condition("changed", "Updated")[0] == "True")
 
 
-def test_deleted_secrets_are_made_again_when_a_pod_waits_for_them(place: Place) -> None:
+def test_deleted_secrets_are_recreated_when_a_pod_waits_for_them(place: Place) -> None:
     place.make(ensemble(long_member(), name="secret", state={"claim": "journals"}))
     place.until(lambda: first_pod(place, "secret"))
     pod = first_pod(place, "secret")
@@ -95,7 +97,7 @@ def test_deleted_secrets_are_made_again_when_a_pod_waits_for_them(place: Place) 
     place.delete("Ensemble", "secret")
 
 
-def test_a_member_that_is_removed_goes_and_the_other_stays(place: Place) -> None:
+def test_a_removed_member_is_deleted_and_the_other_stays(place: Place) -> None:
     members = [long_member(name="a"), long_member(name="b")]
     place.make(ensemble(*members, name="fewer"))
     place.until(lambda: {"fewer-a", "fewer-b"} <= set(place.names("MiniCluster")))
@@ -128,7 +130,7 @@ def test_a_member_that_is_removed_goes_and_the_other_stays(place: Place) -> None
     ],
     ids=["metrics", "a claim's size", "an unknown field", "a volume's name", "an unknown option"],
 )  # fmt: skip
-def test_of_a_member_with_one_wrong_part_nothing_is_made_until_it_is_right(
+def test_a_member_with_an_invalid_part_is_not_created_until_it_is_corrected(
     place: Place, more: dict[str, Any], spec: dict[str, Any], words: str
 ) -> None:
     refused = ""
@@ -151,7 +153,7 @@ def test_of_a_member_with_one_wrong_part_nothing_is_made_until_it_is_right(
     place.until(lambda: place.get("Ensemble", "partly") is None and not of(place, "partly"))
 
 
-def test_a_file_for_members_of_another_namespace_is_refused_and_the_names_there_are_told(
+def test_a_file_for_members_of_another_namespace_is_rejected_with_the_known_names(
     place: Place,
 ) -> None:
     text = FILE.replace("command: 'true'", "command: 'true', executor: elsewhere/named-0")
@@ -172,7 +174,7 @@ def test_an_autoscaler_without_a_metrics_server_leaves_the_size_alone(place: Pla
     found = long_member(spec=wide, resize="HPA", autoscaling=scaling)
     place.make(ensemble(found, name="scaled"))
     place.until(lambda: first_pod(place, "scaled"))
-    if place.stand is None:  # in the stand-in nobody works on it
+    if place.stand is None:  # the stand-in has no autoscaler
         scaler = lambda: place.get("HorizontalPodAutoscaler", "scaled-0") or {}  # noqa: E731
         conditions = lambda: scaler().get("status", {}).get("conditions") or ()  # noqa: E731
         place.until(lambda: any(each["status"] == "False" for each in conditions()))
@@ -183,7 +185,7 @@ def test_an_autoscaler_without_a_metrics_server_leaves_the_size_alone(place: Pla
     place.until(lambda: "scaled-0" not in place.names("HorizontalPodAutoscaler"))
 
 
-def test_a_policy_of_the_namespace_that_denies_everything_stays_beside_that_of_the_service(
+def test_a_deny_all_policy_of_the_namespace_coexists_with_the_services_policy(
     place: Place,
 ) -> None:
     deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -206,7 +208,7 @@ def test_a_policy_of_the_namespace_that_denies_everything_stays_beside_that_of_t
         ("pods", "exceeded quota: few"),
     ],
 )
-def test_a_quota_that_is_used_up_is_told_as_a_condition_and_then_forgotten(
+def test_an_exhausted_quota_is_a_condition_while_it_lasts(
     another: Another, counted: str, words: str
 ) -> None:
     place = another()
@@ -231,7 +233,7 @@ def test_a_quota_that_is_used_up_is_told_as_a_condition_and_then_forgotten(
     place.until(lambda: words not in message(place, "limited", "Ready"))
 
 
-def test_two_installs_each_work_in_their_own_namespace(place: Place, another: Another) -> None:
+def test_two_operators_work_in_separate_namespaces(place: Place, another: Another) -> None:
     other = another()
     for each in (place, other):
         ports = free_ports(2)
@@ -248,13 +250,13 @@ def test_two_installs_each_work_in_their_own_namespace(place: Place, another: An
     assert uid(other, "MiniCluster", "twin-0") == kept
 
 
-def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_killed(
+def test_a_second_operator_takes_over_when_the_first_is_killed(
     another: Another,
 ) -> None:
     place = another()
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{place.namespace}/leases"
     words = ("--leader-elect", "--lease-namespace", place.namespace)
-    place.operators[0].terminate()  # the one that asks nobody
+    place.operators[0].terminate()  # the one without leader election
     place.operators[0].wait(60)
     first = place.operate(*words)
     place.until(lambda: place("GET", lease)["items"])
