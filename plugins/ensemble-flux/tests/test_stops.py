@@ -26,7 +26,7 @@ class TestFlux(StopSuite):
 
 @pytest.mark.checkout
 @pytest.mark.timeout(550)
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
+def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(
     instance: Any, tmp_path: Path
 ) -> None:
     words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "flux", "--base", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""What rules can do with LAMMPS jobs: vary, continue, check."""
+"""Tests of actions on LAMMPS jobs: vary, continue, check."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def job(index: int = 0, group: JobGroup = GROUP) -> Job:
     return list(group.jobs(0))[index]
 
 
-def test_a_parameter_of_the_sweep_is_set_and_another_variable_is_put_into_the_command() -> None:
+def test_a_sweep_parameter_is_set_and_another_variable_is_added_to_the_command() -> None:
     submit = vary({"variables": {"T": "=T * 1.1", "seed": 4711, "P": "=Temp"}}, job())
     (one,) = submit.jobs
     assert dict(one.parameters) == {"T": 1.1}
@@ -97,12 +97,12 @@ def test_a_parameter_of_the_sweep_is_set_and_another_variable_is_put_into_the_co
     )
 
 
-def test_what_is_not_varied_is_as_the_job_had_it() -> None:
+def test_other_variables_stay_as_the_job_had_them() -> None:
     (one,) = vary({"variables": {"seed": 2}}, job(5)).jobs
     assert dict(one.parameters) == {"T": 2.0}
 
 
-def test_what_was_varied_before_stays_so() -> None:
+def test_earlier_variations_are_kept() -> None:
     (first,) = vary({"variables": {"seed": 2, "P": "a{index}"}}, job()).jobs
     (second,) = vary({"variables": {"T": 3}}, first).jobs
     assert second.command[4:] == ("T", "3", "-var", "seed", "2", "-var", "P", "a{index}")
@@ -113,31 +113,31 @@ def test_what_was_varied_before_stays_so() -> None:
     assert [one.command[2] for one in (third, fourth, fifth)] == ["in.melt", "in.0", "in.0"]
 
 
-def test_without_a_job_the_whole_sweep_is_submitted_changed() -> None:
+def test_without_a_job_the_whole_sweep_is_submitted_with_the_change() -> None:
     submit = vary({"label": "sim", "variables": {"seed": "=2 * metric('mean.sim-Temp')"}})
     assert len(submit.jobs) == 10
     assert {one.command[8] for one in submit.jobs} == {"3"}
 
 
-def test_another_group_is_given_what_it_has_parameters_for() -> None:
+def test_another_group_gets_the_values_of_its_parameters() -> None:
     (one,) = vary({"label": "cool", "variables": {"T": "=T"}, "input": "in.cool"}, job(3)).jobs
     assert one.command == ("lmp", "-in", "in.cool", "-var", "T", "1")
     assert len(vary({"variables": {"T": 1}, "count": 3}, job()).jobs) == 3
 
 
-def test_a_whole_number_is_written_as_one() -> None:
+def test_an_integer_is_written_without_a_point() -> None:
     (one,) = vary({"variables": {"seed": 1e5, "P": 0.25}}, job()).jobs
     assert one.command[-4:] == ("100000", "-var", "P", "0.25")
 
 
-def test_a_value_that_cannot_be_worked_out_submits_nothing() -> None:
+def test_an_expression_without_a_value_submits_nothing() -> None:
     with pytest.raises(EnsembleError, match="the variable T has no value"):
         vary({"variables": {"T": "=Press / 2"}}, job())
     with pytest.raises(EnsembleError, match="the variable T has no value"):
         vary({"variables": {"T": "=1 / (T - 1)"}}, job())
 
 
-# -- as a file has them ----------------------------------------------------------------------------
+# -- in an ensemble file --------------------------------------------------------------------------
 
 FILE = """
 jobs:
@@ -162,7 +162,7 @@ def story(action: str, workdir: object = "/nowhere") -> Story:
 
 
 def carry_out(told: Story, call: Call) -> list[Any]:
-    """What a run does with a call, from the thread that makes it to what becomes of it."""
+    """Carry out a call like a run: in a thread, up to its decisions."""
     record = next(each for each in actions() if each.name == call.name)
     assert record.run is not None
     result = record.run(
@@ -186,7 +186,7 @@ def carry_out(told: Story, call: Call) -> list[Any]:
 
 
 def fail(told: Story, job: str = "sim.0", **play: float) -> list[Any]:
-    """The job fails, and what the rule's slow action then leads to."""
+    """Let the job fail; return the decisions that follow from the rule's slow action."""
     calls = [one for one in told.play(job, status=256, **play) if isinstance(one, Call)]
     return [decision for call in calls for decision in carry_out(told, call)]
 
@@ -203,7 +203,7 @@ def write_restart(path: Path, step: int) -> None:
     path.write_bytes(MAGIC + struct.pack("<4iq", 1, 3, 5, step & 0xFFFFFFFF, 0) + MAGIC)
 
 
-def test_a_misspelt_name_in_an_expression_is_refused_with_the_file() -> None:
+def test_a_misspelled_name_in_an_expression_is_rejected_with_the_file() -> None:
     with pytest.raises(EnsembleError, match="did you mean") as caught:
         story('{name: lammps-vary, variables: {T: "=duraton * 2"}}')
     assert "duraton" in str(caught.value)
@@ -216,7 +216,7 @@ def test_a_nested_action_is_checked_with_the_file() -> None:
         story("{name: lammps-check, error: {name: log, message: '{outcom}'}}")
 
 
-def test_actions_on_a_job_are_refused_where_there_is_none() -> None:
+def test_actions_on_a_job_are_rejected_without_a_job() -> None:
     for action, what in (
         ("{name: lammps-check, error: {name: terminate}}", "'lammps-check' acts on"),
         ("{name: lammps-continue}", "'lammps-continue' acts on"),
@@ -233,7 +233,7 @@ def test_actions_on_a_job_are_refused_where_there_is_none() -> None:
 # -- lammps-continue -------------------------------------------------------------------------------
 
 
-def test_a_job_goes_on_from_its_newest_restart_file(tmp_path: Path) -> None:
+def test_a_job_continues_from_its_newest_restart_file(tmp_path: Path) -> None:
     for step in (100, 200):
         write_restart(tmp_path / f"melt.{step}", step)
     now = (tmp_path / "melt.200").stat().st_mtime
@@ -247,7 +247,7 @@ def test_a_job_goes_on_from_its_newest_restart_file(tmp_path: Path) -> None:
     assert logged(decided) == [("info", f"sim.0 continues from {path} (step 200)")]
 
 
-def test_a_pattern_is_the_jobs_own(tmp_path: Path) -> None:
+def test_a_pattern_may_contain_the_jobs_placeholders(tmp_path: Path) -> None:
     for name, step in (("melt.1.0.100", 100), ("melt.2.0.200", 200)):
         write_restart(tmp_path / name, step)
     told = story("{name: lammps-continue, restart: 'melt.{T}.*'}", tmp_path)
@@ -256,7 +256,7 @@ def test_a_pattern_is_the_jobs_own(tmp_path: Path) -> None:
     assert command[-1] == str(tmp_path / "melt.1.0.100")
 
 
-def test_the_next_link_has_the_shape_that_the_group_has_now(tmp_path: Path) -> None:
+def test_the_next_link_has_the_current_shape_of_the_group(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     told = story("[{name: set, label: sim, with: {nodes: 8}}, {name: lammps-continue}]", tmp_path)
     told.now = (tmp_path / "melt.200").stat().st_mtime
@@ -264,7 +264,7 @@ def test_the_next_link_has_the_shape_that_the_group_has_now(tmp_path: Path) -> N
     assert [job.nodes for job in submit.jobs] == [8]
 
 
-def test_another_group_goes_on_where_this_one_stopped(tmp_path: Path) -> None:
+def test_another_group_continues_where_this_one_stopped(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     told = Story(
         FILE.replace("ACTION", "{name: lammps-continue, label: go, steps: 9}")
@@ -287,7 +287,7 @@ def test_another_group_goes_on_where_this_one_stopped(tmp_path: Path) -> None:
     ]
 
 
-def test_what_stands_in_a_parameter_is_no_pattern(tmp_path: Path) -> None:
+def test_a_parameters_value_is_not_a_pattern(tmp_path: Path) -> None:
     for name, step in (("melt.[1].100", 100), ("melt.1.200", 200)):
         write_restart(tmp_path / name, step)
     file = FILE.replace("[1.0]", "['[1]']").replace("WORKDIR", str(tmp_path))
@@ -298,7 +298,7 @@ def test_what_stands_in_a_parameter_is_no_pattern(tmp_path: Path) -> None:
     assert command[-1] == str(tmp_path / "melt.[1].100")
 
 
-def test_where_a_script_sets_the_step_back_the_latest_file_is_taken(tmp_path: Path) -> None:
+def test_the_latest_file_is_used_if_a_script_resets_the_step(tmp_path: Path) -> None:
     for name, step, time in (("equilibrated", 90_000, 1001), ("produced", 500, 1002)):
         write_restart(tmp_path / name, step)
         os.utime(tmp_path / name, (time, time))
@@ -327,7 +327,7 @@ def test_a_long_epilogue_does_not_make_a_jobs_own_files_old(tmp_path: Path) -> N
     assert len(submitted(carry_out(told, call))) == 1
 
 
-def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> None:
+def test_a_link_that_wrote_nothing_continues_where_it_started(tmp_path: Path) -> None:
     first, second = tmp_path / "0", tmp_path / "1"
     for folder in (first, second):
         folder.mkdir()
@@ -342,7 +342,7 @@ def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> Non
     assert "wrote no restart file" in logged(decided)[-1][1]
 
 
-def test_files_that_an_earlier_run_left_in_the_folder_are_not_taken(tmp_path: Path) -> None:
+def test_files_of_an_earlier_run_in_the_folder_are_ignored(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     os.utime(tmp_path / "melt.200", (500, 500))
     told = story("{name: lammps-continue}", tmp_path)  # it is 1000 now
@@ -354,7 +354,7 @@ def test_files_that_an_earlier_run_left_in_the_folder_are_not_taken(tmp_path: Pa
 
 
 @pytest.mark.parametrize("trigger", ["job-fail", "job-clean", "job-exception", "lammps-thermo"])
-def test_what_an_earlier_run_left_a_minute_before_is_not_taken_whatever_wakes_the_rule(
+def test_files_written_a_minute_before_by_an_earlier_run_are_ignored_for_any_trigger(
     trigger: str, tmp_path: Path
 ) -> None:
     write_restart(tmp_path / "melt.200", 200)
@@ -379,7 +379,7 @@ def test_what_an_earlier_run_left_a_minute_before_is_not_taken_whatever_wakes_th
     assert "melt.200: it is older than the job" in message
 
 
-def test_without_a_restart_file_it_is_done_otherwise(tmp_path: Path) -> None:
+def test_otherwise_applies_without_a_restart_file(tmp_path: Path) -> None:
     (tmp_path / "melt.200").write_bytes(MAGIC + b"cut")
     told = story(
         "{name: lammps-continue, otherwise: [{name: log, message: anew}, "
@@ -394,12 +394,12 @@ def test_without_a_restart_file_it_is_done_otherwise(tmp_path: Path) -> None:
     assert anew == ("info", "anew")
 
 
-def test_a_folder_that_is_not_here_is_told_of(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     assert "does not exist on this machine" in logged(fail(story("{name: lammps-continue}")))[0][1]
     assert "it never ran, or" in logged(fail(story("{name: lammps-continue}", "runs")))[0][1]
 
 
-def test_a_script_that_does_not_ask_for_the_restart_file_is_told_of(tmp_path: Path) -> None:
+def test_a_script_that_does_not_use_the_restart_file_is_reported(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     script = tmp_path / "in.melt"
 
@@ -415,7 +415,7 @@ def test_a_script_that_does_not_ask_for_the_restart_file_is_told_of(tmp_path: Pa
     assert not warned("include other\n")
 
 
-def test_a_call_that_is_made_twice_finds_the_same(tmp_path: Path) -> None:
+def test_a_repeated_call_finds_the_same(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     told = story("{name: lammps-continue}", tmp_path)
     told.now = (tmp_path / "melt.200").stat().st_mtime
@@ -469,7 +469,7 @@ def check(
 
 
 @pytest.mark.parametrize("kind", LOGS)
-def test_what_became_of_a_job_decides_what_is_done(tmp_path: Path, kind: str) -> None:
+def test_the_outcome_of_a_job_chooses_the_action(tmp_path: Path, kind: str) -> None:
     others = ", ".join(f"{other}: {{name: log, message: wrong}}" for other in LOGS if other != kind)
     action = f"{{name: lammps-check, {kind}: {{name: submit, label: sim}}, {others}}}"
     again, told = check(tmp_path, kind, action)
@@ -478,11 +478,11 @@ def test_what_became_of_a_job_decides_what_is_done(tmp_path: Path, kind: str) ->
     assert [level for level, _ in told] == ([] if kind == "completed" else ["warning"])
 
 
-def test_there_is_an_option_for_each_way_to_end() -> None:
+def test_each_outcome_has_an_option() -> None:
     assert {*CHECK.options["properties"], "running", "unknown"} == {*KINDS, "otherwise", "log"}
 
 
-def test_what_nobody_can_tell_is_done_otherwise(tmp_path: Path) -> None:
+def test_otherwise_applies_if_the_outcome_is_unknown(tmp_path: Path) -> None:
     options = ", ".join(f"{kind}: {{name: log, message: wrong}}" for kind in LOGS)
     action = f"{{name: lammps-check, {options}, otherwise: {{name: submit, label: sim}}}}"
     again, told = check(tmp_path, "cut", action)
@@ -490,7 +490,7 @@ def test_what_nobody_can_tell_is_done_otherwise(tmp_path: Path) -> None:
     assert [level for level, _ in told] == ["warning"]
 
 
-def test_a_job_that_still_runs_was_not_killed(tmp_path: Path) -> None:
+def test_a_running_job_does_not_count_as_killed(tmp_path: Path) -> None:
     (tmp_path / "log.lammps").write_text(LOGS["killed"])
     action = "{name: lammps-check, killed: {name: terminate}, otherwise: {name: log, message: m}}"
     told = Story(
@@ -503,7 +503,7 @@ def test_a_job_that_still_runs_was_not_killed(tmp_path: Path) -> None:
     assert ("info", "m") in logged(carry_out(told, call))
 
 
-def test_messages_of_nested_actions_say_what_became_of_it(tmp_path: Path) -> None:
+def test_messages_of_nested_actions_have_the_outcome(tmp_path: Path) -> None:
     action = (
         "{name: lammps-check, otherwise: {name: log, message: '{job} {outcome} {step} {message}'}}"
     )
@@ -512,7 +512,7 @@ def test_messages_of_nested_actions_say_what_became_of_it(tmp_path: Path) -> Non
     assert "original 500 current 32" in told[-1][1]
 
 
-def test_what_is_not_spoken_of_is_still_told(tmp_path: Path) -> None:
+def test_an_outcome_without_an_option_is_still_reported(tmp_path: Path) -> None:
     again, told = check(tmp_path, "error", "{name: lammps-check, killed: {name: terminate}}")
     assert again == []
     ((level, message),) = told
@@ -521,7 +521,7 @@ def test_what_is_not_spoken_of_is_still_told(tmp_path: Path) -> None:
     assert "Unknown pair style" in message
 
 
-def test_a_job_whose_program_was_not_found_is_one_of_the_others(tmp_path: Path) -> None:
+def test_a_job_whose_program_was_not_found_has_the_outcome_error(tmp_path: Path) -> None:
     action = "{name: lammps-check, killed: {name: log, message: m}, otherwise: {name: terminate}}"
     told = story(action, "runs/{index}")
     ends = told.job("sim.0", "submit", "alloc", "exception", "clean", severity=0, type="exec")
@@ -537,7 +537,7 @@ def test_another_log_can_be_named_with_placeholders(tmp_path: Path) -> None:
     assert len(again) == 1
 
 
-def test_a_failed_job_goes_on_if_it_was_killed_and_not_if_it_was_wrong(tmp_path: Path) -> None:
+def test_a_failed_job_continues_if_it_was_killed_but_not_after_an_error(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.100", 100)
     os.utime(tmp_path / "melt.100", (1000, 1000))
     (tmp_path / "log.lammps").write_text(LOGS["killed"])

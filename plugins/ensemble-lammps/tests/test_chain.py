@@ -1,5 +1,8 @@
-"""Real LAMMPS in a chain of restarts: each link goes on where the one before stopped, also where the
-controller is killed in between."""
+"""Tests of a chain of restarts with real LAMMPS: each link continues where the previous one
+stopped.
+
+Also if the controller is killed in between.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def controller(study: Path, *args: str) -> subprocess.Popen[str]:
 
 
 def check(study: Path) -> None:
-    """The links as the logs tell of them: one after another, none missing, none twice."""
+    """Check the links in the logs: consecutive, none missing, none twice."""
     links = sorted(int(path.name) for path in (study / "runs").iterdir())
     assert links == list(range(LINKS))
     for link in links:
@@ -88,7 +91,7 @@ def check(study: Path) -> None:
         assert began == ([str(before)] if link else [])
 
 
-def test_each_link_goes_on_where_the_one_before_stopped(study: Path) -> None:
+def test_each_link_continues_where_the_previous_one_stopped(study: Path) -> None:
     run = controller(study, "run", "chain.yaml")
     output, _ = run.communicate(timeout=150)
     assert run.returncode == 0, output
@@ -96,7 +99,7 @@ def test_each_link_goes_on_where_the_one_before_stopped(study: Path) -> None:
     check(study)
 
 
-def test_a_chain_whose_controller_is_killed_between_links_loses_none_and_doubles_none(
+def test_a_controller_killed_between_links_loses_and_repeats_none(
     study: Path,
 ) -> None:
     run = controller(study, "run", "chain.yaml")
@@ -107,7 +110,7 @@ def test_a_chain_whose_controller_is_killed_between_links_loses_none_and_doubles
             assert run.poll() is None, run.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        time.sleep(wait)  # for as long as the next link takes to be asked for, or not
+        time.sleep(wait)  # with or without enough time to request the next link
         run.kill()
         run.communicate()
         run = controller(study, "resume", "last")

@@ -1,4 +1,4 @@
-"""Until converged: against numbers that are known, and the series that fool a careless test."""
+"""Tests of convergence with known numbers, and with series that fool a careless test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from ensemble_lammps.convergence import (
 
 
 def ar1(phi: float, count: int, seed: int) -> Iterator[float]:
-    """Noise of mean 0 and variance 1 that remembers: each value has ``phi`` of the one before."""
+    """Yield correlated noise of mean 0 and variance 1: each value has ``phi`` of the previous
+    one.
+    """
     source = random.Random(seed)
     value = source.gauss(0, 1)
     fresh = math.sqrt(1 - phi * phi)
@@ -30,7 +32,7 @@ def ar1(phi: float, count: int, seed: int) -> Iterator[float]:
 
 
 def true_error(phi: float, count: int) -> float:
-    """The standard error of the mean of such a series, exactly."""
+    """Return the exact standard error of the mean of such a series."""
     total = sum((1 - k / count) * phi**k for k in range(1, count))
     return math.sqrt((1 + 2 * total) / count)
 
@@ -63,14 +65,14 @@ def test_the_error_is_that_of_correlated_data(phi: float, count: int) -> None:
         assert error is not None
         ratios.append(error / truth)
         covered += abs(blocking.mean) <= 2 * error
-    # 95 % of means are within two errors of the truth; of 40, fewer than 33 would be by chance
-    # once in a thousand times. Without blocking, the ratio for 0.9 is 0.23.
+    # 95 % of means are within two errors of the truth; fewer than 33 of 40 happen by chance once in
+    # a thousand times. Without blocking, the ratio for 0.9 is 0.23.
     assert covered >= 33
     assert 0.95 < sum(ratios) / len(ratios) < 1.25
 
 
 def test_waiting_for_an_error_does_not_make_it_too_small() -> None:
-    # Who stops as soon as the error is small enough stops where it happens to be small.
+    # A test that stops as soon as the error is small enough stops where it happens to be small.
     covered = 0
     for seed in range(60):
         blocking = Blocking()
@@ -85,9 +87,9 @@ def test_waiting_for_an_error_does_not_make_it_too_small() -> None:
     assert covered >= 51
 
 
-def test_what_moves_slowly_beneath_fast_noise_is_seen() -> None:
-    # A tenth of the variance remembers two hundred times as long as the rest. The first plateau is
-    # two thirds as high as it should be.
+def test_a_slow_motion_under_fast_noise_is_detected() -> None:
+    # A tenth of the variance has a correlation time two hundred times longer than the rest. The
+    # first plateau is two thirds as high as it should be.
     truth = math.hypot(0.1**0.5 * true_error(0.99, 8000), 0.9**0.5 * true_error(0, 8000))
     ratios = []
     for seed in range(20):
@@ -100,8 +102,8 @@ def test_what_moves_slowly_beneath_fast_noise_is_seen() -> None:
     assert 0.8 < sum(ratios) / len(ratios) < 1.25
 
 
-def test_a_run_that_still_relaxes_is_not_taken_for_converged_at_once() -> None:
-    # exp(-t / 300), and noise as large as it was at first.
+def test_a_relaxing_run_does_not_count_as_converged_at_once() -> None:
+    # exp(-t / 300), and noise as large as its initial value.
     wrong = 0
     for seed in range(30):
         blocking = Blocking()
@@ -114,7 +116,7 @@ def test_a_run_that_still_relaxes_is_not_taken_for_converged_at_once() -> None:
     assert wrong <= 12
 
 
-def test_mean_and_blocks_are_those_that_numpy_computes() -> None:
+def test_mean_and_blocks_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     series = numpy.array(list(ar1(0.7, 3000, 7))) + 1e6
     blocking = blocked(float(value) for value in series)
@@ -132,11 +134,11 @@ def test_mean_and_blocks_are_those_that_numpy_computes() -> None:
     )
     assert len(series) // candidates[-1][0] >= FEWEST_CHECKED
     wanted = math.sqrt(max(variance for _, variance in candidates[begin:]))
-    blocking._look = 0  # not the value of up to 1/64 of the rows ago
+    blocking._look = 0  # the cached value may be 1/64 of the rows old
     assert blocking.error() == pytest.approx(wanted, rel=1e-6)
 
 
-def test_the_error_of_few_rows_is_not_known() -> None:
+def test_the_error_of_few_rows_is_unknown() -> None:
     assert blocked([]).error() is None
     assert blocked(ar1(0, FEWEST_BLOCKS - 1, 1)).error() is None
     assert blocked(ar1(0.99, 500, 1)).error() is None
@@ -172,7 +174,7 @@ def test_a_trend_does_not_converge() -> None:
     assert not marks(follow({"within": 0.1, "window": 5000}, (i / 1000 for i in range(5000))))
 
 
-def test_a_step_takes_convergence_back() -> None:
+def test_a_step_revokes_convergence() -> None:
     noise = list(ar1(0, 4000, 5))
     options = {"error": 0.08, "within": 0.05, "window": 2000}
     rows = follow(options, (v + (3 if i >= 1500 else 0) for i, v in enumerate(noise)))
@@ -188,14 +190,14 @@ def test_convergence_does_not_flicker_at_its_threshold() -> None:
     assert min(changes) == 1
 
 
-def test_the_drift_is_what_the_running_mean_moved_over_the_window() -> None:
+def test_the_drift_is_the_change_of_the_running_mean_over_the_window() -> None:
     series = [v + i / 300 for i, v in enumerate(ar1(0.3, 600, 6))]
     rows = follow({"within": 1, "window": 1000}, series)
     means = [row["Temp.mean"] for row in rows]
     assert all("Temp.drift" not in row for row in rows[:100])
     for i in range(100, 600):
         exact = max(means[i - 100 : i + 1]) - min(means[i - 100 : i + 1])
-        # One piece (4 rows) more than the window may be looked at, and never less than it.
+        # The window may be one piece (4 rows) longer, and is never shorter.
         wider = means[max(0, i - 108) : i + 1]
         assert exact - 1e-12 <= rows[i]["Temp.drift"] <= max(wider) - min(wider) + 1e-12
 
@@ -213,7 +215,7 @@ def test_a_constant_is_known_exactly() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_a_number_never_converges(bad: float) -> None:
+def test_a_value_that_is_not_finite_never_converges(bad: float) -> None:
     series = [*ar1(0, 1000, 8), bad, *ar1(0, 1000, 9)]
     rows = follow({"error": 0.1}, series)
     assert [mark for _, mark in marks(rows)] == [1, -1]
@@ -222,7 +224,7 @@ def test_what_is_not_a_number_never_converges(bad: float) -> None:
     assert not marks(follow({"error": 0.1}, [bad, *series[:1000]]))
 
 
-def test_a_second_run_whose_steps_begin_anew_converges_anew() -> None:
+def test_a_second_run_with_restarted_steps_converges_separately() -> None:
     found = Convergence({"Temp": {"error": 0.1}})
     first = [found.update(i, {"Temp": v}) for i, v in enumerate(ar1(0, 1000, 10))]
     second = [found.update(i, {"Temp": v + 9}) for i, v in enumerate(ar1(0, 1000, 11))]
@@ -232,15 +234,15 @@ def test_a_second_run_whose_steps_begin_anew_converges_anew() -> None:
     assert second[-1]["Temp.mean"] == pytest.approx(9, abs=0.2)
 
 
-def test_the_seam_of_two_runs_is_one_row() -> None:
-    # LAMMPS prints the last step of one run again as the first of the next.
+def test_the_step_shared_by_two_runs_is_one_row() -> None:
+    # LAMMPS prints the last step of a run again as the first of the next.
     found = Convergence({"Temp": {"error": 1}})
     assert found.update(10, {"Temp": 1.0}) == {"Temp.mean": 1.0}
     assert found.update(10, {"Temp": 1.0}) == {}
     assert found.update(20, {"Temp": 2.0}) == {"Temp.mean": 1.5}
 
 
-def test_a_log_that_began_anew_tells_nothing_of_the_old_one() -> None:
+def test_a_restarted_log_does_not_use_the_old_one() -> None:
     found = Convergence({"Temp": {"error": 0.1}})
     rows = [found.update(i, {"Temp": v}) for i, v in enumerate(ar1(0, 500, 10))]
     assert [mark for _, mark in marks(rows)] == [1]
@@ -260,11 +262,11 @@ def test_a_relative_tolerance_is_a_fraction_of_the_mean() -> None:
     ((row, _),) = marks(follow({"error": 0.0005, "relative": True}, series))
     ((same, _),) = marks(follow({"error": 0.1}, series))
     assert abs(row - same) < 20
-    # No fraction of zero is more than zero.
+    # No positive error is below a fraction of zero.
     assert not marks(follow({"error": 0.01, "relative": True}, ar1(0, 2000, 13)))
 
 
-def test_all_columns_are_to_converge() -> None:
+def test_all_columns_must_converge() -> None:
     found = Convergence({"Temp": {"error": 0.1}, "Press": {"error": 0.1}})
     rows = []
     for i, (temp, press) in enumerate(zip(ar1(0, 3000, 14), ar1(0.8, 3000, 15), strict=True)):
@@ -277,7 +279,7 @@ def test_all_columns_are_to_converge() -> None:
     assert marks(alone)[0][0] < row / 2
 
 
-def test_rows_without_the_column_or_without_a_step_say_nothing() -> None:
+def test_rows_without_the_column_or_a_step_are_ignored() -> None:
     found = Convergence({"Temp": {"error": 0.1}})
     assert found.update(None, {"Temp": 1.0}) == {}
     assert found.update(5, {"LoopTime": 1.0}) == {}
@@ -285,11 +287,11 @@ def test_rows_without_the_column_or_without_a_step_say_nothing() -> None:
     assert found.update(1, {"Temp": 1.0}) == {"Temp.mean": 1.0}
 
 
-def test_a_variance_too_small_for_a_number_is_none() -> None:
+def test_an_underflowing_variance_counts_as_zero() -> None:
     assert blocked([0.0, 6e-162] * 20).error() == 0.0
 
 
-def test_no_values_and_no_steps_make_it_raise() -> None:
+def test_any_values_and_steps_are_accepted() -> None:
     source = random.Random(1)
     odd = [0.0, -0.0, 5e-324, 1e-300, -1e-160, 1.0, 1e160, -1e300, 1.7e308, -1.7e308, math.nan]
     for _ in range(300):
@@ -301,7 +303,7 @@ def test_no_values_and_no_steps_make_it_raise() -> None:
             assert all(math.isfinite(value) for value in row.values())
 
 
-def test_the_names_that_may_come_are_known() -> None:
+def test_the_possible_names_are_known() -> None:
     assert variables({"Temp": {"error": 1}}) == {"Temp.mean", "Temp.error", "Converged"}
     assert variables({"Temp": {"error": 1, "window": 9}}) == {
         "Temp.mean", "Temp.error", "Temp.drift", "Converged",
@@ -321,5 +323,5 @@ def test_the_names_that_may_come_are_known() -> None:
         ({"Temp": {"error": 0.1, "windw": 3}}, False),
     ],
 )
-def test_what_converged_may_say(options: dict[str, Any], right: bool) -> None:
+def test_options_of_converged_are_checked(options: dict[str, Any], right: bool) -> None:
     assert jsonschema_rs.Draft202012Validator(dict(convergence.OPTIONS)).is_valid(options) is right

@@ -1,4 +1,4 @@
-"""The examples: real LAMMPS, cancelled, continued and ended on what its thermo output says."""
+"""Tests of the examples with real LAMMPS, steered by its thermo output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def finished(run: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def steps(log: Path) -> list[int]:
-    """The steps of the rows in a log."""
+    """Return the steps of the rows in a log."""
     return [int(step) for step in re.findall(r"^ +(\d+) +[-\d.]+ +[-\d.]+ ", log.read_text(), re.M)]
 
 
@@ -67,7 +67,7 @@ def test_the_melt_is_steered_by_its_thermo_output(tmp_path: Path) -> None:
     assert "Loop time" in cooled
 
 
-def test_a_link_that_is_killed_goes_on_from_its_last_restart_file(tmp_path: Path) -> None:
+def test_a_killed_link_continues_from_its_last_restart_file(tmp_path: Path) -> None:
     command = "lmp -in {here}/lammps/in.chain -var steps 9000 -var seconds 59 -screen none"
     run = started(tmp_path, "lammps-restart.yaml", "--set", f"jobs.chain.command={command}")
     folder = tmp_path / "runs" / TAG / "chain"
@@ -89,12 +89,12 @@ def test_a_link_that_is_killed_goes_on_from_its_last_restart_file(tmp_path: Path
 
 
 def process_in(folder: Path) -> int:
-    """LAMMPS' process that works in this folder."""
+    """Return the LAMMPS process that works in this folder."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             works_here = os.readlink(place / "cwd") == str(folder)
             if works_here and b"in.chain" in (place / "cmdline").read_bytes():
                 return int(place.name)
-        except OSError:  # it is over, or another user's
+        except OSError:  # it has ended, or is another user's
             continue
     raise AssertionError(f"LAMMPS does not work in {folder}")

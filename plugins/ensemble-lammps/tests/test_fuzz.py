@@ -1,4 +1,6 @@
-"""Whatever a log holds and wherever it is cut: the same rows, and only rows that were printed."""
+"""Property tests of the log reader: any content, cut anywhere, gives the same rows, and only real
+rows.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ Told = list[tuple[list[tuple[str, float | None]], float | None]]
 
 
 def told(rows: Iterable[Row]) -> Told:
-    """Rows as they can be compared: what is nan in both is the same."""
+    """Return rows in a comparable form: nan equals nan."""
     return [
         ([(n, None if v != v else v) for n, v in row.values.items()], row.clock) for row in rows
     ]
@@ -61,7 +63,7 @@ LINES = [line + "\n" for line in LOG.splitlines()]
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Lines of logs, in their order or in any, damaged here and there."""
+    """Generate lines of logs, in order or shuffled, with some damage."""
     start = draw(st.integers(0, len(LINES) - 1))
     whole = [line.encode() for line in LINES[start : start + draw(st.integers(0, 25))]]
     lines = draw(
@@ -103,7 +105,7 @@ NOISE = [
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[bytes, Told]:
-    """A table as printf prints it, noise in it, and the rows that it has."""
+    """Generate a table in printf's format with noise in it, and its rows."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
     place = draw(st.integers(0, len(names)))
     style = draw(st.sampled_from(["one", "yaml", "multi"]))
@@ -157,7 +159,7 @@ def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int])
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     whole = read([data])
     assert read(data[start:end] for start, end in itertools.pairwise(places)) == whole
-    # A line at a time, nothing of several lines can be read at once.
+    # A line at a time, a block never has several lines.
     assert read(data.splitlines(keepends=True)) == whole
     for values, clock in whole:
         assert values
@@ -166,7 +168,7 @@ def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int])
 
 
 def taken_apart(data: bytes) -> Told:
-    """The rows of a log with one table of style ``one``, read word by word."""
+    """Return the rows of a log with one table of style ``one``, parsed word by word."""
     rows: list[Row] = []
     names: list[bytes] = []
     first: tuple[int, int] | None = None
@@ -223,7 +225,7 @@ LIKE_ROWS = st.builds(
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=8), st.lists(LIKE_ROWS, max_size=8))
-def test_lines_that_are_like_rows_are_judged_as_when_taken_apart(
+def test_row_like_lines_are_judged_like_by_the_word_parser(
     steps: list[int], others: list[str]
 ) -> None:
     lines = [f"{step:10d}   {step / 7:<14.8g} {-step / 3:<14.8g} " for step in sorted(steps)]
@@ -237,19 +239,19 @@ def test_lines_that_are_like_rows_are_judged_as_when_taken_apart(
 
 @settings(max_examples=150, deadline=None)
 @given(logs(), st.sets(st.sampled_from(["Step", "Temp", "v_n", "Press", "CPU", "My long name"])))
-def test_chosen_columns_are_those_of_all_columns(data: bytes, columns: set[str]) -> None:
+def test_chosen_columns_equal_those_of_all_columns(data: bytes, columns: set[str]) -> None:
     chosen = [pair for pair in read([data], sorted(columns)) if pair[0]]
     everything = [([p for p in values if p[0] in columns], clock) for values, clock in read([data])]
     expected = [pair for pair in everything if pair[0]]
     assert chosen == expected
 
 
-def test_every_log_that_is_cut_gives_the_rows_before_the_cut() -> None:
+def test_every_truncated_log_gives_the_rows_before_the_cut() -> None:
     data = LOG.encode()
     whole = read([data])
     for cut in range(len(data)):
         found = read([data[:cut]])
-        # What the end of a log completes may lack what would have come.
+        # The last row, completed by the end of the log, may lack later values.
         assert found[:-1] == whole[: max(0, len(found) - 1)]
         if found:
             values, clock = found[-1]
@@ -260,9 +262,7 @@ def test_every_log_that_is_cut_gives_the_rows_before_the_cut() -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(tables(), st.integers(1, 400))
-def test_every_row_that_is_printed_is_read_and_nothing_else(
-    table: tuple[bytes, Told], size: int
-) -> None:
+def test_every_printed_row_is_read_and_nothing_else(table: tuple[bytes, Told], size: int) -> None:
     data, expected = table
     for pieces in ([data], [data[n : n + size] for n in range(0, len(data), size)]):
         found = [row for row in read(pieces) if row[0][0][0] not in ("Warnings", "LoopTime")]

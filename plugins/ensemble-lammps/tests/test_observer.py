@@ -1,4 +1,4 @@
-"""The plugin as Ensemble sees it: found by its entry point, and true to the contract."""
+"""Tests of the plugin: its entry point, and the contract of observers."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_ensemble_finds_the_plugin_by_its_entry_point() -> None:
     assert entry.load() is ensemble_lammps
 
 
-def test_the_log_is_the_one_that_lammps_writes_unless_said_otherwise() -> None:
+def test_the_default_log_is_lammps_default() -> None:
     job = Job(id="melt.3", group="melt", index=3, command=("lmp",), parameters={"T": 1.5})
     assert plugin().build(job, {}).path == "log.lammps"
     assert plugin().build(job, {"log": "logs/{T}.{index}.lammps"}).path == "logs/1.5.3.lammps"
     assert plugin().build(job, {"log": None}).path is None
 
 
-def test_columns_make_it_known_beforehand_which_metrics_can_come() -> None:
+def test_columns_determine_the_possible_metrics_beforehand() -> None:
     variables = plugin().variables
     assert variables is not None
     assert variables({}) is None
@@ -114,7 +114,7 @@ def test_columns_make_it_known_beforehand_which_metrics_can_come() -> None:
     )
 
 
-def test_what_needs_another_option_is_known_with_the_option() -> None:
+def test_names_that_need_another_option_have_a_hint() -> None:
     assert "'converged'" in unasked({})["Converged"]
     assert "add Temp" in unasked({})["Temp.mean"]
     assert "add Temp" in unasked({"converged": {"Press": {"error": 0.1}}})["Temp.mean"]

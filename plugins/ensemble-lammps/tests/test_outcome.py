@@ -1,4 +1,4 @@
-"""How a job of LAMMPS ended is said as it was, and nothing is said that nobody can know."""
+"""Tests of outcomes: the end of a LAMMPS job is classified, and unknown if it cannot be known."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def edited(tmp_path: Path, name: str, *changes: tuple[str, str]) -> Path:
         ("partitions", "unknown", None, None, None),
     ],
 )
-def test_each_log_says_how_it_ended(
+def test_each_log_has_its_outcome(
     name: str, kind: str, step: int | None, begin: int | None, asked: int | None
 ) -> None:
     found = read(LOGS / f"log.{name}")
@@ -90,9 +90,7 @@ def test_each_log_says_how_it_ended(
         ("balance", ""),
     ],
 )  # fmt: skip
-def test_the_message_is_in_lammps_words_without_the_place_in_its_source(
-    name: str, words: str
-) -> None:
+def test_the_message_is_lammps_without_the_source_location(name: str, words: str) -> None:
     assert read(LOGS / f"log.{name}").message == words
 
 
@@ -110,22 +108,20 @@ def test_the_message_is_in_lammps_words_without_the_place_in_its_source(
         (None, "killed", "truncated"),
     ],
 )
-def test_of_a_log_without_an_end_the_status_tells(
-    status: int | None, kind: str, words: str
-) -> None:
+def test_the_status_decides_for_a_truncated_log(status: int | None, kind: str, words: str) -> None:
     found = read(LOGS / "log.full", status)
     assert found.kind == kind
     assert words in found.message
     assert found.step == 760
 
 
-def test_a_job_that_is_not_over_is_running() -> None:
+def test_an_unfinished_job_is_running() -> None:
     assert read(LOGS / "log.killed", over=False).kind == "running"
     assert read(LOGS / "log.balance", over=False).kind == "completed"
     assert read(LOGS / "log.lost", over=False).kind == "lost-atoms"
 
 
-def test_what_the_log_says_goes_before_the_status() -> None:
+def test_the_log_takes_precedence_over_the_status() -> None:
     found = read(LOGS / "log.balance", exited(139))
     assert found.kind == "completed"
     assert "SIGSEGV" in found.message
@@ -135,7 +131,9 @@ def test_what_the_log_says_goes_before_the_status() -> None:
 
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf"])
 @pytest.mark.parametrize("name", ["balance", "killed", "timeout"])
-def test_thermo_that_is_not_finite_at_the_end_is_told(tmp_path: Path, name: str, word: str) -> None:
+def test_thermo_that_is_not_finite_at_the_end_is_reported(
+    tmp_path: Path, name: str, word: str
+) -> None:
     text = (LOGS / f"log.{name}").read_text()
     row = re.findall(r"^ +\d+ +-?\d[^\n]*$", text, re.M)[-1]
     words = row.split()
@@ -146,14 +144,14 @@ def test_thermo_that_is_not_finite_at_the_end_is_told(tmp_path: Path, name: str,
     assert found.step == read(LOGS / f"log.{name}").step
 
 
-def test_a_users_own_column_counts_only_where_there_is_no_other(tmp_path: Path) -> None:
-    # Of log.nan, v_odd is 0/0 throughout, and the temperature is well.
+def test_a_users_column_counts_only_if_there_is_no_other(tmp_path: Path) -> None:
+    # In log.nan, v_odd is always 0/0, and the temperature is fine.
     assert read(LOGS / "log.nan").kind == "completed"
     assert read(edited(tmp_path, "nan", ("'Temp'", "'c_x'"))).kind == "nan"
 
 
-def test_a_stop_that_later_runs_survived_is_none(tmp_path: Path) -> None:
-    # "error continue", and the second run came to its end.
+def test_a_stop_followed_by_complete_runs_does_not_count(tmp_path: Path) -> None:
+    # "error continue", and the second run was completed.
     first = (LOGS / "log.halt-soft").read_text().partition("Total wall time")[0]
     last = (LOGS / "log.balance").read_text()
     path = tmp_path / "log"
@@ -161,7 +159,7 @@ def test_a_stop_that_later_runs_survived_is_none(tmp_path: Path) -> None:
     assert read(path).kind == "completed"
 
 
-def test_of_a_log_to_which_a_second_job_appended_the_second_counts(tmp_path: Path) -> None:
+def test_the_second_job_in_an_appended_log_counts(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lost = (LOGS / "log.lost").read_bytes()
     well = (LOGS / "log.balance").read_bytes()
@@ -173,27 +171,27 @@ def test_of_a_log_to_which_a_second_job_appended_the_second_counts(tmp_path: Pat
     assert read(path).kind == "killed"
 
 
-def test_run_upto_was_asked_for_the_steps_that_were_left(tmp_path: Path) -> None:
+def test_run_upto_requests_the_remaining_steps(tmp_path: Path) -> None:
     path = edited(tmp_path, "continued", ("\nrun 30\n", "\nrun 60 upto\n"))
     assert read(path) == Outcome("completed", "", step=60, begin=30, asked=30)
     path = edited(tmp_path, "continued", ("\nrun 30\n", "\nrun 90 upto # more\n"))
     assert read(path).kind == "halted"
 
 
-def test_a_run_whose_command_is_not_in_the_log_has_no_begin_below_zero(tmp_path: Path) -> None:
-    # As with 'echo none' in the middle of a script: the command before it is not that of this run.
+def test_a_run_whose_command_is_not_in_the_log_has_no_negative_begin(tmp_path: Path) -> None:
+    # As with 'echo none' in the middle of a script: the previous command is not that of this run.
     text = (LOGS / "log.balance").read_text()
     table = text[text.index("Per MPI rank") : text.index("Total wall time")]
     path = edited(tmp_path, "balance", ("Total wall time", table + "Total wall time"))
     assert read(path) == Outcome("completed", "", step=20)
 
 
-def test_what_a_user_prints_is_no_command(tmp_path: Path) -> None:
+def test_user_output_is_not_a_command(tmp_path: Path) -> None:
     path = edited(tmp_path, "balance", ("\nrun 20\n", "\nrun 20\nrun 500 of them\n"))
     assert read(path).asked == 20
 
 
-def test_no_file_no_log_and_no_text_are_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_file_another_file_and_binary_data_are_reported_as_such(tmp_path: Path) -> None:
     assert read(tmp_path / "none").kind == "unknown"
     assert "No such file" in read(tmp_path / "none").message
     assert read(tmp_path / "none", signal.SIGTERM).kind == "killed"
@@ -206,7 +204,7 @@ def test_no_file_no_log_and_no_text_are_told_as_such(tmp_path: Path) -> None:
     assert read(tmp_path / "other", 0).kind == "unknown"
 
 
-def test_an_input_script_that_is_not_there_is_an_error_in_words_of_lammps(tmp_path: Path) -> None:
+def test_a_missing_input_script_is_an_error_in_lammps_words(tmp_path: Path) -> None:
     said = "Cannot open input script in.melt: No such file or directory"
     path = tmp_path / "log.lammps"
     path.write_text(f"ERROR on proc 0: {said} (src/src/lammps.cpp:565)\n")
@@ -217,7 +215,7 @@ def test_an_input_script_that_is_not_there_is_an_error_in_words_of_lammps(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["balance", "styles", "noecho", "killed", "timeout", "lost"])
-def test_of_a_long_log_only_what_is_needed_is_read(
+def test_only_the_relevant_parts_of_a_long_log_are_read(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (LOGS / f"log.{name}").read_text()
@@ -227,7 +225,7 @@ def test_of_a_long_log_only_what_is_needed_is_read(
     monkeypatch.setattr(outcome, "_AROUND", 1500)
     monkeypatch.setattr(outcome, "_BLOCK", 500)
     assert read(LOGS / f"log.{name}") == expected
-    # A table that is much longer than all that is read of it.
+    # A table much longer than the part that is read.
     if name in ("killed", "balance", "timeout"):
         row = re.findall(r"^ +\d+ +-?\d[^\n]*\n", text, re.M)[0]
         rows = "".join(f"{n / 1e9:10.0f}" + row[10:] for n in range(500))
@@ -235,7 +233,7 @@ def test_of_a_long_log_only_what_is_needed_is_read(
         assert read(path) == expected
 
 
-def test_a_log_of_a_hundred_megabytes_is_read_in_no_time(tmp_path: Path) -> None:
+def test_a_log_of_a_hundred_megabytes_is_read_quickly(tmp_path: Path) -> None:
     text = (LOGS / "log.killed").read_bytes()
     row = re.findall(rb"^ +\d+ +-?\d[^\n]*\n", text, re.M)[-1]
     path = tmp_path / "log"
@@ -261,7 +259,7 @@ LINES = ALL.splitlines(keepends=True)
     st.sampled_from([None, 0, 9, exited(1), exited(255), 1 << 20]),
     st.booleans(),
 )
-def test_no_log_makes_it_raise(
+def test_any_log_is_accepted(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], status: int | None, over: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.log"
@@ -271,7 +269,7 @@ def test_no_log_makes_it_raise(
     assert "\n" not in found.message
 
 
-def test_every_log_that_is_cut_is_never_called_complete(tmp_path: Path) -> None:
+def test_a_truncated_log_is_never_complete(tmp_path: Path) -> None:
     data = (LOGS / "log.balance").read_bytes()
     path = tmp_path / "log"
     for cut in range(0, data.index(b"Total wall time: 0:00:0") + 20, 7):

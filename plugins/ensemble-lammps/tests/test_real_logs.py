@@ -1,8 +1,8 @@
-"""Real LAMMPS: the rows that are read are those that were printed.
+"""Tests with real LAMMPS: the rows read are those printed.
 
-Logs of many kinds are in the folder ``logs``, with the inputs that made them. Those of a further
-folder are found through ENSEMBLE_LAMMPS_LOGS; others are made here, where ``lmp`` is installed, and
-compared with what LAMMPS wrote to a file of its own, or with what its own reader finds.
+The folder ``logs`` has logs of many kinds, with their inputs. ENSEMBLE_LAMMPS_LOGS can name a
+further folder. If ``lmp`` is installed, more logs are written here and compared with LAMMPS' own
+output files, or with the results of its own reader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def thermo(rows: list[Row]) -> list[dict[str, float]]:
 
 
 def tables(text: str) -> list[dict[str, float]]:
-    """The rows of complete tables, found in another way: backwards from ``Loop time``."""
+    """Return the rows of complete tables, found in another way: backwards from ``Loop time``."""
     found = []
     for run in re.findall(r"memory allocation[^\n]*\n(.*?)^Loop time", text, re.M | re.S):
         header, *lines = run.splitlines()
@@ -55,7 +55,7 @@ def tables(text: str) -> list[dict[str, float]]:
 
 @needs_logs
 @pytest.mark.parametrize("name", ["melt", "custom", "multi", "min"])
-def test_complete_logs_give_what_they_print(name: str) -> None:
+def test_complete_logs_give_their_printed_rows(name: str) -> None:
     data = (Path(LOGS or "") / f"log.{name}").read_bytes()
     expected = tables(data.decode())
     assert len(expected) > 5
@@ -63,7 +63,7 @@ def test_complete_logs_give_what_they_print(name: str) -> None:
 
 
 @needs_logs
-def test_a_yaml_log_gives_what_it_prints() -> None:
+def test_a_yaml_log_gives_its_printed_rows() -> None:
     yaml = pytest.importorskip("yaml")
     data = (Path(LOGS or "") / "log.yaml").read_bytes()
     expected = []
@@ -78,7 +78,7 @@ def test_a_yaml_log_gives_what_it_prints() -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "last"), [("killed", 17, 1600), ("lost", 1, 0), ("bad", 6, 50)]
 )
-def test_logs_of_runs_that_died_give_all_complete_rows(name: str, rows: int, last: int) -> None:
+def test_logs_of_crashed_runs_give_all_complete_rows(name: str, rows: int, last: int) -> None:
     found = read((Path(LOGS or "") / f"log.{name}").read_bytes())
     assert len(thermo(found)) == rows
     assert found[-1].clock == last
@@ -126,13 +126,13 @@ def test_every_log_gives_the_same_in_pieces(piece: int) -> None:
         ("warn", list(range(0, 51, 5))),
     ],
 )
-def test_of_every_kind_of_log_every_row_is_read(name: str, expected: list[int]) -> None:
-    # Rows whose shape the user's own words have, as one table of log.modify has, are left out.
+def test_every_row_is_read_from_every_kind_of_log(name: str, expected: list[int]) -> None:
+    # Rows with a user-defined format, as in a table of log.modify, are left out.
     rows = thermo(read((HERE / f"log.{name}").read_bytes()))
     assert [row["Step"] for row in rows] == expected
 
 
-def test_all_styles_tell_the_same_of_the_same_run() -> None:
+def test_all_styles_give_the_same_values_of_the_same_run() -> None:
     rows = thermo(read((HERE / "log.styles").read_bytes()))
     assert [row["Step"] for row in rows] == [
         step for run in range(6) for step in (20 * run, 20 * run + 10, 20 * run + 20)
@@ -143,7 +143,7 @@ def test_all_styles_tell_the_same_of_the_same_run() -> None:
             assert before[name] == pytest.approx(after[name], abs=1e-4)
 
 
-def test_what_is_not_finite_is_told_in_every_style() -> None:
+def test_values_that_are_not_finite_are_reported_in_every_style() -> None:
     rows = thermo(read((HERE / "log.nan").read_bytes()))
     assert len(rows) == 9
     for row in rows:
@@ -152,13 +152,13 @@ def test_what_is_not_finite_is_told_in_every_style() -> None:
         assert row["NonFinite"] == 3
 
 
-def test_the_run_that_blows_up_is_read_in_the_row_in_which_it_does() -> None:
-    # Its values are too wide for their columns, and its rows therefore shaped as no other is.
+def test_the_row_in_which_a_run_blows_up_is_read() -> None:
+    # Its values are too wide for their columns, so its format differs from all others.
     row = thermo(read((HERE / "log.lostwarn").read_bytes()))[2]
     assert (row["Temp"], row["Press"]) == (6.3018893e19, 5.2707952e19)
 
 
-def test_each_run_tells_its_speed_size_and_warnings() -> None:
+def test_each_run_reports_its_speed_size_and_warnings() -> None:
     def last(name: str) -> dict[str, float]:
         rows = read((HERE / f"log.{name}").read_bytes())
         return [dict(row.values) for row in rows if "LoopTime" in row.values][-1]
@@ -223,7 +223,7 @@ def lammps(folder: Path, script: str, *, ok: bool = True) -> bytes:
 
 @needs_lmp
 @pytest.mark.parametrize("line", ["one", "multi", "yaml"])
-def test_each_way_of_printing_gives_the_values_that_lammps_has(tmp_path: Path, line: str) -> None:
+def test_each_style_gives_lammps_own_values(tmp_path: Path, line: str) -> None:
     data = lammps(
         tmp_path,
         "thermo_style custom temp c_msd[4] v_eper press step v_odd pe\n"

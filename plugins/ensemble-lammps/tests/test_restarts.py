@@ -1,4 +1,4 @@
-"""Restart files as LAMMPS writes them, and as a kill, a full disk or another job leaves them."""
+"""Tests of restart files, complete or damaged by a kill, a full disk or another job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ write_restart final
 def restart(
     step: int, *, order: str = "<", bigint: int = 8, revision: int = 3, parts: int | None = None
 ) -> bytes:
-    """A restart file with what is looked at, and some bytes of other things."""
+    """Return a restart file with the relevant values and some other bytes."""
     version = b"22 Jul 2025\0"
     file = MAGIC + struct.pack(f"{order}2i", 1, revision)
     file += struct.pack(f"{order}2i", 0, len(version)) + version
@@ -81,7 +81,7 @@ def melt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_lammps
-def test_the_newest_of_what_lammps_wrote_is_found(melt: Path) -> None:
+def test_the_newest_file_of_lammps_is_found(melt: Path) -> None:
     def newest(*patterns: str) -> tuple[str, int]:
         found = find(str(melt), patterns)
         assert found.newest is not None
@@ -98,7 +98,7 @@ def test_the_newest_of_what_lammps_wrote_is_found(melt: Path) -> None:
 
 
 @needs_lammps
-def test_lammps_goes_on_from_what_was_found(melt: Path) -> None:
+def test_lammps_continues_from_the_found_file(melt: Path) -> None:
     (melt / "in.on").write_text(
         "variable restart index none\nread_restart ${restart}\nfix 1 all nve\nrun 10\n"
     )
@@ -118,7 +118,7 @@ def test_lammps_goes_on_from_what_was_found(melt: Path) -> None:
 
 
 @needs_lammps
-def test_a_file_that_is_cut_off_anywhere_is_passed_over(melt: Path, tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_skipped(melt: Path, tmp_path: Path) -> None:
     whole = (melt / "final").read_bytes()
     write(tmp_path / "melt.100", restart(100))
     for size in (17, 25, 60, 100, len(whole) // 2, len(whole) - 1):
@@ -131,7 +131,7 @@ def test_a_file_that_is_cut_off_anywhere_is_passed_over(melt: Path, tmp_path: Pa
         )
 
 
-def test_the_step_is_that_of_the_file_and_not_of_its_name(tmp_path: Path) -> None:
+def test_the_step_is_read_from_the_file_not_its_name(tmp_path: Path) -> None:
     write(tmp_path / "turn.1", restart(600), time=1000)
     write(tmp_path / "turn.2", restart(500), time=900)
     newest = find(str(tmp_path)).newest
@@ -139,7 +139,7 @@ def test_the_step_is_that_of_the_file_and_not_of_its_name(tmp_path: Path) -> Non
     assert (newest.path, newest.step) == (str(tmp_path / "turn.1"), 600)
 
 
-def test_of_one_step_the_later_file_is_newer(tmp_path: Path) -> None:
+def test_of_two_files_with_the_same_step_the_later_is_newer(tmp_path: Path) -> None:
     write(tmp_path / "b", restart(600), time=1000)
     write(tmp_path / "a", restart(600), time=2000)
     newest = find(str(tmp_path)).newest
@@ -147,7 +147,7 @@ def test_of_one_step_the_later_file_is_newer(tmp_path: Path) -> None:
     assert newest.path == str(tmp_path / "a")
 
 
-def test_where_a_script_sets_the_step_back_time_can_decide(tmp_path: Path) -> None:
+def test_time_can_decide_if_a_script_resets_the_step(tmp_path: Path) -> None:
     write(tmp_path / "equilibrated", restart(100_000), time=1000)
     write(tmp_path / "production.500", restart(500), time=2000)
     by_step, by_time = find(str(tmp_path)), find(str(tmp_path), newest="time")
@@ -156,7 +156,7 @@ def test_where_a_script_sets_the_step_back_time_can_decide(tmp_path: Path) -> No
     assert (by_step.newest.step, by_time.newest.step) == (100_000, 500)
 
 
-def test_files_of_an_earlier_run_are_passed_over_but_not_what_the_job_began_from(
+def test_files_of_an_earlier_run_are_skipped_except_the_jobs_own_start(
     tmp_path: Path,
 ) -> None:
     old = write(tmp_path / "old.900", restart(900), time=1000)
@@ -173,7 +173,7 @@ def test_files_of_an_earlier_run_are_passed_over_but_not_what_the_job_began_from
     assert again.passed == ((str(old), "it is older than the job"),)
 
 
-def test_older_files_that_would_not_be_taken_are_not_spoken_of(tmp_path: Path) -> None:
+def test_older_files_that_could_not_be_chosen_are_not_listed(tmp_path: Path) -> None:
     for step in range(100, 800, 100):
         write(tmp_path / f"chain.{step}", restart(step), time=1000 + step)
     write(tmp_path / "chain.800", restart(800), time=2500)
@@ -182,7 +182,7 @@ def test_older_files_that_would_not_be_taken_are_not_spoken_of(tmp_path: Path) -
     assert (found.newest.step, found.passed) == (800, ())
 
 
-def test_other_files_folders_and_pipes_are_no_restart_files(tmp_path: Path) -> None:
+def test_other_files_folders_and_pipes_are_not_restart_files(tmp_path: Path) -> None:
     (tmp_path / "log.lammps").write_text("LAMMPS (22 Jul 2025)\n")
     (tmp_path / "empty").touch()
     (tmp_path / "folder").mkdir()
@@ -206,14 +206,14 @@ def test_a_large_step_is_read(tmp_path: Path) -> None:
     assert read(str(write(tmp_path / "r", restart(10**12)))).step == 10**12
 
 
-def test_a_file_that_cannot_be_checked_is_passed_over(tmp_path: Path) -> None:
+def test_an_uncheckable_file_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(NotWhole, match="an old LAMMPS"):
         read(str(write(tmp_path / "r", restart(5, revision=0))))
     with pytest.raises(NotWhole, match="it has no step at"):
         read(str(write(tmp_path / "r", restart(5).replace(struct.pack("<i", 5), b"\6\0\0\0"))))
 
 
-def test_no_damage_makes_it_raise_anything_else(tmp_path: Path) -> None:
+def test_no_damage_raises_another_error(tmp_path: Path) -> None:
     source = random.Random(1)
     whole = restart(600, parts=2)
     path = tmp_path / "melt.base"
@@ -242,7 +242,7 @@ class TestSeveralFiles:
         assert (found.newest.path, found.newest.step) == (str(tmp_path / "melt.%.5"), 5)
         assert read(str(tmp_path / "melt.%.5")) == found.newest
 
-    def test_one_that_is_missing_or_cut_off_spoils_them(self, tmp_path: Path) -> None:
+    def test_a_missing_or_truncated_part_spoils_them(self, tmp_path: Path) -> None:
         self.make(tmp_path)
         write(tmp_path / "melt.1.5", b"atoms")
         assert find(str(tmp_path)).newest is None
@@ -251,8 +251,8 @@ class TestSeveralFiles:
         assert found.newest is None
         assert "cannot read melt.1.5" in found.passed[0][1]
 
-    def test_one_of_an_earlier_turn_spoils_them(self, tmp_path: Path) -> None:
-        # Killed after the first file was written anew, and before the others were.
+    def test_a_part_from_an_earlier_step_spoils_them(self, tmp_path: Path) -> None:
+        # Killed after the first file was rewritten, and before the others were.
         self.make(tmp_path, part_time=400.0)
         found = find(str(tmp_path))
         assert found.newest is None

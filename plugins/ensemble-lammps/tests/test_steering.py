@@ -1,4 +1,4 @@
-"""Real LAMMPS, steered: what the manual promises, run as a user would."""
+"""Tests of steering real LAMMPS: the examples of the manual, run as a user would."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ thermo_modify flush yes
 
 
 def ensemble(folder: Path, file: str) -> list[str]:
-    """Run the file; the lines that were shown."""
+    """Run the file; return the printed lines."""
     (folder / "study.yaml").write_text(file)
     done = subprocess.run(
         [sys.executable, "-m", "ensemble_core.cli", "run", "study.yaml"],
@@ -59,7 +59,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     assert script
     assert file
     (tmp_path / "in.melt").write_text(script[1].replace("0 4 0 4 0 4", "0 3 0 3 0 3"))
-    # Fewer jobs and atoms and less precision than in the manual: it is to be quick.
+    # Fewer jobs and atoms and less precision than in the manual, to be fast.
     small = file[1].replace("[1.1, 1.5, 2.0, 3.4]", "[3.4]").replace("error: 0.05", "error: 0.3")
     shown = ensemble(tmp_path, small.replace("begin: 1000", "begin: 0"))
     assert "cancel melt.0" in shown
@@ -74,7 +74,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     assert "Loop time" not in log.read_text()
 
 
-def test_production_begins_once_two_replicas_have_converged(tmp_path: Path) -> None:
+def test_production_starts_once_two_replicas_have_converged(tmp_path: Path) -> None:
     (tmp_path / "in.melt").write_text(
         SCRIPT.replace("87287", "${seed}")
         + "fix 2 all langevin ${T} ${T} 0.1 ${seed}\nrestart 1000 melt.restart\nrun ${steps}\n"
@@ -121,14 +121,14 @@ ENDS = {
     "error": "fix 2 all nvt temp 1.0\nrun 50",
     "killed": "thermo 1\nrun 20\nshell sh ../../kill.sh",
 }
-#: Kills the LAMMPS that runs it.
+#: Kills the LAMMPS process that runs it.
 KILL = """p=$PPID
 while [ "$(cat /proc/$p/comm)" = sh ]; do p=$(cut -d ' ' -f 4 /proc/$p/stat); done
 kill -9 $p
 """
 
 
-def test_the_check_tells_how_each_job_ended(tmp_path: Path) -> None:
+def test_the_check_reports_the_outcome_of_each_job(tmp_path: Path) -> None:
     for name, end in ENDS.items():
         (tmp_path / f"in.{name}").write_text(SCRIPT + end + "\n")
     (tmp_path / "kill.sh").write_text(KILL)
@@ -160,7 +160,7 @@ rules:
         assert step == {"completed": "50", "halted": "40", "killed": "20"}.get(option, step)
 
 
-def test_a_job_that_blew_up_is_tried_again_with_a_smaller_step(tmp_path: Path) -> None:
+def test_a_job_that_blew_up_is_retried_with_a_smaller_step(tmp_path: Path) -> None:
     (tmp_path / "in.melt").write_text(SCRIPT + "run 100\n")
     shown = ensemble(
         tmp_path,

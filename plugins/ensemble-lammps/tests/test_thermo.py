@@ -1,4 +1,4 @@
-"""What a log says is read as it stands there; what only looks like a row is not."""
+"""Tests of the thermo reader: rows are read as printed, and similar lines are not rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_multi_line_rows_are_read() -> None:
     ]
 
 
-def test_a_multi_line_row_comes_with_its_last_line_once_the_size_is_known() -> None:
+def test_a_multi_line_row_is_complete_with_its_last_line_once_the_size_is_known() -> None:
     reader = ThermoReader()
     before, last = MULTI.split("c_msd[4] =         0.0100")
     assert [row.clock for row in reader.feed(before.encode())] == [0]
@@ -97,7 +97,7 @@ def test_the_only_multi_line_row_of_a_killed_run_is_not_lost() -> None:
     assert [row.values["Press"] for row in read(cut)] == [-5.0309]
 
 
-def test_yaml_rows_are_read_and_what_is_not_finite_is_told_and_counted() -> None:
+def test_yaml_rows_are_read_and_values_that_are_not_finite_counted() -> None:
     inf = float("inf")
     assert told(read(YAML)) == [
         ({"Step": 0, "Temp": 1.44, "v_n": "nan", 'My "P"': -5.03, "NonFinite": 1}, 0),
@@ -124,7 +124,7 @@ def test_yaml_rows_are_read_and_what_is_not_finite_is_told_and_counted() -> None
         ("-1e999", -float("inf")),
     ],
 )
-def test_values_that_are_not_finite_are_told_as_such(word: str, value: float | str) -> None:
+def test_values_that_are_not_finite_are_reported(word: str, value: float | str) -> None:
     row = read(ONE.replace("1.13 ", word + " "))[1]
     assert told([row]) == [({"Step": 10, "Temp": value, "Press": -2.62, "NonFinite": 1}, 10)]
     yaml = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf", "NaN": ".NaN"}
@@ -133,7 +133,7 @@ def test_values_that_are_not_finite_are_told_as_such(word: str, value: float | s
 
 
 def test_a_value_that_grows_wider_than_its_column_is_read() -> None:
-    # The run that blows up: no room is left for the blank at the end of the line.
+    # The run blows up: no space is left for the blank at the end of the line.
     text = ONE.replace(" 1.13          -2.62        \n", " 6.3018893e+19  5.2707952e+19\n")
     assert read(text)[1] == Row({"Step": 10, "Temp": 6.3018893e19, "Press": 5.2707952e19}, 10)
     text = ONE.replace("        20   0.63 ", "12345678901   0.63 ")
@@ -141,7 +141,7 @@ def test_a_value_that_grows_wider_than_its_column_is_read() -> None:
 
 
 @pytest.mark.parametrize("first", ["  0  5.0", "0 5.0", "0                   -5.0"])
-def test_rows_that_the_user_shaped_are_read(first: str) -> None:
+def test_rows_in_a_user_defined_format_are_read(first: str) -> None:
     shaped = first + "\n" + first.replace("0 ", "5 ", 1).replace("5.0", "7.0") + "\n"
     text = MEMORY + "   Step          Press     \n" + shaped + LOOP
     assert values(text, "Step") == [0, 5]
@@ -172,7 +172,7 @@ def test_rows_that_the_user_shaped_are_read(first: str) -> None:
         "x" * (LONGEST_LINE + 1) + "\n",
     ],
 )
-def test_what_stands_between_rows_is_no_row_and_hides_none(between: str) -> None:
+def test_other_lines_between_rows_are_not_rows_and_hide_none(between: str) -> None:
     text = ONE.replace("        20   0.63", between + "        20   0.63")
     assert read(text) == read(ONE)
 
@@ -200,24 +200,24 @@ def test_an_error_is_counted_and_ends_the_table() -> None:
         ("99.2% CPU use with 16 MPI tasks x 2 OpenMP threads", "Ranks", 16),
     ],
 )  # fmt: skip
-def test_performance_is_told_with_the_end_of_the_run(line: str, name: str, value: float) -> None:
+def test_performance_is_reported_at_the_end_of_the_run(line: str, name: str, value: float) -> None:
     rows = read(ONE + "\n" + line + "\n\nMinimization stats:\n")
     assert rows[3].values["LoopTime"] == 0.5
     assert rows[3].values[name] == pytest.approx(value)
     assert len(rows) == 4
 
 
-def test_ranks_are_known_without_a_summary_too() -> None:
+def test_ranks_are_known_without_a_summary() -> None:
     text = "  2 by 1 by 3 MPI processor grid\n" + ONE
     assert values(text, "Ranks") == [6]
 
 
-def test_the_number_of_atoms_is_a_column_where_there_is_one() -> None:
+def test_the_number_of_atoms_is_a_column_if_there_is_one() -> None:
     text = ONE.replace("Press", "Atoms")
     assert values(text, "Atoms") == [-5.03, -2.62, 0.95]
 
 
-def test_numbers_outside_a_run_are_no_rows() -> None:
+def test_numbers_outside_a_run_are_not_rows() -> None:
     after = "Histogram: 1 0 0\n        30   9 9 \n   1 2 3 \nTemp     =  3\n  - [1, 2, 3, ]\n"
     assert read(after + ONE + after) == read(ONE)
 
@@ -234,18 +234,18 @@ def test_several_runs_each_have_their_own_columns() -> None:
     assert rows[6:] == read(ONE)
 
 
-def test_a_run_without_preparation_is_read_though_its_memory_is_not_printed() -> None:
+def test_a_run_without_preparation_is_read_though_it_prints_no_memory_line() -> None:
     assert read(ONE + ONE.replace(MEMORY, "")) == read(ONE) * 2
     assert read(ONE.replace(MEMORY, "")) == read(ONE)
 
 
-def test_a_run_without_preparation_has_the_columns_that_the_user_renamed() -> None:
+def test_a_run_without_preparation_has_the_renamed_columns() -> None:
     text = ONE.replace("     Temp     ", "   My Temp    ").replace("Press     ", "a_very_long_name")
     assert read(text + text.replace(MEMORY, "")) == read(text) * 2
     assert len(read(text)) == 4
 
 
-def test_columns_that_the_user_renamed_are_read_also_with_spaces_in_their_names() -> None:
+def test_renamed_columns_are_read_even_with_spaces_in_their_names() -> None:
     text = ONE.replace("     Temp     ", "   My Temp    ").replace("Press", "Druck")
     assert read(text)[1].values == {"Step": 10, "My Temp": 1.13, "Druck": -2.62}
 
@@ -271,18 +271,18 @@ def test_windows_line_ends_make_no_difference() -> None:
     assert read(ONE.replace("\n", "\r\n")) == read(ONE)
 
 
-def test_a_line_that_was_cut_is_no_row() -> None:
+def test_a_truncated_line_is_not_a_row() -> None:
     place = ONE.index("        20   0.63")
     for cut in range(place, ONE.index("Loop time") - 1):
         assert read(ONE[:cut]) == read(ONE)[:2]
 
 
-def test_a_killed_run_that_another_continues_in_the_same_log_spoils_nothing() -> None:
+def test_a_killed_run_continued_in_the_same_log_spoils_nothing() -> None:
     killed = ONE[: ONE.index("0.63") + 2]
     assert read(killed + ONE) == read(ONE)[:2] + read(ONE)
 
 
-def test_a_minimisation_is_read_and_its_summary_is_not() -> None:
+def test_a_minimisation_is_read_without_its_summary() -> None:
     text = ONE + (
         "Minimization stats:\n  Stopping criterion = energy tolerance\n"
         "  Energy initial, next-to-last, final = \n"
@@ -292,7 +292,7 @@ def test_a_minimisation_is_read_and_its_summary_is_not() -> None:
     assert read(text) == read(ONE)
 
 
-def test_only_the_columns_asked_for_are_kept() -> None:
+def test_only_requested_columns_are_kept() -> None:
     assert read(ONE, ["Temp", "LoopTime"]) == [
         Row({"Temp": 1.44}, 0),
         Row({"Temp": 1.13}, 10),
@@ -304,11 +304,11 @@ def test_only_the_columns_asked_for_are_kept() -> None:
     assert read(ONE, ["Tempo"]) == []
 
 
-def test_of_two_columns_of_one_name_the_first_counts() -> None:
+def test_of_duplicate_columns_the_first_counts() -> None:
     assert read(ONE.replace("Press", "Temp "))[1].values == {"Step": 10, "Temp": 1.13}
 
 
-def test_a_log_that_begins_anew_is_read_from_nothing() -> None:
+def test_a_restarted_log_is_read_from_the_beginning() -> None:
     reader = ThermoReader()
     reader.feed(ONE[: ONE.index("0.63")].encode())
     reader.reset()
@@ -348,5 +348,5 @@ def test_memory_and_time_are_bounded(endless: bytes, times: int, inside: str) ->
     assert held < 3 << 20
     assert time.process_time() - began < 20
     reader.feed(b"\n")
-    # A row of several lines that was in hand may come first.
+    # A pending row of several lines may come first.
     assert [*reader.feed(ONE.encode()), *reader.finish()][-4:] == read(ONE)

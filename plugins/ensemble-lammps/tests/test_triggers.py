@@ -1,4 +1,4 @@
-"""Rules that the physics wakes: rows of thermo output, and replicas that have converged."""
+"""Tests of triggers: rows of thermo output, and converged replicas."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_job_that_runs_hot_is_cancelled_and_no_other() -> None:
     assert cancel.to_dict()["jobs"] == ["melt.0"]
 
 
-def test_a_row_that_is_not_a_number_can_be_asked_for() -> None:
+def test_a_condition_can_test_for_values_that_are_not_numbers() -> None:
     story = melt("isnan(PotEng)")
     story.observe("melt.1", observer="lammps", Step=10, PotEng=-5.0)
     assert story.fired() == ["rule-1"]
@@ -94,20 +94,20 @@ def test_a_row_that_is_not_a_number_can_be_asked_for() -> None:
     assert story.fired() == ["rule-1", "hot"]
 
 
-def test_columns_with_an_index_can_be_asked_for() -> None:
+def test_a_condition_can_use_columns_with_an_index() -> None:
     story = melt("c_msd[4] > 0.5")
     story.observe("melt.1", {"Step": 10, "c_msd[4]": 0.7}, observer="lammps")
     assert story.fired() == ["rule-1", "hot"]
 
 
-def test_the_end_of_a_run_is_no_row() -> None:
+def test_the_end_of_a_run_is_not_a_row() -> None:
     story = melt("index >= 0")
     story.observe("melt.0", observer="lammps", LoopTime=5.0)
     story.observe("melt.0", observer="json-lines", Temp=5.0)
     assert story.fired() == ["rule-1"]
 
 
-def test_a_row_needs_somebody_who_reads_it() -> None:
+def test_the_trigger_needs_the_observer() -> None:
     with pytest.raises(EnsembleError, match=r"observe: \{lammps: \{\}\}"):
         Story(MELT.replace("WHEN", "Temp > 1").replace("observe: {lammps: {}}", "nodes: 1"))
 
@@ -120,7 +120,7 @@ def replicas() -> Story:
     return story
 
 
-def test_two_replicas_that_have_converged_are_enough() -> None:
+def test_two_converged_replicas_are_enough() -> None:
     story = replicas()
     story.observe("melt.0", observer="lammps", Step=10, Converged=1.0)
     story.observe("melt.1", observer="lammps", Step=10, Temp=1.0)
@@ -130,7 +130,7 @@ def test_two_replicas_that_have_converged_are_enough() -> None:
     assert story.exit_code == 0
 
 
-def test_a_replica_that_ceases_to_converge_does_not_count() -> None:
+def test_a_replica_that_stops_being_converged_does_not_count() -> None:
     story = replicas()
     for mark in (1.0, -1.0):
         story.observe("melt.0", observer="lammps", Step=10, Converged=mark)
@@ -140,7 +140,7 @@ def test_a_replica_that_ceases_to_converge_does_not_count() -> None:
     assert story.exit_code == 0
 
 
-def test_converged_needs_an_observer_that_says_what_that_means() -> None:
+def test_converged_needs_an_observer_with_that_option() -> None:
     with pytest.raises(EnsembleError, match="Converged") as caught:
         Story(REPLICAS.replace("converged: {Temp: {error: 0.01}}", ""))
     assert "converged" in str(caught.value)
@@ -152,14 +152,14 @@ def test_converged_needs_a_group() -> None:
 
 
 @pytest.mark.parametrize("when", ["LoopTime > 10", "Temp > 5 and Warnings > 3", "NsPerDay < 1"])
-def test_a_condition_on_what_no_row_of_thermo_output_has_is_refused(when: str) -> None:
+def test_a_condition_on_names_that_thermo_rows_never_have_is_rejected(when: str) -> None:
     with pytest.raises(EnsembleError, match="is not a field of 'lammps-thermo' events") as caught:
         melt(when)
     assert "trigger: observed" in str(caught.value)
     Story(MELT.replace("lammps-thermo", "observed").replace("WHEN", when))
 
 
-def test_what_is_said_of_a_row_of_thermo_output_may_be_asked_for() -> None:
+def test_a_condition_may_use_the_names_of_thermo_rows() -> None:
     story = melt("NonFinite > 0")
     nan = {"Temp": math.nan, "NonFinite": 1.0}
     assert story.fired(story.observe("melt.0", nan, observer="lammps")) == ["hot"]

@@ -1,4 +1,4 @@
-"""LAMMPS' command line, changed: and LAMMPS agrees, where it is installed."""
+"""Tests of changed LAMMPS command lines, checked with LAMMPS if it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH",
 COMMAND = shlex.split("lmp -in in.melt -var T 1.5 -v seed 1 2 3 -log none")
 
 
-def test_a_variable_of_the_command_is_replaced_where_it_stands() -> None:
+def test_a_variable_of_the_command_is_replaced_in_place() -> None:
     assert with_changes(COMMAND, {"T": ["2"]}) == (
         shlex.split("lmp -in in.melt -var T 2 -v seed 1 2 3 -log none")
     )
@@ -31,18 +31,18 @@ def test_a_new_variable_is_added() -> None:
     assert with_changes(COMMAND, {"P": ["0"], "T": ["2"]})[-3:] == ["-var", "P", "0"]
 
 
-def test_a_variable_that_is_given_twice_is_given_once_then() -> None:
+def test_a_duplicate_variable_occurs_once_afterwards() -> None:
     command = shlex.split("lmp -var T 1 -in in.melt -var T 2")
     assert given(command) == {"T": ("1",)}
     assert with_changes(command, {"T": ["3"]}) == shlex.split("lmp -var T 3 -in in.melt")
 
 
-def test_a_negative_number_is_a_value_and_no_option() -> None:
+def test_a_negative_number_is_a_value_not_an_option() -> None:
     assert given(shlex.split("lmp -var E -5.5e3 -in x")) == {"E": ("-5.5e3",)}
     assert with_changes(COMMAND, {"T": ["-1"]})[3:6] == ["-var", "T", "-1"]
 
 
-def test_another_script_replaces_the_one_that_counts() -> None:
+def test_another_script_replaces_the_effective_one() -> None:
     assert script(with_changes(COMMAND, {}, "in.on")) == "in.on"
     assert with_changes(shlex.split("lmp -var T 1"), {}, "in.on")[-2:] == ["-in", "in.on"]
     assert script(shlex.split("lmp -i a -in b")) == "b"
@@ -50,20 +50,20 @@ def test_another_script_replaces_the_one_that_counts() -> None:
     assert log(["lmp", "-in"]) is None
 
 
-def test_what_a_shell_would_swallow_is_refused() -> None:
+def test_a_command_in_a_shell_is_rejected() -> None:
     with pytest.raises(EnsembleError, match="would not reach LAMMPS") as caught:
         with_changes(["bash", "-c", "lmp -in in.melt"], {"T": ["2"]})
     assert "parameters" in str(caught.value)
     assert with_changes(["bash", "-c", "lmp -in in.melt"], {}) == ["bash", "-c", "lmp -in in.melt"]
 
 
-def test_launchers_and_their_options_stay_as_they_are() -> None:
+def test_launchers_and_their_options_stay_unchanged() -> None:
     command = shlex.split("srun -v -n 4 lmp -in in.melt")
     assert with_changes(command, {"T": ["2"]}) == [*command, "-var", "T", "2"]
     assert script(with_changes(shlex.split("mpiexec -n 2 lmp -in a"), {"T": ["2"]}, "b")) == "b"
 
 
-def test_what_was_set_for_one_job_alone_is_known() -> None:
+def test_variables_set_for_one_job_alone_are_known() -> None:
     group = JobGroup(
         name="melt",
         command=tuple(
@@ -85,11 +85,11 @@ def test_what_was_set_for_one_job_alone_is_known() -> None:
     ("value", "text"),
     [(1.5 * 1.1, "1.65"), (4711.0, "4711"), (1e-7, "1e-07"), (3, "3"), (1e300, "1e+300")],
 )
-def test_numbers_are_as_one_writes_them(value: float, text: str) -> None:
+def test_numbers_are_written_without_rounding_noise(value: float, text: str) -> None:
     assert str(as_number(value)) == text
 
 
-def test_braces_of_a_value_stay() -> None:
+def test_braces_in_a_value_stay() -> None:
     (job,) = JobGroup(name="g", command=("lmp", as_word("a{index}b ${x} {}"))).jobs(0)
     assert job.command[1] == "a{index}b ${x} {}"
 
@@ -104,7 +104,7 @@ def test_braces_of_a_value_stay() -> None:
         ("lmp -in in.q -var q -5.5", "-5.5"),
     ],
 )
-def test_lammps_sees_what_was_changed(tmp_path: Path, command: str, seen: str) -> None:
+def test_lammps_sees_the_changes(tmp_path: Path, command: str, seen: str) -> None:
     (tmp_path / "in.q").write_text('variable q index 7\nprint "q=$q"\n')
 
     def run(words: list[str]) -> str:

@@ -1,9 +1,8 @@
-"""What the tests of the executor stand on: Flux as it looks through a handle, played or real.
+"""Fixtures of the executor's tests: a Flux instance behind a handle, simulated or real.
 
-The real one is a small MiniCluster on this machine: brokers that are configured as the Flux
-Operator configures those of pods, started and killed one by one. ``flux`` is taken from
-``ENSEMBLE_FLUX_PREFIX/bin`` or from the PATH; without it, or without ensemble-flux, those tests
-skip.
+The real one is a small MiniCluster on this machine: brokers configured like those of the Flux
+Operator's pods, started and killed one by one. ``flux`` is taken from ``ENSEMBLE_FLUX_PREFIX/bin``
+or from the PATH; without it, or without ensemble-flux, those tests are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ensemble_core import (
     executor_record,
 )
 
-# Whoever runs the tests may ignore signals (nohup and "&" do); what the tests start is to heed them.
+# The test process may ignore signals (nohup and "&" do), but its children must handle them.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(
@@ -45,16 +44,18 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 
 class Instance:
-    """A Flux instance as its handle shows it; the test says what is up and where jobs are."""
+    """A simulated Flux instance behind a handle; the test sets which nodes are up and where jobs
+    are.
+    """
 
     def __init__(self, size: int) -> None:
         self.online = set(range(size))
         self.drained: dict[int, str] = {}
         self.busy: set[int] = set()
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
-        #: Raised by requests of these topics.
+        #: Errors that requests of these topics raise.
         self.refuses: dict[str, OSError] = {}
-        #: When it began.
+        #: Start time of the instance.
         self.began = "1.0"
 
     def attr_get(self, name: str) -> str:
@@ -106,7 +107,7 @@ class _Future:
 
 
 class FakeFlux(FakeExecutor):
-    """An executor as ``flux`` is: it cannot resize, and has a handle and gauges of nodes."""
+    """An executor like ``flux``: it cannot resize, and has a handle and gauges of nodes."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
 
@@ -126,21 +127,24 @@ class FakeFlux(FakeExecutor):
         self.forgot += jobs
 
     def tell_up(self, up: int) -> None:
-        """Say by its gauges how many nodes are up."""
+        """Emit a gauge with the number of nodes that are up."""
         self.nodes = up
         self._send(Resources(self._clock(), {"nodes.up": up}))
 
 
 class Cloud:
-    """The ensemble service for one member, with ``size`` nodes. What it does to them is ``act``'s,
-    called with the size before and after; ``fails`` are raised by the next requests."""
+    """The ensemble service for one member, with ``size`` nodes.
+
+    ``act`` changes the nodes; it is called with the size before and after. The next requests raise
+    the errors in ``fails``.
+    """
 
     def __init__(self, size: int, smallest: int = 1, largest: int = 4) -> None:
         self.count, self.smallest, self.largest = size, smallest, largest
         self.requests: list[tuple[str, int]] = []
         self.answers: dict[str, tuple[int, Resized]] = {}
         self.fails: list[EnsembleError] = []
-        #: Raised by the next requests, which are carried out all the same.
+        #: Errors raised by the next requests after they were carried out.
         self.loses: list[EnsembleError] = []
         self.act: Callable[[int, int], None] = lambda before, after: None
         self.knows_size = True
@@ -177,13 +181,13 @@ class Cloud:
         self.closed = True
 
 
-#: Waits that a test can afford; ``arrival`` and ``drain`` are long, so that a test that depends on
-#: them says so.
+#: Short waits for tests; ``arrival`` and ``drain`` are long, so a test that depends on them must
+#: set them.
 QUICK = Patience(arrival=30, drain=30, settle=0.3)
 
 
 class Played:
-    """A minicluster over a played Flux, open, with what it told."""
+    """An open minicluster over a simulated Flux, with its emitted events."""
 
     def __init__(
         self, folder: Path, size: int, patience: Patience = QUICK, *, handle: bool = True
@@ -209,7 +213,7 @@ class Played:
         return self.session.tag
 
     def follow(self) -> None:
-        """Have nodes come and go as the service says, at once."""
+        """Let nodes come and go at once, as the service decides."""
 
         def act(before: int, after: int) -> None:
             self.instance.online |= set(range(before, after))
@@ -229,7 +233,7 @@ class Played:
         return self.outcomes(request)[-1]
 
     def resize(self, request: str, delta: int, when_busy: Any = "wait") -> ResizeOutcome:
-        """Ask, and wait for the outcome."""
+        """Send a request and wait for its outcome."""
         count = len(self.outcomes(request)) + 1
         self.session.executor.resize(request, delta, when_busy=when_busy)
         return self.answer(request, count)
@@ -238,10 +242,10 @@ class Played:
         return [e.message for e in self.session.events if e.type == "problem"]  # type: ignore[attr-defined]
 
     def kill(self) -> None:
-        """The controller is gone without a word; another takes the run up."""
+        """Replace the controller, as after a kill."""
         executor = self.session.executor
         assert isinstance(executor, MiniCluster)
-        executor._emit = None  # nothing more is heard of it
+        executor._emit = None  # it emits nothing more
         assert executor._resizing is not None
         executor._resizing._cluster.undrain = lambda *_, **__: None  # type: ignore[method-assign]
         executor._resizing._cluster.end()
@@ -254,7 +258,9 @@ class Played:
 
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[Callable[..., Played]]:
-    """Makes miniclusters over a played Flux, and closes them."""
+    """Yield a function that creates miniclusters over a simulated Flux; close them after the
+    test.
+    """
     made: list[Played] = []
 
     def make(size: int = 2, patience: Patience = QUICK, *, handle: bool = True) -> Played:
@@ -295,7 +301,7 @@ for line in sys.stdin:
 
 
 class Pods:
-    """A Flux instance with room for ``room`` brokers, each as in a pod of its own; ``size`` run."""
+    """A Flux instance for up to ``room`` brokers, each as in a separate pod; ``size`` run."""
 
     def __init__(self, command: str, folder: Path, size: int, room: int = 4) -> None:
         self.command = command
@@ -359,11 +365,11 @@ noverify = true
         assert not answer, f"{topic} {payload}: {answer}"
 
     def flux(self, *words: str) -> str:
-        """What a flux command says of this instance."""
+        """Return the output of a flux command in this instance."""
         return self._run(self.command, *words, env={**os.environ, "FLUX_URI": self.uri})
 
     def ranks(self, *states: str) -> set[int]:
-        """The ranks in these states, by what ``flux resource`` says."""
+        """Return the ranks in these states, from ``flux resource``."""
         return to_ranks(
             ",".join(
                 self.flux(*("resource", "status", "-no", "{ranks}", "-s", ",".join(states))).split()
@@ -398,7 +404,7 @@ noverify = true
 
 @pytest.fixture(scope="session")
 def flux_command() -> Iterator[str]:
-    """Flux is installed, and first on the PATH, and so is ensemble-flux."""
+    """Put Flux first on the PATH; skip the test without it or without ensemble-flux."""
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     found = str(Path(prefix, "bin", "flux")) if prefix else shutil.which("flux")
     if prefix and not Path(str(found)).is_file():
@@ -417,8 +423,8 @@ def flux_command() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pods(flux_command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
-    """A MiniCluster of two, with room for four; tests leave it so."""
-    # A socket's path may have 107 characters.
+    """Yield a MiniCluster of two nodes, with room for four; tests restore it."""
+    # A socket's path is limited to 107 characters.
     folder = Path(os.path.realpath("/tmp")) / f"pods-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     folder.mkdir()
     pods = Pods(flux_command, folder, 2)
@@ -431,7 +437,9 @@ def pods(flux_command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def over_flux(pods: Pods) -> Callable[..., tuple[Executor, Cloud]]:
-    """Makes miniclusters over the real executor ``flux``, with a service that moves the pods."""
+    """Return a function that creates miniclusters over the real executor ``flux``; the service
+    moves pods.
+    """
 
     def make(patience: Patience = QUICK) -> tuple[Executor, Cloud]:
         cloud = Cloud(2)

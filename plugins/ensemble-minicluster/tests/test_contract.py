@@ -1,4 +1,4 @@
-"""The contract of executors, with the queue of this machine composed."""
+"""Contract tests, with the executor ``local`` composed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ensemble_core import Executor, executor_record
 
 
 class TestOverLocal(ExecutorContract):
-    """A queue with no nodes that come and go: what is granted does not come."""
+    """A queue without changing nodes: granted nodes never arrive."""
 
     many = 20
 

@@ -1,4 +1,4 @@
-"""The contract of executors, over a real Flux whose brokers come and go as the service says."""
+"""Contract tests over a real Flux whose brokers come and go as the service decides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.checkout
 
 
 class TestOverFlux(ExecutorContract):
-    """Brokers that come and go as the service says."""
+    """Brokers that come and go as the service decides."""
 
     contains = False  # without cgroups, Flux signals a job's process groups
     many = 20

@@ -1,7 +1,8 @@
-"""From a rule to a MiniCluster's size: ``ensemble run``, the service and Kubernetes (a stand-in).
+"""End-to-end test from a rule to a MiniCluster's size: ``ensemble run``, service and Kubernetes
+stand-in.
 
-Each is a process or a server of its own. Jobs run on this machine; how many nodes are up is what the
-stand-in has on record for the pods.
+Each is a separate process or server. Jobs run on this machine; the number of nodes is the
+stand-in's number of pods.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent / "kubernetes"))  # for the stand-i
 from kubernetes_stand_in import Cluster, definition
 from kubernetes_stand_in.kinds import FLUX
 
-#: An executor as ``flux`` is for this purpose: jobs on this machine, and a gauge of the nodes that
-#: the cluster has.
+#: An executor like ``flux`` for this purpose: jobs on this machine, and a gauge of the cluster's
+#: nodes.
 PODS = """
 import json, os, threading, urllib.request
 from ensemble_core import ExecutorPlugin, Resources, hookimpl
@@ -83,7 +84,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def sizes(cluster: Cluster) -> list[int]:
-    """Every size that was on record when something was changed, in order."""
+    """Record every size in order, at each change."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
     seen: list[int] = []
 
@@ -97,7 +98,7 @@ def sizes(cluster: Cluster) -> list[int]:
 
 
 def _install(folder: Path) -> None:
-    """Have the executor found by its name, as one that pip has installed is."""
+    """Install the executor under its name, like pip."""
     about = folder / "pods-1.0.dist-info"
     about.mkdir(parents=True)
     (folder / "pods.py").write_text(PODS)

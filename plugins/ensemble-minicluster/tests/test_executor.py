@@ -1,4 +1,4 @@
-"""Growing: who is asked, when the answer is told, and what is told when nodes do not come."""
+"""Tests of growing: requests, timing of the outcomes, and nodes that never come."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ensemble_core import ExecutorError, JobEvent, PluginError, Problem, UsageEr
 Play = Callable[..., Any]
 
 
-def test_jobs_are_the_composed_executors(played: Play) -> None:
+def test_jobs_go_to_the_composed_executor(played: Play) -> None:
     cluster = played()
     session, flux = cluster.session, cluster.flux
     jobs = [session.job("true"), session.job("true")]
@@ -48,7 +48,7 @@ def test_jobs_are_the_composed_executors(played: Play) -> None:
     assert cluster.cloud.closed
 
 
-def test_what_the_composed_executor_refuses_is_refused(played: Play) -> None:
+def test_jobs_rejected_by_the_composed_executor_are_rejected(played: Play) -> None:
     cluster = played()
     cluster.flux.refuse = ExecutorError("the queue is closed")
     with pytest.raises(ExecutorError, match="the queue is closed"):
@@ -56,13 +56,13 @@ def test_what_the_composed_executor_refuses_is_refused(played: Play) -> None:
     assert not [e for e in cluster.session.events if isinstance(e, JobEvent)]
 
 
-def test_grow_is_granted_when_flux_says_that_the_nodes_are_up_and_not_before(played: Play) -> None:
+def test_grow_is_granted_when_flux_reports_the_nodes_as_up_and_not_before(played: Play) -> None:
     cluster = played(2)
     cluster.session.executor.resize("resize-1", 2)
     wait_until(lambda: cluster.cloud.count == 4)
     cluster.instance.online.add(2)
     cluster.flux.tell_up(3)
-    time.sleep(0.5)  # long enough to be told, were one node enough
+    time.sleep(0.5)  # long enough for an outcome, if one node were enough
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.add(3)
     cluster.flux.tell_up(4)
@@ -71,20 +71,20 @@ def test_grow_is_granted_when_flux_says_that_the_nodes_are_up_and_not_before(pla
     assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", 2)]
 
 
-def test_the_gauges_know_of_the_nodes_before_a_rule_hears_that_they_are_granted(
+def test_the_gauges_include_the_nodes_before_a_rule_learns_of_the_grant(
     played: Play,
 ) -> None:
     cluster = played(2)
     cluster.cloud.act = lambda before, after: cluster.instance.online.update(range(after))
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: 2 in cluster.instance.online)
-    time.sleep(0.5)  # Flux has the node, its gauges are behind
+    time.sleep(0.5)  # Flux has the node, its gauges lag
     assert cluster.outcomes("resize-1") == []
     cluster.flux.tell_up(3)
     assert cluster.answer("resize-1").size == 3
 
 
-def test_resize_returns_at_once_while_the_service_thinks(played: Play) -> None:
+def test_resize_returns_immediately_while_the_service_is_busy(played: Play) -> None:
     cluster = played(2)
     cluster.follow()
     free = threading.Event()
@@ -102,7 +102,7 @@ def test_resize_returns_at_once_while_the_service_thinks(played: Play) -> None:
     assert cluster.answer("resize-1").outcome == "granted"
 
 
-def test_what_is_granted_in_part_says_so_and_with_which_size(played: Play) -> None:
+def test_a_partial_grant_has_its_reason_and_size(played: Play) -> None:
     cluster = played(2)
     cluster.follow()
     outcome = cluster.resize("resize-1", 5)
@@ -110,14 +110,14 @@ def test_what_is_granted_in_part_says_so_and_with_which_size(played: Play) -> No
     assert outcome.reason == "2 of 5 nodes: that is the maximum"
 
 
-def test_what_the_service_denies_is_denied_with_its_reason(played: Play) -> None:
+def test_a_denial_has_the_services_reason(played: Play) -> None:
     cluster = played(4)
     outcome = cluster.resize("resize-1", 1)
     assert (outcome.outcome, outcome.size) == ("denied", 4)
     assert outcome.reason == "there are no more"
 
 
-def test_nodes_that_never_come_are_a_timeout_that_says_what_is_up(played: Play) -> None:
+def test_nodes_that_never_come_cause_a_timeout_with_the_number_up(played: Play) -> None:
     cluster = played(2, Patience(arrival=0.5, drain=1, settle=0))
     cluster.cloud.act = lambda before, after: cluster.instance.online.add(2)
     outcome = cluster.resize("resize-1", 2)
@@ -127,12 +127,12 @@ def test_nodes_that_never_come_are_a_timeout_that_says_what_is_up(played: Play) 
     )
 
 
-def test_a_node_on_its_way_out_is_not_taken_for_the_new_one(played: Play) -> None:
+def test_a_leaving_node_is_not_taken_for_the_new_one(played: Play) -> None:
     cluster = played(3, Patience(arrival=30, drain=1, settle=30))
-    cluster.cloud.count = 2  # rank 2 is to go, and Flux has not noticed yet
+    cluster.cloud.count = 2  # rank 2 is leaving, and Flux has not noticed yet
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
-    time.sleep(0.5)  # long enough to be told, were the old one enough
+    time.sleep(0.5)  # long enough for an outcome, if the old one counted
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.discard(2)
     time.sleep(1.2)
@@ -141,7 +141,7 @@ def test_a_node_on_its_way_out_is_not_taken_for_the_new_one(played: Play) -> Non
     assert cluster.answer("resize-1").outcome == "granted"
 
 
-def test_a_node_that_was_up_before_is_believed_in_the_end(played: Play) -> None:
+def test_a_node_that_was_up_before_counts_after_a_while(played: Play) -> None:
     cluster = played(3, Patience(arrival=30, drain=1, settle=0.5))
     cluster.cloud.count = 2
     began = time.monotonic()
@@ -149,7 +149,7 @@ def test_a_node_that_was_up_before_is_believed_in_the_end(played: Play) -> None:
     assert time.monotonic() - began >= 0.5
 
 
-def test_nodes_that_come_back_after_a_shrink_take_jobs(played: Play) -> None:
+def test_nodes_that_return_after_a_shrink_accept_jobs(played: Play) -> None:
     cluster = played(3)
     cluster.follow()
     assert cluster.resize("resize-1", -1).outcome == "granted"
@@ -160,7 +160,7 @@ def test_nodes_that_come_back_after_a_shrink_take_jobs(played: Play) -> None:
     assert cluster.instance.drained == {1: "bad disk"}
 
 
-def test_flux_that_does_not_answer_for_once_is_asked_again(played: Play) -> None:
+def test_a_missing_answer_of_flux_is_retried(played: Play) -> None:
     cluster = played(2)
 
     def act(before: int, after: int) -> None:
@@ -176,7 +176,7 @@ def test_flux_that_does_not_answer_for_once_is_asked_again(played: Play) -> None
     assert cluster.answer("resize-1").outcome == "granted"
 
 
-def test_without_a_handle_the_gauges_say_what_is_up(played: Play) -> None:
+def test_without_a_handle_the_gauges_count(played: Play) -> None:
     cluster = played(2, handle=False)
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
@@ -191,10 +191,10 @@ def test_without_a_handle_the_gauges_say_what_is_up(played: Play) -> None:
     assert cluster.resize("resize-3", -1, "force").outcome == "granted"
 
 
-# -- asking again ----------------------------------------------------------------------------------
+# -- repeated requests-------------------------------------------------------------------------------
 
 
-def test_a_service_that_cannot_be_reached_leaves_the_request_undelivered_to_be_asked_again(
+def test_a_request_to_an_unreachable_service_is_undelivered_and_repeated(
     played: Play, undelivered: ExecutorError
 ) -> None:
     cluster = played(2)
@@ -220,7 +220,7 @@ def test_a_request_whose_answer_was_lost_is_carried_out_once(
     assert cluster.cloud.count == 3
 
 
-def test_what_was_answered_is_answered_again_and_not_asked_again(played: Play) -> None:
+def test_a_known_answer_is_repeated_without_asking(played: Play) -> None:
     cluster = played(2)
     cluster.follow()
     first, second = cluster.resize("resize-1", 1), cluster.resize("resize-1", 1)
@@ -228,7 +228,7 @@ def test_what_was_answered_is_answered_again_and_not_asked_again(played: Play) -
     assert len(cluster.cloud.requests) == 1
 
 
-def test_a_request_that_is_under_way_is_not_taken_twice(played: Play) -> None:
+def test_a_request_in_progress_is_not_taken_twice(played: Play) -> None:
     cluster = played(2)
     for _ in range(3):
         cluster.session.executor.resize("resize-1", 1)
@@ -237,7 +237,7 @@ def test_a_request_that_is_under_way_is_not_taken_twice(played: Play) -> None:
     cluster.flux.tell_up(3)
     cluster.answer("resize-1")
     cluster.follow()
-    cluster.resize("resize-2", 1)  # which had to wait for what was asked before it
+    cluster.resize("resize-2", 1)  # which had to wait for the previous request
     assert len(cluster.outcomes("resize-1")) == 1
 
 
@@ -254,7 +254,9 @@ def test_a_second_request_waits_for_the_first(played: Play) -> None:
     assert [cluster.answer(f"resize-{n}").size for n in (1, 2)] == [3, 4]
 
 
-def test_a_later_controller_asks_under_the_same_name_and_waits_anew(played: Play) -> None:
+def test_a_later_controller_repeats_the_request_under_its_name_and_waits_again(
+    played: Play,
+) -> None:
     cluster = played(2)
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
@@ -269,7 +271,7 @@ def test_a_later_controller_asks_under_the_same_name_and_waits_anew(played: Play
     assert cluster.answer("resize-1").size == 3
 
 
-def test_a_later_controller_knows_what_was_answered(played: Play) -> None:
+def test_a_later_controller_knows_the_answers(played: Play) -> None:
     cluster = played(2)
     cluster.follow()
     cluster.resize("resize-1", 1)
@@ -278,7 +280,7 @@ def test_a_later_controller_knows_what_was_answered(played: Play) -> None:
     assert len(cluster.cloud.requests) == 1
 
 
-def test_runs_do_not_take_one_anothers_requests(played: Play) -> None:
+def test_runs_do_not_share_requests(played: Play) -> None:
     first, second = played(2), played(2)
     assert first.tag != second.tag
     first.follow()
@@ -288,7 +290,7 @@ def test_runs_do_not_take_one_anothers_requests(played: Play) -> None:
     assert first.cloud.requests != second.cloud.requests
 
 
-def test_a_refused_credential_is_a_denial_with_what_to_do(played: Play) -> None:
+def test_a_rejected_credential_is_a_denial_with_a_hint(played: Play) -> None:
     cluster = played(2)
     cluster.cloud.fails = [
         ExecutorError("the service refused", cause="not your member", hint="get a token")
@@ -298,7 +300,7 @@ def test_a_refused_credential_is_a_denial_with_what_to_do(played: Play) -> None:
     assert outcome.reason == "the service refused: not your member (get a token)"
 
 
-def test_a_service_that_breaks_its_word_is_still_answered(played: Play) -> None:
+def test_a_faulty_service_still_leads_to_an_answer(played: Play) -> None:
     cluster = played(2)
     cluster.cloud.act = lambda before, after: {}["no"]  # type: ignore[index]
     outcome = cluster.resize("resize-1", 1)
@@ -306,7 +308,7 @@ def test_a_service_that_breaks_its_word_is_still_answered(played: Play) -> None:
     assert "KeyError" in outcome.reason
 
 
-def test_a_record_that_cannot_be_written_is_warned_of_and_nobody_waits_in_vain(
+def test_an_unwritable_log_causes_a_warning_and_requests_are_answered(
     played: Play, tmp_path: Path
 ) -> None:
     cluster = played(2)
@@ -318,14 +320,14 @@ def test_a_record_that_cannot_be_written_is_warned_of_and_nobody_waits_in_vain(
     assert len([w for w in cluster.warnings() if "cannot write" in w]) == 1
 
 
-def test_a_record_that_cannot_be_read_is_warned_of(played: Play, tmp_path: Path) -> None:
+def test_an_unreadable_log_causes_a_warning(played: Play, tmp_path: Path) -> None:
     cluster = played(2)
     (tmp_path / "state" / cluster.tag / "minicluster.json").write_text("{")
     cluster.kill()
     assert any("cannot read" in warning for warning in cluster.warnings())
 
 
-def test_closing_does_not_wait_for_nodes_that_are_to_come(played: Play) -> None:
+def test_closing_does_not_wait_for_nodes_to_come(played: Play) -> None:
     cluster = played(2)
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
@@ -343,7 +345,7 @@ def build(**options: Any) -> Any:
     return record.build(options)
 
 
-def test_without_a_name_it_is_refused_with_what_to_say() -> None:
+def test_a_missing_name_is_rejected_with_a_hint() -> None:
     with pytest.raises(UsageError) as caught:
         build()
     assert "--name NAMESPACE/NAME" in str(caught.value.hint)
@@ -359,19 +361,17 @@ def test_without_a_name_it_is_refused_with_what_to_say() -> None:
         ({"name": "a/b", "compose": "local", "queue": "batch"}, "no option 'queue'"),
     ],
 )
-def test_options_that_contradict_one_another_are_refused(
-    options: dict[str, Any], what: str
-) -> None:
+def test_contradictory_options_are_rejected(options: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         build(**options)
 
 
-def test_an_executor_to_compose_that_is_not_there_is_named() -> None:
+def test_an_unknown_executor_to_compose_is_named() -> None:
     with pytest.raises(PluginError, match="no executor 'fluxx'"):
         build(name="a/b", compose="fluxx")
 
 
-def test_a_token_file_that_is_not_there_is_said_before_anything_is_submitted(
+def test_a_missing_token_file_is_reported_before_submitting(
     tmp_path: Path,
 ) -> None:
     from ensemble_core import Run
@@ -384,7 +384,7 @@ def test_a_token_file_that_is_not_there_is_said_before_anything_is_submitted(
 # -- the mock --------------------------------------------------------------------------------------
 
 
-def test_a_mock_without_flux_is_this_machine_and_says_so(
+def test_a_mock_without_flux_uses_this_machine_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ensemble_testing.executor import Session
@@ -400,7 +400,7 @@ def test_a_mock_without_flux_is_this_machine_and_says_so(
         assert session.executor.shared is False
 
 
-def test_a_mock_run_that_began_on_this_machine_is_resumed_there_also_within_flux(
+def test_a_mock_run_started_on_this_machine_is_resumed_there_even_inside_flux(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ensemble_testing.executor import Session
@@ -419,7 +419,7 @@ def test_a_mock_run_that_began_on_this_machine_is_resumed_there_also_within_flux
         second.wait_clean(job)
 
 
-def test_a_run_whose_jobs_are_with_another_executor_is_not_taken_up_with_this_one(
+def test_a_run_with_another_executor_is_not_resumed_with_this_one(
     played: Play, tmp_path: Path
 ) -> None:
     cluster = played(2)
@@ -430,7 +430,7 @@ def test_a_run_whose_jobs_are_with_another_executor_is_not_taken_up_with_this_on
         cluster.kill()
 
 
-def test_an_executor_of_a_plugin_file_may_take_the_jobs(
+def test_an_executor_of_a_plugin_file_can_be_composed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
@@ -456,10 +456,12 @@ def test_an_executor_of_a_plugin_file_may_take_the_jobs(
     assert "jobs go to executor 'theirs'" in done.stdout
 
 
-def test_the_words_of_upstreams_operator_are_taken(
+def test_the_options_of_upstreams_operator_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It calls 'ensemble run --kubernetes --executor minicluster': ignored, and said so."""
+    """It calls 'ensemble run --kubernetes --executor minicluster', which is ignored with a
+    message.
+    """
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("FLUX_URI", raising=False)
     (tmp_path / "ensemble.yaml").write_text(
@@ -478,10 +480,10 @@ def test_the_words_of_upstreams_operator_are_taken(
     assert "--kubernetes has no effect" in " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_flux_that_began_later_is_another_queue_until_jobs_are_handed_to_it(
+def test_a_flux_that_started_later_is_another_queue_until_it_gets_jobs(
     played: Play,
 ) -> None:
-    """As when the pod with the lead broker was killed: nothing in it is there any more."""
+    """As after a kill of the pod with the lead broker: it has no jobs any more."""
     minicluster = played()
     executor = minicluster.session.executor
     assert not executor.queue_is_new
@@ -496,7 +498,7 @@ def test_a_flux_that_began_later_is_another_queue_until_jobs_are_handed_to_it(
     assert not minicluster.session.executor.queue_is_new
 
 
-def test_a_queue_that_is_not_in_the_pod_is_never_taken_for_another(
+def test_a_queue_outside_of_the_pod_is_always_the_same(
     played: Play,
 ) -> None:
     minicluster = played(handle=False)

@@ -1,4 +1,4 @@
-"""The plugin as it is installed: found by its entry point, and light until it is used."""
+"""Tests of the installed plugin: its entry point, and light imports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ensemble_core.plugin.discovery import discover
 HEAVY = ("flux", "grpc", "google.protobuf", "kubernetes", "cryptography", "ensemble_flux.executor")
 
 
-def test_the_executor_and_the_resizer_are_found_under_their_names() -> None:
+def test_the_executor_and_the_resizer_are_found_by_their_names() -> None:
     registry = discover()
     assert registry.lookup("executor", "minicluster").shared
     assert registry.lookup("resizer", "kubernetes").summary
     assert not [plugin for plugin in registry.broken if plugin.name == "minicluster"]
 
 
-def test_it_is_never_chosen_by_itself() -> None:
+def test_it_is_never_chosen_automatically() -> None:
     (record,) = ensemble_executors()
     assert record.available is not None
     assert record.available()[0] is False
 
 
-def test_neither_finding_it_nor_building_a_mock_loads_what_is_heavy() -> None:
+def test_neither_discovery_nor_a_mock_imports_heavy_modules() -> None:
     script = f"""
 import sys
 from ensemble_core.plugin.discovery import discover
@@ -46,7 +46,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-def test_a_file_that_grows_is_valid_with_it_and_not_with_flux_alone() -> None:
+def test_a_file_with_grow_is_valid_with_it_but_not_with_flux_alone() -> None:
     text = (
         "jobs: [{name: a, command: 'true'}]\n"
         "rules: [{trigger: start, action: {name: grow, value: 2}}]\n"
@@ -56,7 +56,7 @@ def test_a_file_that_grows_is_valid_with_it_and_not_with_flux_alone() -> None:
     assert "a" in loaded.groups
 
 
-def test_what_is_promised_is_what_the_executor_can_do() -> None:
+def test_the_record_lists_the_executors_capabilities() -> None:
     (record,) = ensemble_executors()
     executor = record.build({"mock": True, "compose": "local"})
     assert isinstance(executor, Executor)
@@ -64,7 +64,7 @@ def test_what_is_promised_is_what_the_executor_can_do() -> None:
 
 
 @pytest.mark.checkout
-def test_options_of_flux_that_are_passed_on_are_those_that_flux_has() -> None:
+def test_forwarded_options_exist_in_the_executor_flux() -> None:
     registry = discover()
     if "flux" not in registry.executors:
         pytest.skip("no executor 'flux': pip install ensemble-flux")
@@ -84,7 +84,7 @@ def readme() -> str:
 FILES = re.findall(r"^```yaml\n(.*?)^```", readme(), re.M | re.S)
 
 
-def test_the_readme_has_a_file_to_try() -> None:
+def test_the_readme_has_an_example_file() -> None:
     assert FILES
 
 
@@ -95,14 +95,14 @@ def test_an_ensemble_file_in_the_readme_is_valid(number: int) -> None:
     assert loaded.warnings == ()
 
 
-def test_the_readme_shows_every_option() -> None:
+def test_the_readme_lists_every_option() -> None:
     text = readme()
     names = [name.replace("_", "-") for name in OPTIONS["properties"] if name not in PASSED_ON]
     assert [name for name in names if f"`{name}" not in text] == []
 
 
 @pytest.mark.parametrize("name", ["arrival_timeout", "drain_timeout", "settle_time", "max_size"])
-def test_the_readme_has_the_defaults(name: str) -> None:
+def test_the_readme_lists_the_defaults(name: str) -> None:
     default = OPTIONS["properties"][name]["default"]
     row = re.search(rf"^\| `{name.replace('_', '-')}=\w+` \| ([^|]+) \|", readme(), re.M)
     assert row is not None

@@ -1,4 +1,4 @@
-"""What names a member, and what does not, said before anything is submitted."""
+"""Tests of member names, which are checked before anything is submitted."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_a_name_without_a_namespace_is_in_default(text: str, name: str) -> None:
         (f"default/{'a' * 64}", "64 characters"),
     ],
 )
-def test_what_can_name_no_member_is_refused_with_the_reason(text: str, cause: str) -> None:
+def test_an_invalid_member_name_is_rejected_with_the_reason(text: str, cause: str) -> None:
     with pytest.raises(UsageError) as caught:
         member_name(text)
     assert cause in str(caught.value.cause)
     assert "NAMESPACE/NAME" in str(caught.value.hint)
     (record,) = ensemble_executors()
-    with pytest.raises(UsageError):  # also by the executor, before anything is submitted
+    with pytest.raises(UsageError):  # by the executor too, before submitting
         record.build({"name": text, "mock": True})

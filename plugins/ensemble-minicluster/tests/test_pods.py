@@ -1,4 +1,4 @@
-"""Growing and shrinking a real Flux instance, whose brokers come and go as pods do."""
+"""Tests of growing and shrinking a real Flux instance, whose brokers come and go like pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Over = Callable[..., tuple[Any, Any]]
 
 
 class Run:
-    """An open minicluster over the pods, with what it told."""
+    """An open minicluster over the pods, with its emitted events."""
 
     def __init__(self, over_flux: Over, folder: Path) -> None:
         self.executor, self.cloud = over_flux()
@@ -55,20 +55,18 @@ def run(pods: Any, over_flux: Over, tmp_path: Path) -> Iterator[Run]:
     assert pods.drained() == set()
 
 
-def test_a_job_that_needs_more_nodes_than_there_are_starts_once_they_have_come(run: Run) -> None:
+def test_a_job_for_more_nodes_than_there_are_starts_once_they_have_come(run: Run) -> None:
     wide = run.session.job("hostname", nodes=4, tasks=4)
     run.session.submit(wide)
     run.session.wait_for(wide, "priority")
     outcome = run.resize("resize-1", 2)
     assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 4, "")
-    assert (
-        run.executor.resources()["nodes.up"] == 4
-    )  # when the outcome is told, not some time later
+    assert run.executor.resources()["nodes.up"] == 4  # with the outcome, not some time later
     run.session.wait_clean(wide)
     assert run.session.context(wide, "finish")["status"] == 0
 
 
-def test_a_shrink_waits_for_the_jobs_on_its_nodes_and_hurts_none(run: Run, pods: Any) -> None:
+def test_a_shrink_waits_for_jobs_on_its_nodes_and_harms_none(run: Run, pods: Any) -> None:
     run.resize("resize-1", 1)
     script = 'until [ -e "$GO" ]; do sleep 0.1; done'
     go = run.session.folder / "go"
@@ -109,10 +107,10 @@ def test_skip_and_force_with_a_job_on_the_last_node(run: Run, pods: Any) -> None
     run.session.wait(
         lambda: any("exception" in run.session.names(job) for job in jobs), "a job that fails"
     )
-    assert len(failed) <= 1  # the others go on
+    assert len(failed) <= 1  # the others continue
 
 
-def test_a_node_that_comes_back_under_its_rank_takes_jobs_again(run: Run, pods: Any) -> None:
+def test_a_node_that_returns_under_its_rank_accepts_jobs_again(run: Run, pods: Any) -> None:
     for turn in range(2):
         assert run.resize(f"grow-{turn}", 1).size == 3
         wide = run.session.job("hostname", nodes=3, tasks=3)
@@ -122,7 +120,7 @@ def test_a_node_that_comes_back_under_its_rank_takes_jobs_again(run: Run, pods: 
         assert pods.drained() == set()
 
 
-def test_a_shrink_that_is_denied_leaves_the_node_to_the_jobs(run: Run, pods: Any) -> None:
+def test_a_denied_shrink_leaves_the_node_to_the_jobs(run: Run, pods: Any) -> None:
     run.cloud.smallest = 2
     outcome = run.resize("resize-1", -1)
     assert (outcome.outcome, outcome.size) == ("denied", 2)

@@ -1,4 +1,4 @@
-"""The executor and the real ensemble service, over a socket."""
+"""Tests of the executor with the real ensemble service, over a socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
 
-#: A cluster on paper: its size is a line in a file, and each change is written below.
+#: A cluster in a file: its size is one line, and each change is recorded below.
 PAPER = """
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def ensemble_resizers():
 
 
 class Service:
-    """``ensemble-server start`` in a process of its own, on a port that it keeps."""
+    """``ensemble-server start`` as a separate process, on a fixed port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -109,7 +109,7 @@ class Service:
             process.stderr.close()
 
     def sizes(self) -> list[int]:
-        """Every size that there was."""
+        """Return all sizes so far."""
         return [int(line) for line in self.paper.read_text().split()]
 
 
@@ -124,7 +124,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def joined(
     service: Service, played: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """A played Flux whose executor asks the service, as the options say."""
+    """Yield a function that creates a simulated Flux whose executor asks the service."""
     for name in ("ENSEMBLE_TOKEN", "ENSEMBLE_TOKEN_FILE", "ENSEMBLE_CA"):
         monkeypatch.delenv(name, raising=False)
 
@@ -134,7 +134,7 @@ def joined(
             {"name": name, "port": service.port, "token_file": str(token), "compose": "local"}
         )
         cluster = played(2)
-        cluster.close()  # that one asks a service of its own
+        cluster.close()  # it asks another service
         cluster.flux.closed = False
         executor = cluster.session.executor
         executor._make_service = built._make_service
@@ -165,7 +165,7 @@ def test_grow_and_shrink_through_the_service(service: Service, joined: Callable[
     assert cluster.answer("resize-3").size == 2
 
 
-def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
+def test_a_killed_service_is_asked_again_and_carries_out_once(
     service: Service, joined: Callable[..., Any]
 ) -> None:
     cluster = joined(service.tokens["default/ensemble"])
@@ -181,20 +181,20 @@ def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
     assert away.outcome == "undelivered"
     assert "cannot be reached" in away.reason
     service.start()
-    # A channel that found nobody waits a little before it tries again.
+    # A channel without a listener waits a little before it retries.
     cluster.session.executor._resizing._cluster.service._client.timeout = 15.0
     cluster.session.executor.resize("resize-2", -1)
     wait_until(lambda: service.sizes()[-1] == 2)
     cluster.instance.online.discard(2)
     assert cluster.answer("resize-2", 2).outcome == "granted"
     assert service.sizes() == [*before, 2]
-    # What the service answered before it was killed, it still knows.
+    # The service still knows its answers from before the kill.
     client = cluster.session.executor._resizing._cluster.service
     assert client.resize(f"{cluster.tag}/resize-1", 1).granted == 3
     assert service.sizes() == [*before, 2]
 
 
-def test_a_token_of_another_member_is_refused(service: Service, joined: Callable[..., Any]) -> None:
+def test_another_members_token_is_rejected(service: Service, joined: Callable[..., Any]) -> None:
     cluster = joined(service.tokens["default/other"])
     before = service.sizes()
     outcome = cluster.resize("resize-1", 1)
@@ -206,7 +206,7 @@ def test_a_token_of_another_member_is_refused(service: Service, joined: Callable
 
 
 def opened(tmp_path: Path, **options: object) -> list[str]:
-    """Open the executor, and close it; what it warned of."""
+    """Open and close the executor; return its warnings."""
     (record,) = ensemble_executors()
     executor = record.build({"name": "ensemble", "compose": "local", **options})
     warnings: list[str] = []
@@ -219,7 +219,7 @@ def opened(tmp_path: Path, **options: object) -> list[str]:
     return warnings
 
 
-def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
+def test_a_run_whose_service_would_reject_every_request_does_not_start(
     service: Service, tmp_path: Path
 ) -> None:
     where = {"port": service.port, "token_file": str(service.tokens["default/ensemble"])}
@@ -235,14 +235,14 @@ def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
     assert "does not speak TLS" in str(caught.value.cause)
 
 
-def test_an_empty_token_file_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(UsageError, match="cannot read the token") as caught:
         opened(tmp_path, token_file=str(tmp_path / "token"))
     assert caught.value.cause == "it is empty"
 
 
-def test_a_run_begins_while_its_service_is_away_and_says_so(tmp_path: Path) -> None:
+def test_a_run_starts_with_a_warning_if_its_service_is_away(tmp_path: Path) -> None:
     (warning,) = opened(tmp_path, port=1, host="127.0.0.1")
     assert "cannot be reached" in warning
     assert "retried until it answers" in warning
@@ -254,7 +254,7 @@ rules: [{trigger: start, action: {name: submit, label: sim}}]
 """
 
 
-def test_a_run_tells_the_service_how_its_queue_stands(service: Service, tmp_path: Path) -> None:
+def test_a_run_reports_its_queues_state_to_the_service(service: Service, tmp_path: Path) -> None:
     go = tmp_path / "go"
     (tmp_path / "e.yaml").write_text(FILE.replace("GO", str(go)))
     token = service.tokens["default/other"]
@@ -283,10 +283,10 @@ def test_a_run_tells_the_service_how_its_queue_stands(service: Service, tmp_path
     assert [(each.success, each.running) for each in stands().groups] == [(3, 0)]
 
 
-def test_a_run_with_another_members_token_is_told_of_once_it_has_its_own(
+def test_a_run_with_another_members_token_reports_once_it_has_its_own(
     service: Service, tmp_path: Path
 ) -> None:
-    """A token that was refused, as one that has expired, is the end of no reporter."""
+    """A rejected token, as after its expiry, does not end the reporter."""
     from ensemble_service import Reporter
 
     refused: list[str] = []

@@ -1,4 +1,4 @@
-"""Shrinking: which nodes are drained, what jobs on them are worth, and who takes jobs again."""
+"""Tests of shrinking: drained nodes, their jobs, and nodes that accept jobs again."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_the_highest_ranks_are_drained_and_idle_before_the_service_is_asked(play
     cluster.session.executor.resize("resize-1", -2)
     wait_until(lambda: set(cluster.instance.drained) == {2, 3})
     cluster.instance.busy = {0, 1, 3}
-    time.sleep(0.5)  # long enough to ask, were one idle node enough
+    time.sleep(0.5)  # long enough for a request, if one idle node were enough
     assert cluster.cloud.requests == []
     cluster.follow()
     cluster.instance.busy = {0, 1}
     outcome = cluster.answer("resize-1")
     assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 2, "")
     assert drains(cluster) == ["2-3"]
-    # Nodes that come in their place one day take jobs.
+    # Later replacements of these nodes accept jobs.
     assert cluster.instance.drained == {}
 
 
-def test_a_job_that_the_scheduler_had_placed_before_it_heard_of_the_drain_is_waited_for(
+def test_a_job_scheduled_before_the_drain_is_waited_for(
     played: Play,
 ) -> None:
     cluster = played(2)
@@ -59,18 +59,18 @@ def test_a_job_that_the_scheduler_had_placed_before_it_heard_of_the_drain_is_wai
     assert looks > 6
 
 
-def test_granted_is_told_when_flux_says_that_the_nodes_are_gone(played: Play) -> None:
+def test_a_grant_is_reported_when_flux_reports_the_nodes_as_gone(played: Play) -> None:
     cluster = played(3)
     cluster.session.executor.resize("resize-1", -1)
     wait_until(lambda: cluster.cloud.count == 2)
     time.sleep(0.4)
     assert cluster.outcomes("resize-1") == []
-    assert set(cluster.instance.drained) == {2}  # no job starts on a node that is on its way out
+    assert set(cluster.instance.drained) == {2}  # no job starts on a leaving node
     cluster.instance.online.discard(2)
     assert cluster.answer("resize-1").size == 2
 
 
-def test_nodes_that_do_not_go_are_a_timeout_and_stay_drained(played: Play) -> None:
+def test_nodes_that_do_not_leave_cause_a_timeout_and_stay_drained(played: Play) -> None:
     cluster = played(3, Patience(arrival=0.4, drain=5, settle=0))
     outcome = cluster.resize("resize-1", -1)
     assert (outcome.outcome, outcome.size) == ("timeout", 2)
@@ -78,7 +78,7 @@ def test_nodes_that_do_not_go_are_a_timeout_and_stay_drained(played: Play) -> No
     assert set(cluster.instance.drained) == {2}
 
 
-def test_a_shrink_that_is_denied_gives_the_nodes_back_to_the_jobs(played: Play) -> None:
+def test_a_denied_shrink_returns_the_nodes_to_the_jobs(played: Play) -> None:
     cluster = played(3)
     cluster.cloud.smallest = 3
     outcome = cluster.resize("resize-1", -1)
@@ -87,7 +87,7 @@ def test_a_shrink_that_is_denied_gives_the_nodes_back_to_the_jobs(played: Play) 
     assert cluster.instance.drained == {}
 
 
-def test_what_is_granted_in_part_spares_the_rest(played: Play) -> None:
+def test_a_partial_grant_spares_the_other_nodes(played: Play) -> None:
     cluster = played(4)
     cluster.cloud.smallest = 3
     cluster.follow()
@@ -98,7 +98,7 @@ def test_what_is_granted_in_part_spares_the_rest(played: Play) -> None:
     assert cluster.instance.drained == {}
 
 
-def test_a_drain_on_purpose_is_no_warning_and_any_other_is(played: Play) -> None:
+def test_our_drains_cause_no_warning_and_others_do(played: Play) -> None:
     cluster = played(3)
     told = ["pod2 was drained (ensemble gives this node back (run x)): no more jobs start there"]
     told.append("pod1 was drained (bad disk): no more jobs start there")
@@ -117,7 +117,7 @@ def test_rank_0_is_never_drained(played: Play) -> None:
     assert drains(cluster) == ["1"]
 
 
-def test_nodes_that_somebody_else_drained_stay_so(played: Play) -> None:
+def test_nodes_drained_by_others_stay_drained(played: Play) -> None:
     cluster = played(4)
     cluster.cloud.smallest = 4
     cluster.instance.drained = {3: "bad disk"}
@@ -126,7 +126,7 @@ def test_nodes_that_somebody_else_drained_stay_so(played: Play) -> None:
     assert cluster.instance.drained == {3: "bad disk"}
 
 
-def test_a_node_that_somebody_drains_at_the_same_moment_keeps_that_reason(played: Play) -> None:
+def test_a_node_drained_by_another_at_the_same_time_keeps_that_reason(played: Play) -> None:
     cluster = played(4)
     cluster.follow()
     answer = cluster.instance.answer
@@ -141,7 +141,7 @@ def test_a_node_that_somebody_drains_at_the_same_moment_keeps_that_reason(played
     assert cluster.instance.drained == {3: "bad disk"}
 
 
-def test_the_size_on_record_says_which_nodes_go_also_where_one_is_down(played: Play) -> None:
+def test_the_recorded_size_determines_the_leaving_nodes_even_if_one_is_down(played: Play) -> None:
     cluster = played(4)
     cluster.instance.online.discard(3)
     cluster.follow()
@@ -149,7 +149,7 @@ def test_the_size_on_record_says_which_nodes_go_also_where_one_is_down(played: P
     assert drains(cluster) == ["3"]
 
 
-def test_where_no_size_is_on_record_flux_says_which_nodes_there_are(played: Play) -> None:
+def test_without_a_recorded_size_flux_determines_the_nodes(played: Play) -> None:
     cluster = played(3)
     cluster.cloud.knows_size = False
     cluster.follow()
@@ -170,7 +170,7 @@ def test_nodes_that_stay_busy_too_long_are_spared(played: Play) -> None:
     assert cluster.cloud.requests == []
 
 
-def test_skip_takes_what_is_idle_from_the_top(played: Play) -> None:
+def test_skip_takes_idle_nodes_from_the_top(played: Play) -> None:
     cluster = played(4)
     cluster.follow()
     cluster.instance.busy = {1, 2}
@@ -181,7 +181,7 @@ def test_skip_takes_what_is_idle_from_the_top(played: Play) -> None:
     assert cluster.instance.drained == {}
 
 
-def test_skip_is_denied_where_the_first_to_go_is_busy(played: Play) -> None:
+def test_skip_is_denied_if_the_first_node_is_busy(played: Play) -> None:
     cluster = played(4)
     cluster.instance.busy = {3}
     outcome = cluster.resize("resize-1", -2, "skip")
@@ -198,14 +198,14 @@ def test_force_waits_for_no_job(played: Play) -> None:
     assert cluster.resize("resize-1", -2, "force").size == 2
 
 
-def test_force_goes_on_where_flux_lets_nobody_drain(played: Play) -> None:
+def test_force_continues_if_flux_does_not_allow_draining(played: Play) -> None:
     cluster = played(4)
     cluster.follow()
     cluster.instance.refuses["resource.drain"] = PermissionError(1, "not permitted")
     assert cluster.resize("resize-1", -2, "force").size == 2
 
 
-def test_who_may_not_drain_is_told_who_may(played: Play) -> None:
+def test_without_permission_to_drain_the_error_says_who_has_it(played: Play) -> None:
     cluster = played(4)
     cluster.instance.refuses["resource.drain"] = PermissionError(1, "not permitted")
     outcome = cluster.resize("resize-1", -2)
@@ -214,10 +214,10 @@ def test_who_may_not_drain_is_told_who_may(played: Play) -> None:
     assert cluster.cloud.requests == []
 
 
-# -- asking again ----------------------------------------------------------------------------------
+# -- repeated requests-------------------------------------------------------------------------------
 
 
-def test_nothing_is_drained_where_the_service_cannot_be_reached(
+def test_nothing_is_drained_if_the_service_is_unreachable(
     played: Play, undelivered: ExecutorError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = played(4)
@@ -230,7 +230,7 @@ def test_nothing_is_drained_where_the_service_cannot_be_reached(
     assert cluster.instance.drained == {}
 
 
-def test_while_it_is_not_known_whether_they_go_no_job_starts_there(
+def test_no_job_starts_on_nodes_whose_fate_is_unknown(
     played: Play, undelivered: ExecutorError
 ) -> None:
     cluster = played(4)
@@ -238,14 +238,14 @@ def test_while_it_is_not_known_whether_they_go_no_job_starts_there(
     cluster.cloud.loses = [undelivered]
     assert cluster.resize("resize-1", -2).outcome == "undelivered"
     assert set(cluster.instance.drained) == {2, 3}
-    # They are gone already: asking again must not choose others.
+    # They are gone already; a repeated request must not choose others.
     assert cluster.resize("resize-1", -2).size == 2
     assert drains(cluster) == ["2-3"]
     assert cluster.cloud.count == 2
     assert cluster.instance.drained == {}
 
 
-def test_a_node_does_not_stay_drained_when_the_run_ends_before_that_is_known(
+def test_a_node_does_not_stay_drained_when_the_run_ends_before_its_fate_is_known(
     played: Play, undelivered: ExecutorError
 ) -> None:
     cluster = played(4)
@@ -257,14 +257,14 @@ def test_a_node_does_not_stay_drained_when_the_run_ends_before_that_is_known(
 
 
 @pytest.mark.parametrize("when_busy", ["wait", "skip"])
-def test_what_may_have_been_carried_out_is_asked_again_whatever_the_nodes_look_like(
+def test_a_request_that_may_have_taken_effect_is_repeated_whatever_the_nodes_state(
     played: Play, undelivered: ExecutorError, when_busy: str
 ) -> None:
     cluster = played(4, Patience(arrival=5, drain=0.3, settle=0))
     cluster.follow()
     cluster.cloud.loses = [undelivered]
     assert cluster.resize("resize-1", -1, when_busy).outcome == "undelivered"
-    cluster.instance.busy = {3}  # a job that ended badly is still being cleaned up
+    cluster.instance.busy = {3}  # a failed job is still being cleaned up
     assert cluster.resize("resize-1", -1, when_busy).size == 3
 
 
@@ -284,7 +284,7 @@ def test_a_later_controller_does_not_choose_other_nodes_when_the_first_are_gone(
     assert cluster.instance.drained == {}
 
 
-def test_a_later_controller_goes_on_to_wait_for_jobs_on_the_same_nodes(played: Play) -> None:
+def test_a_later_controller_continues_to_wait_for_jobs_on_the_same_nodes(played: Play) -> None:
     cluster = played(4)
     cluster.instance.busy = {3}
     cluster.session.executor.resize("resize-1", -2)
@@ -299,7 +299,7 @@ def test_a_later_controller_goes_on_to_wait_for_jobs_on_the_same_nodes(played: P
     assert cluster.instance.drained == {}
 
 
-def test_a_shrink_at_the_very_end_of_a_run_is_delivered(played: Play) -> None:
+def test_a_shrink_at_the_end_of_a_run_is_delivered(played: Play) -> None:
     cluster = played(3)
     cluster.follow()
     cluster.session.executor.resize("resize-1", -2)

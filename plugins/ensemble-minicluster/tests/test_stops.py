@@ -1,5 +1,7 @@
-"""A study on a MiniCluster whose controllers are stopped and killed at random has the tables of one
-that nobody disturbed; with ``--mock``, where each node is a core of this machine."""
+"""Stop test: a study on a MiniCluster whose controllers are stopped and killed at random.
+
+It has the tables of an undisturbed one. With ``--mock``, each node is a core of this machine.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "s
 
 @pytest.mark.checkout
 @pytest.mark.timeout(550)
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(tmp_path: Path) -> None:
-    """Of two rounds, jobs are cancelled by the stops of the one, and left by those of the other."""
+def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """In one round the stops cancel jobs, in the other they leave them."""
     words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "minicluster"]
     words += ["--base", str(tmp_path), "--", "--mock", "-o", "compose=local"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

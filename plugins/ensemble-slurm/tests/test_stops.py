@@ -27,7 +27,7 @@ class TestSlurm(StopSuite):
 
 @pytest.mark.checkout
 @pytest.mark.timeout(550)
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
+def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(
     cluster: Any, tmp_path: Path
 ) -> None:
     words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "slurm", "--base", str(tmp_path)]

@@ -1,5 +1,6 @@
-"""Plain requests to a Kubernetes API server, as its kubeconfig says: what the client libraries make of
-answers is not what the conformance list is about.
+"""Plain requests to a Kubernetes API server.
+
+The conformance tests are not about the client libraries' handling of answers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Talk:
         return cls(client.ApiClient(configuration), headers)
 
     def with_token(self, token: str) -> Talk:
-        """As somebody else. Client certificates would speak for us as well, so they are left out."""
+        """Return a client with this token, without client certificates, which would also
+        authenticate us.
+        """
         from kubernetes import client
 
         configuration = copy.copy(self._client.configuration)
@@ -47,7 +50,7 @@ class Talk:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[int, Any]:
-        """The status and the body of the answer."""
+        """Return the status and the body of the answer."""
         answer = self._request(method, path, body, content_type, accept=accept)
         text = answer.data.decode()
         try:
@@ -66,7 +69,7 @@ class Talk:
         return self("PATCH", path, body, MERGE)
 
     def watch(self, path: str, **query: object) -> Iterator[dict[str, Any]]:
-        """The events of one watch, until it ends."""
+        """Yield the events of one watch, until it ends."""
         text = "&".join(f"{key}={value}" for key, value in {"watch": 1, **query}.items())
         answer = self._request("GET", f"{path}?{text}", None, "application/json", stream=True)
         if answer.status != 200:
@@ -79,7 +82,7 @@ class Talk:
                 yield json.loads(line)
 
     def until(self, path: str, holds: Callable[[Any], bool], seconds: float) -> Any:
-        """The object once it is as it should be."""
+        """Return the object once the condition holds."""
         end = time.monotonic() + seconds
         while True:
             status, found = self("GET", path)
@@ -114,7 +117,7 @@ class Talk:
 
 @dataclass
 class Place:
-    """A cluster and a namespace of our own in it. ``real`` clusters take longer."""
+    """A cluster and our own namespace in it. ``real`` clusters take longer."""
 
     talk: Talk
     namespace: str
@@ -126,5 +129,5 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Where the MiniClusters are."""
+        """Return the path of the MiniClusters."""
         return f"/apis/flux-framework.org/v1alpha2/namespaces/{self.namespace}/miniclusters"

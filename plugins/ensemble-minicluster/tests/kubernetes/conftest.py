@@ -1,5 +1,7 @@
-"""The cluster that the tests of the Kubernetes side talk to: a stand-in, or with ``--kubeconfig FILE``
-(for the conformance list) the real one that the file names.
+"""Fixtures: the cluster for tests of the resizer.
+
+It is a stand-in, or, for the conformance tests with ``--kubeconfig FILE``, the real one in that
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ensemble_core import Resizer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with suppress(ValueError):  # the operator's stories have it too
+    with suppress(ValueError):  # the operator's stories define it too
         parser.addoption(
             "--kubeconfig",
             metavar="FILE",
@@ -34,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def kubeconfig(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, bool]]:
-    """The file that names the cluster, and whether it is a real one."""
+    """Yield the cluster's kubeconfig file, and whether the cluster is real."""
     pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
     given = request.config.getoption("--kubeconfig", default=None)
     if given:
@@ -60,7 +62,7 @@ def place(kubeconfig: tuple[Path, bool]) -> Iterator[Place]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A stand-in of the test's own, without an operator."""
+    """Yield a separate stand-in without an operator."""
     cluster = Cluster(definition())
     yield cluster
     cluster.stop()
@@ -75,7 +77,9 @@ def operator(cluster: Cluster) -> Iterator[Operator]:
 
 @pytest.fixture
 def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
-    """Make a MiniCluster in the stand-in: its name, and what its spec says."""
+    """Return a function that creates a MiniCluster in the stand-in, from a name and fields of its
+    spec.
+    """
     kind = cluster.store.kinds[("flux-framework.org", "miniclusters")]
 
     def make(name: str = "ensemble", namespace: str = "default", **spec: Any) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def build(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Resizer]]:
-    """Build the resizer as the service does, with further options."""
+    """Yield a function that builds the resizer like the service, with further options."""
     pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
     from ensemble_minicluster.kubernetes_plugin import RECORD
 

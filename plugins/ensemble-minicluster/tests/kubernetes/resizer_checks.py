@@ -1,4 +1,4 @@
-"""What the tests of the resizer look at."""
+"""Checks shared by the tests of the resizer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sizes(answer: Resized) -> tuple[str, int, int, int, str]:
 
 
 def seen(cluster: Cluster) -> None:
-    """Wait until the operator has taken the MiniCluster up."""
+    """Wait until the operator has processed the MiniCluster."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
     end = time.monotonic() + 120
     while "status" not in cluster.store.get(kind, "default", "ensemble"):
@@ -41,7 +41,7 @@ def seen(cluster: Cluster) -> None:
 
 
 def touch(cluster: Cluster) -> None:
-    """Somebody else changes the MiniCluster, and not its size."""
+    """Change the MiniCluster, but not its size, as another client."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
     found = cluster.store.get(kind, "default", "ensemble")
     found["metadata"].setdefault("labels", {})["touched"] = found["metadata"]["resourceVersion"]

@@ -1,5 +1,7 @@
-"""What a Kubernetes API server with the MiniCluster's definition does, as far as the resizer and its
-tests lean on it. Runs unchanged against the stand-in and against any real cluster::
+"""Conformance tests: behaviour of a Kubernetes API server with MiniClusters on which the resizer
+depends.
+
+They run unchanged against the stand-in and any real cluster::
 
     pytest plugins/ensemble-minicluster/tests/kubernetes --kubeconfig FILE -k conformance
 """
@@ -20,7 +22,7 @@ _numbers = itertools.count(1)
 _DEFINITION = (
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/miniclusters.flux-framework.org"
 )
-#: Never run: an image that is nowhere costs a real cluster nothing.
+#: Never run: an image that does not exist costs a real cluster nothing.
 _IMAGE = "registry.invalid/nothing:1"
 
 
@@ -35,7 +37,9 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make(place: Place) -> Make:
-    """Make a MiniCluster that no operator touches: its size is over its maximum."""
+    """Yield a function that creates a MiniCluster which no operator touches: its size exceeds its
+    maximum.
+    """
 
     def make(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
         body = document(f"c{next(_numbers)}", **{"size": 3, "maxSize": 2, **spec})
@@ -64,7 +68,7 @@ def test_the_definition_is_established(place: Place) -> None:
     assert found["status"]["acceptedNames"]["plural"] == "miniclusters"
 
 
-def test_defaults_are_filled_in_and_what_is_unknown_is_left_out(place: Place) -> None:
+def test_defaults_are_filled_in_and_unknown_fields_are_removed(place: Place) -> None:
     body = document("defaults")
     body["spec"]["nonsense"] = 1
     found = place.talk.ok("POST", place.path, body)
@@ -79,7 +83,7 @@ def test_defaults_are_filled_in_and_what_is_unknown_is_left_out(place: Place) ->
     "spec",
     [{"size": "two"}, {"size": 1.5}, {"containers": {}}, {"containers": None}, {"size": 2**40}],
 )
-def test_what_the_schema_forbids_is_invalid(place: Place, spec: dict[str, Any]) -> None:
+def test_violations_of_the_schema_are_invalid(place: Place, spec: dict[str, Any]) -> None:
     status, found = place.talk("POST", place.path, document("wrong", **spec))
     assert (status, found["reason"]) == (422, "Invalid")
 
@@ -93,7 +97,7 @@ def test_another_kind_in_the_body_is_invalid_and_another_namespace_a_bad_request
     assert place.talk("POST", place.path, body)[0] == 400
 
 
-def test_what_is_unknown_is_refused_where_that_is_asked_for(place: Place, make: Make) -> None:
+def test_unknown_fields_are_rejected_if_requested(place: Place, make: Make) -> None:
     body = document("strict")
     body["spec"]["nonsense"] = 1
     status, found = place.talk("POST", f"{place.path}?fieldValidation=Strict", body)
@@ -145,13 +149,13 @@ def test_the_generation_counts_changes_of_the_spec_only(place: Place, make: Make
     assert grown["metadata"]["generation"] == 2
 
 
-def test_a_patch_that_changes_nothing_makes_no_new_version(place: Place, make: Make) -> None:
+def test_a_patch_without_changes_creates_no_new_version(place: Place, make: Make) -> None:
     found = make()
     status, same = place.talk.merge(at(place, found), {"spec": {"size": 3}})
     assert (status, version(same)) == (200, version(found))
 
 
-def test_what_is_not_there_is_not_found(place: Place) -> None:
+def test_a_missing_object_is_not_found(place: Place) -> None:
     status, found = place.talk("GET", f"{place.path}/nobody")
     assert (status, found["kind"], found["reason"]) == (404, "Status", "NotFound")
     assert place.talk.merge(f"{place.path}/nobody/scale", {"spec": {"replicas": 2}})[0] == 404
@@ -159,13 +163,13 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
     assert (status, text) == (404, "404 page not found\n")
 
 
-def test_a_name_is_taken_once(place: Place, make: Make) -> None:
+def test_a_name_can_be_used_only_once(place: Place, make: Make) -> None:
     name = make()["metadata"]["name"]
     status, found = place.talk("POST", place.path, document(name))
     assert (status, found["reason"]) == (409, "AlreadyExists")
 
 
-def test_a_namespace_that_is_not_there_holds_nothing(place: Place) -> None:
+def test_a_missing_namespace_is_not_found(place: Place) -> None:
     path = place.path.replace(place.namespace, "no-such-namespace")
     assert place.talk("POST", path, document("x"))[0] == 404
 
@@ -173,7 +177,7 @@ def test_a_namespace_that_is_not_there_holds_nothing(place: Place) -> None:
 # -- changes -----------------------------------------------------------------------------------------
 
 
-def test_who_saw_an_older_version_meets_a_conflict(place: Place, make: Make) -> None:
+def test_a_change_of_an_older_version_is_a_conflict(place: Place, make: Make) -> None:
     found = make()
     place.talk.merge(at(place, found), {"spec": {"size": 4}})
     stale = {"metadata": {"resourceVersion": version(found)}}
@@ -183,20 +187,20 @@ def test_who_saw_an_older_version_meets_a_conflict(place: Place, make: Make) -> 
     assert place.talk.ok("GET", at(place, found))["spec"]["size"] == 4
 
 
-def test_who_saw_the_latest_version_may_change_it(place: Place, make: Make) -> None:
+def test_a_change_of_the_latest_version_is_accepted(place: Place, make: Make) -> None:
     found = make()
     fresh = {"metadata": {"resourceVersion": version(found)}}
     status, grown = place.talk.merge(at(place, found), {**fresh, "spec": {"size": 5}})
     assert (status, grown["spec"]["size"]) == (200, 5)
 
 
-def test_a_replacement_must_say_which_version_it_replaces(place: Place, make: Make) -> None:
+def test_a_replacement_must_name_the_replaced_version(place: Place, make: Make) -> None:
     found = make()
     del found["metadata"]["resourceVersion"]
     assert place.talk("PUT", at(place, found), found)[0] == 422
 
 
-def test_a_merge_patch_takes_away_with_null_and_replaces_lists(place: Place, make: Make) -> None:
+def test_a_merge_patch_removes_with_null_and_replaces_lists(place: Place, make: Make) -> None:
     found = make(labels={"a": "b"})
     patch = {"spec": {"maxSize": None, "containers": [{"image": "other"}]}}
     _, changed = place.talk.merge(at(place, found), patch)
@@ -227,7 +231,7 @@ def test_strategic_merge_patches_are_not_for_custom_resources(place: Place, make
     assert place.talk("PATCH", at(place, make()), {"spec": {"size": 4}}, kind)[0] == 415
 
 
-def test_an_object_is_applied_by_those_who_share_it(place: Place) -> None:
+def test_server_side_apply_tracks_the_owners_of_fields(place: Place) -> None:
     path = f"{place.path}/applied"
 
     def apply(who: str, labels: dict[str, str], query: str = "", **spec: Any) -> tuple[int, Any]:
@@ -237,7 +241,7 @@ def test_an_object_is_applied_by_those_who_share_it(place: Place) -> None:
         return place.talk("PATCH", f"{path}?fieldManager={who}{query}", body, kind)
 
     containers = [{"image": _IMAGE, "name": "one"}]
-    # Its size is over its maximum: no operator touches it.
+    # Its size exceeds its maximum, so no operator touches it.
     one = {"size": 3, "maxSize": 2, "containers": containers}
     assert apply("one", {"a": "1", "b": "1"}, **one)[0] == 201
     status, found = apply("two", {"c": "2"}, minSize=1)
@@ -258,7 +262,7 @@ def test_an_object_is_applied_by_those_who_share_it(place: Place) -> None:
 # -- subresources ------------------------------------------------------------------------------------
 
 
-def test_the_status_is_apart_from_the_object(place: Place, make: Make) -> None:
+def test_the_status_is_changed_separately_from_the_object(place: Place, make: Make) -> None:
     found = make()
     status = {"jobid": "", "maximumSize": 2, "selector": "a=b", "size": 1}
     _, changed = place.talk.merge(at(place, found), {"status": status})
@@ -271,12 +275,12 @@ def test_the_status_is_apart_from_the_object(place: Place, make: Make) -> None:
     assert (changed["spec"]["size"], changed["status"]["jobid"]) == (3, "x")
 
 
-def test_a_part_of_a_status_is_invalid(place: Place, make: Make) -> None:
+def test_an_incomplete_status_is_invalid(place: Place, make: Make) -> None:
     path = f"{at(place, make())}/status"
     assert place.talk.merge(path, {"status": {"size": 1}})[0] == 422
 
 
-def test_the_scale_is_the_size_under_another_name(place: Place, make: Make) -> None:
+def test_the_scale_is_the_size(place: Place, make: Make) -> None:
     found = make()
     scale = place.talk.ok("GET", f"{at(place, found)}/scale")
     assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
@@ -289,7 +293,7 @@ def test_the_scale_is_the_size_under_another_name(place: Place, make: Make) -> N
     assert after["spec"]["containers"] == found["spec"]["containers"]
 
 
-def test_the_scale_is_locked_by_the_version_of_the_object(place: Place, make: Make) -> None:
+def test_the_scale_has_the_version_of_the_object(place: Place, make: Make) -> None:
     found = make()
     path = f"{at(place, found)}/scale"
     fresh = {"metadata": {"resourceVersion": version(found)}, "spec": {"replicas": 7}}
@@ -299,7 +303,7 @@ def test_the_scale_is_locked_by_the_version_of_the_object(place: Place, make: Ma
     assert place.talk.ok("GET", path)["spec"]["replicas"] == 7
 
 
-def test_a_negative_scale_is_invalid_and_a_word_is_refused(place: Place, make: Make) -> None:
+def test_a_negative_scale_is_invalid_and_a_word_is_rejected(place: Place, make: Make) -> None:
     path = f"{at(place, make())}/scale"
     assert place.talk.merge(path, {"spec": {"replicas": -1}})[0] == 422
     assert place.talk.merge(path, {"spec": {"replicas": "many"}})[0] in (400, 422)
@@ -314,7 +318,7 @@ def test_a_size_over_the_maximum_is_accepted_by_the_api_server(place: Place, mak
 # -- lists and watches -------------------------------------------------------------------------------
 
 
-def test_lists_are_narrowed_by_selectors(place: Place, make: Make) -> None:
+def test_lists_are_filtered_by_selectors(place: Place, make: Make) -> None:
     one, two = make(labels={"color": "red"}), make(labels={"color": "blue"})
     names = {each["metadata"]["name"] for each in (one, two)}
 
@@ -332,13 +336,13 @@ def test_lists_are_narrowed_by_selectors(place: Place, make: Make) -> None:
     assert found(f"fieldSelector=metadata.name%3D{second}") == {second}
 
 
-def test_lists_come_in_pages_of_one_version(place: Place, make: Make) -> None:
+def test_lists_have_pages_of_one_version(place: Place, make: Make) -> None:
     labels = {"paged": "yes"}
     names = {make(labels=labels)["metadata"]["name"] for _ in range(3)}
     query = f"{place.path}?labelSelector=paged%3Dyes&limit=2"
     first = place.talk.ok("GET", query)
     assert len(first["items"]) == 2
-    make(labels=labels)  # after the version that is told
+    make(labels=labels)  # after the returned version
     rest = place.talk.ok("GET", f"{query}&continue={first['metadata']['continue']}")
     assert not rest["metadata"].get("continue")
     assert version(rest) == version(first)
@@ -347,7 +351,7 @@ def test_lists_come_in_pages_of_one_version(place: Place, make: Make) -> None:
     assert place.talk("GET", f"{query}&continue=nonsense")[0] == 400
 
 
-def test_a_list_is_a_table_where_that_is_asked_for(place: Place, make: Make) -> None:
+def test_a_list_is_a_table_if_requested(place: Place, make: Make) -> None:
     name = make()["metadata"]["name"]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
     for path, many in ((place.path, True), (f"{place.path}/{name}", False)):
@@ -360,8 +364,8 @@ def test_a_list_is_a_table_where_that_is_asked_for(place: Place, make: Make) -> 
         assert len(rows) == 1 or many
 
 
-def test_writes_take_the_validation_of_fields_as_they_say(place: Place, make: Make) -> None:
-    """The document that kubectl reads before it leaves the validation to the server."""
+def test_writes_declare_their_field_validation(place: Place, make: Make) -> None:
+    """In the document that kubectl reads before it leaves the validation to the server."""
     make()
     status, found = place.talk("GET", "/openapi/v3")
     assert status == 200
@@ -372,7 +376,7 @@ def test_writes_take_the_validation_of_fields_as_they_say(place: Place, make: Ma
     assert any("fieldValidation" in each for each in names)
 
 
-def test_a_watch_from_nowhere_begins_with_what_there_is(place: Place, make: Make) -> None:
+def test_a_watch_without_a_version_starts_with_existing_objects(place: Place, make: Make) -> None:
     one, _ = make(), make()
     name = one["metadata"]["name"]
     selector = f"metadata.name%3D{name}"
@@ -382,7 +386,9 @@ def test_a_watch_from_nowhere_begins_with_what_there_is(place: Place, make: Make
     ]
 
 
-def test_a_watch_takes_what_is_no_longer_selected_for_gone(place: Place, make: Make) -> None:
+def test_a_watch_reports_objects_that_are_no_longer_selected_as_deleted(
+    place: Place, make: Make
+) -> None:
     start = version(place.talk.ok("GET", place.path))
     path = at(place, make(labels={"turn": "on"}))
     place.talk.merge(path, {"metadata": {"labels": {"turn": "off"}}})
@@ -392,7 +398,7 @@ def test_a_watch_takes_what_is_no_longer_selected_for_gone(place: Place, make: M
     assert told == ["ADDED", "DELETED", "ADDED"]
 
 
-def test_events_are_found_by_what_they_are_about(place: Place, make: Make) -> None:
+def test_events_are_selected_by_the_object_they_are_about(place: Place, make: Make) -> None:
     found = make()["metadata"]
     path = f"/api/v1/namespaces/{place.namespace}/events"
     about = {"kind": "MiniCluster", "name": found["name"], "uid": found["uid"]}
@@ -413,7 +419,7 @@ def test_events_are_found_by_what_they_are_about(place: Place, make: Make) -> No
     assert place.talk("GET", f"{path}?fieldSelector=message%3Dx")[0] == 400
 
 
-def test_a_watch_tells_what_happened_since_a_version(place: Place, make: Make) -> None:
+def test_a_watch_reports_changes_since_a_version(place: Place, make: Make) -> None:
     start = version(place.talk.ok("GET", place.path))
     found = make()
     name = found["metadata"]["name"]
@@ -428,7 +434,7 @@ def test_a_watch_tells_what_happened_since_a_version(place: Place, make: Make) -
     assert [each["spec"]["size"] for _, each in events] == [3, 4, 4]
 
 
-def test_a_watch_that_ended_is_resumed_where_it_was(place: Place, make: Make) -> None:
+def test_a_watch_that_ended_is_resumed_from_its_last_version(place: Place, make: Make) -> None:
     start = version(place.talk.ok("GET", place.path))
     first = make()
     events = list(place.talk.watch(place.path, resourceVersion=start, timeoutSeconds=1))
@@ -441,8 +447,10 @@ def test_a_watch_that_ended_is_resumed_where_it_was(place: Place, make: Make) ->
     assert second["metadata"]["name"] in names
 
 
-def test_a_bookmark_says_up_to_where_a_quiet_watch_has_seen(place: Place, make: Make) -> None:
-    """A server sends one a minute; before a watch's end it may."""
+def test_a_bookmark_has_the_version_that_a_quiet_watch_has_reached(
+    place: Place, make: Make
+) -> None:
+    """A server sends one a minute, and perhaps before the end of a watch."""
     latest = version(make())
     seconds = 90 if place.real else 8
     query = {"resourceVersion": latest, "timeoutSeconds": seconds, "allowWatchBookmarks": "true"}
@@ -452,7 +460,7 @@ def test_a_bookmark_says_up_to_where_a_quiet_watch_has_seen(place: Place, make: 
     assert int(version(mark)) >= int(latest)
 
 
-def test_a_watch_from_too_long_ago_is_gone(place: Place, make: Make) -> None:
+def test_a_watch_from_too_old_a_version_is_gone(place: Place, make: Make) -> None:
     make()
     events = place.talk.watch(place.path, resourceVersion=1, timeoutSeconds=1)
     refused = next(iter(events))
@@ -469,7 +477,9 @@ _BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/{0}/rolebindings"
 
 @pytest.fixture(scope="module")
 def resizer(place: Place) -> Talk:
-    """One who may get miniclusters, and get and patch their scale, in one namespace."""
+    """Return a client that may get miniclusters, and get and patch their scale, in one
+    namespace.
+    """
     talk, namespace = place.talk, place.namespace
     group = "rbac.authorization.k8s.io"
     talk.ok("POST", _ACCOUNTS.format(namespace), {"metadata": {"name": "resizer"}})
@@ -501,7 +511,7 @@ def test_a_wrong_token_is_unauthorized(place: Place, make: Make) -> None:
 
 def test_a_resizer_may_read_and_scale(place: Place, make: Make, resizer: Talk) -> None:
     path = at(place, make())
-    end = time.monotonic() + place.patience  # roles take a moment to be known
+    end = time.monotonic() + place.patience  # roles take a moment to become effective
     while resizer("GET", path)[0] == 403 and time.monotonic() < end:
         time.sleep(0.1)
     assert resizer("GET", path)[0] == 200
@@ -529,10 +539,10 @@ def test_a_resizer_may_do_nothing_else(place: Place, make: Make, resizer: Talk) 
     assert "cannot delete resource" in refused["delete"][1]["message"]
 
 
-# -- how objects end ---------------------------------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------------------
 
 
-def test_an_object_with_a_finalizer_stays_until_it_is_taken_away(place: Place, make: Make) -> None:
+def test_an_object_with_a_finalizer_stays_until_it_is_removed(place: Place, make: Make) -> None:
     path = at(place, make())
     place.talk.merge(path, {"metadata": {"finalizers": ["example.org/wait"]}})
     place.talk.ok("DELETE", path)
@@ -543,7 +553,7 @@ def test_an_object_with_a_finalizer_stays_until_it_is_taken_away(place: Place, m
     place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
 
 
-def test_what_belongs_to_an_object_goes_with_it(place: Place, make: Make) -> None:
+def test_owned_objects_are_deleted_with_their_owner(place: Place, make: Make) -> None:
     owner = make()
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -562,7 +572,7 @@ def test_what_belongs_to_an_object_goes_with_it(place: Place, make: Make) -> Non
 
 
 def belonging(place: Place, name: str, *owners: dict[str, Any]) -> str:
-    """The path of a ConfigMap that belongs to them."""
+    """Create a ConfigMap with these owners; return its path."""
     references = [
         {
             **{key: each[key] for key in ("apiVersion", "kind")},
@@ -575,7 +585,7 @@ def belonging(place: Place, name: str, *owners: dict[str, Any]) -> str:
     return f"{maps}/{name}"
 
 
-def test_what_has_two_owners_goes_with_the_last(place: Place, make: Make) -> None:
+def test_an_object_with_two_owners_is_deleted_with_the_last(place: Place, make: Make) -> None:
     one, two = make(), make()
     path = belonging(place, f"both-{one['metadata']['name']}", one, two)
     place.talk.ok("DELETE", at(place, one))
@@ -585,7 +595,7 @@ def test_what_has_two_owners_goes_with_the_last(place: Place, make: Make) -> Non
     place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
 
 
-def test_what_belongs_to_an_object_may_be_left_behind(place: Place, make: Make) -> None:
+def test_owned_objects_may_be_orphaned(place: Place, make: Make) -> None:
     owner = make()
     path = belonging(place, f"left-{owner['metadata']['name']}", owner)
     place.talk.ok("DELETE", at(place, owner), {"propagationPolicy": "Orphan"})
@@ -594,20 +604,20 @@ def test_what_belongs_to_an_object_may_be_left_behind(place: Place, make: Make) 
     assert not place.talk.ok("GET", path)["metadata"].get("ownerReferences")
 
 
-def test_what_belongs_to_nobody_that_is_there_goes(place: Place, make: Make) -> None:
+def test_an_object_whose_owners_do_not_exist_is_deleted(place: Place, make: Make) -> None:
     owner = make()
     place.talk.ok("DELETE", at(place, owner))
     path = belonging(place, f"late-{owner['metadata']['name']}", owner)
     place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
 
 
-def test_a_deletion_may_name_the_object_it_means(place: Place, make: Make) -> None:
+def test_a_deletion_may_name_the_uid(place: Place, make: Make) -> None:
     path = at(place, make())
     assert place.talk("DELETE", path, {"preconditions": {"uid": "another"}})[0] == 409
     assert place.talk("GET", path)[0] == 200
 
 
-def test_a_replacement_changes_what_it_says(place: Place, make: Make) -> None:
+def test_a_replacement_changes_exactly_its_fields(place: Place, make: Make) -> None:
     found = make()
     found["spec"]["size"] = 6
     status, replaced = place.talk("PUT", at(place, found), found)

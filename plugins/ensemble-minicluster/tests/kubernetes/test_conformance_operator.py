@@ -1,5 +1,8 @@
-"""The Flux Operator's habits that the resizer lives with, its silence foremost. Runs unchanged against
-the stand-in and against a real cluster with the operator in it (``--kubeconfig FILE``).
+"""Conformance tests: behaviour of the Flux Operator on which the resizer depends, mainly its
+silence.
+
+They run unchanged against the stand-in and against a real cluster with the operator (``--kubeconfig
+FILE``).
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def make(place: Place) -> Make:
-    """Make a MiniCluster, wait until the operator has taken it up, and give its path."""
+    """Yield a function that creates a MiniCluster, waits until the operator has processed it, and
+    returns its path.
+    """
 
     def make(**spec: Any) -> str:
         body: dict[str, Any] = {
@@ -47,7 +52,7 @@ def scale(place: Place, path: str, size: int) -> None:
 
 
 def settle(place: Place) -> None:
-    """Time in which the operator would have acted."""
+    """Wait as long as the operator would need to act."""
     time.sleep(5 if place.real else 0.4)
 
 
@@ -88,7 +93,9 @@ def test_a_size_of_0_is_silently_ignored(place: Place, make: Make) -> None:
     assert place.talk.ok("GET", path)["status"]["size"] == 3
 
 
-def test_without_a_maximum_nothing_grows_over_its_first_size(place: Place, make: Make) -> None:
+def test_without_a_maximum_a_minicluster_does_not_grow_beyond_its_initial_size(
+    place: Place, make: Make
+) -> None:
     path = make(size=2)
     scale(place, path, 5)
     settle(place)
@@ -98,7 +105,7 @@ def test_without_a_maximum_nothing_grows_over_its_first_size(place: Place, make:
     assert found["spec"]["size"] == 2
 
 
-def test_pods_live_on_for_a_while_after_a_shrink(place: Place, make: Make) -> None:
+def test_pods_outlive_a_shrink_for_a_while(place: Place, make: Make) -> None:
     path = make(size=3, maxSize=4)
     end = time.monotonic() + place.patience
     while len(pods(place, path)) < 3 and time.monotonic() < end:

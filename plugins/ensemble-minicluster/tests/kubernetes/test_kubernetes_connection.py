@@ -1,4 +1,4 @@
-"""How the resizer finds its cluster: a kubeconfig, or the service account of its pod; and over TLS."""
+"""Tests of the resizer's connection: a kubeconfig, the pod's service account, and TLS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ensemble_minicluster.kubernetes_plugin import RECORD
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, which vouches for itself, and its key."""
+    """Return a self-signed certificate for 127.0.0.1, and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -80,7 +80,7 @@ def in_pod(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """What a pod with a service account has; the file of its token."""
+    """Simulate a pod with a service account; return the file of its token."""
     from kubernetes.config import incluster_config
 
     token = tmp_path / "token"
@@ -93,13 +93,13 @@ def in_pod(
     return token
 
 
-def test_in_a_pod_its_service_account_is_used(in_pod: Path) -> None:
+def test_in_a_pod_the_service_account_is_used(in_pod: Path) -> None:
     resizer = RECORD.build({})
     assert resizer.size(MEMBER) == 2
     resizer.close()
 
 
-def test_a_token_that_the_kubelet_replaces_is_read_again(
+def test_a_token_replaced_by_the_kubelet_is_read_again(
     secure: Cluster, in_pod: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kubernetes.config.incluster_config import InClusterConfigLoader
@@ -120,7 +120,7 @@ def test_a_token_that_the_kubelet_replaces_is_read_again(
     resizer.close()
 
 
-def test_a_pod_without_a_token_says_what_to_do(in_pod: Path) -> None:
+def test_a_pod_without_a_token_has_a_hint(in_pod: Path) -> None:
     in_pod.unlink()
     with pytest.raises(UsageError) as raised:
         RECORD.build({})
@@ -128,7 +128,7 @@ def test_a_pod_without_a_token_says_what_to_do(in_pod: Path) -> None:
     assert "automountServiceAccountToken" in (raised.value.hint or "")
 
 
-def test_a_kubeconfig_is_asked_before_the_pod(
+def test_a_kubeconfig_takes_precedence_over_the_pod(
     in_pod: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
@@ -136,9 +136,7 @@ def test_a_kubeconfig_is_asked_before_the_pod(
     assert [path for _, path in cluster.log], "the cluster of the file was asked"
 
 
-def test_an_api_server_that_nobody_vouches_for_is_not_trusted(
-    secure: Cluster, tmp_path: Path
-) -> None:
+def test_an_untrusted_api_server_is_rejected(secure: Cluster, tmp_path: Path) -> None:
     file = secure.kubeconfig(tmp_path / "config")
     answer = RECORD.build({"kubeconfig": str(file)}).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "untrusted", False)
@@ -161,7 +159,7 @@ def test_the_context_chooses_among_clusters(cluster: Cluster, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text", [None, "", "a: [", "clusters: 3", "apiVersion: v1\nkind: Config\n"]
 )
-def test_a_kubeconfig_that_is_none_is_said_to(tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "config"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -186,12 +184,12 @@ def test_a_kubeconfig_that_is_none_is_said_to(tmp_path: Path, text: str | None) 
         ({"namespace": "a/b"}, "not the name of a namespace"),
     ],
 )
-def test_wrong_options_are_refused_at_the_start(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_rejected_at_the_start(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         RECORD.build(options)
 
 
-def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(EnsembleError) as raised:
         RECORD.build({})

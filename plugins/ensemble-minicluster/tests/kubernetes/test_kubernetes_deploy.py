@@ -1,4 +1,4 @@
-"""The files of ``deploy/``: what they say is right, fits together, and allows no more than is needed."""
+"""Tests of the files in ``deploy/``: they are valid, consistent, and grant no more than needed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_everything_is_in_the_namespace_and_only_there() -> None:
             assert not each["kind"].startswith("Cluster"), "nothing reaches beyond the namespace"
 
 
-def test_what_is_applied_is_all_but_the_secrets_and_the_example() -> None:
+def test_everything_but_the_secrets_and_the_example_is_applied() -> None:
     applied = set(one("kustomization.yaml", "Kustomization")["resources"])
     assert applied == {"access.yaml", "server.yaml", "network.yaml"}
 
@@ -72,7 +72,7 @@ def test_what_is_applied_is_all_but_the_secrets_and_the_example() -> None:
 # -- access ------------------------------------------------------------------------------------------
 
 
-def test_the_role_allows_exactly_what_the_resizer_does(
+def test_the_role_allows_exactly_the_resizers_requests(
     cluster: Cluster, build: Build, operator: Operator
 ) -> None:
     plurals = {"Role": (RBAC, "roles"), "RoleBinding": (RBAC, "rolebindings")}
@@ -85,7 +85,7 @@ def test_the_role_allows_exactly_what_the_resizer_does(
     user = "system:serviceaccount:default:ensemble-server"
     resizer = build(token=cluster.access.token(user), namespace="default")
     assert [resizer.resize("default/ensemble", delta).granted for delta in (4, -1)] == [6, 5]
-    operator.before_status = lambda: touch(cluster)  # what it says of the size is lost
+    operator.before_status = lambda: touch(cluster)  # its report of the size is lost
     assert resizer.resize("default/ensemble", 1).code == ""
     assert resizer.resize("default/ensemble", -1).code == ""
     assert resizer.size("default/ensemble") == on_record(cluster) == 5
@@ -101,7 +101,7 @@ def test_the_role_allows_exactly_what_the_resizer_does(
     assert groups == {(FLUX,), ("batch",)}
 
 
-def test_the_binding_ties_the_role_to_the_account_of_the_pod() -> None:
+def test_the_binding_connects_the_role_with_the_pods_account() -> None:
     binding = one("access.yaml", "RoleBinding")
     account = one("access.yaml", "ServiceAccount")
     assert binding["roleRef"]["name"] == one("access.yaml", "Role")["metadata"]["name"]
@@ -129,7 +129,7 @@ def test_the_service_runs_without_privileges() -> None:
     assert not any("hostPath" in each for each in pod()["spec"]["volumes"])
 
 
-def test_the_service_has_its_limits_and_is_probed() -> None:
+def test_the_service_has_limits_and_probes() -> None:
     resources = container()["resources"]
     for what in ("cpu", "memory", "ephemeral-storage"):
         assert what in resources["limits"]
@@ -143,7 +143,7 @@ def test_the_service_has_its_limits_and_is_probed() -> None:
     assert f"--port={ports['grpc']}" in container()["args"]
 
 
-def test_the_service_takes_the_arguments_that_it_is_started_with() -> None:
+def test_the_services_arguments_are_valid() -> None:
     program, command = container()["command"]
     assert program == "ensemble-server"
     start = ensemble_server.commands[command]
@@ -168,7 +168,7 @@ def test_a_stopping_service_is_not_killed_before_its_grace() -> None:
     assert pod()["spec"]["terminationGracePeriodSeconds"] > grace
 
 
-def test_what_is_mounted_is_there_and_cannot_be_written_by_others() -> None:
+def test_mounted_files_exist_and_are_not_writable_by_others() -> None:
     volumes = {each["name"]: each for each in pod()["spec"]["volumes"]}
     assert {each["name"] for each in container()["volumeMounts"]} == set(volumes)
     secrets = {each["metadata"]["name"] for each in documents("secrets.example.yaml")}
@@ -184,7 +184,7 @@ def test_there_is_one_service_at_a_time() -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_service_and_policy_mean_the_pod_of_the_service() -> None:
+def test_service_and_policy_select_the_services_pod() -> None:
     labels = pod()["metadata"]["labels"]
     service = one("server.yaml", "Service")
     assert service["spec"]["selector"] == labels
@@ -199,7 +199,7 @@ def test_service_and_policy_mean_the_pod_of_the_service() -> None:
         assert rule["ports"]
 
 
-def test_no_secret_is_secret() -> None:
+def test_the_repository_contains_no_secrets() -> None:
     for path in DEPLOY.iterdir():
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
@@ -226,7 +226,7 @@ def test_images_are_pinned() -> None:
         assert tag != "latest", image
 
 
-def test_the_image_runs_as_nobody_in_particular() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
     last = text[text.rindex("\nFROM ") :]
     user = re.findall(r"(?m)^USER (\S+)", last)[-1]
@@ -244,7 +244,7 @@ def test_nothing_is_installed_when_a_pod_starts() -> None:
 
 
 @pytest.mark.checkout
-def test_every_package_of_the_image_is_pinned_as_the_project_has_it() -> None:
+def test_every_package_of_the_image_has_the_projects_version() -> None:
     text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+) \\$", text))
     entries = [line for line in text.splitlines() if line and line[0] not in "# "]
@@ -257,7 +257,7 @@ def test_every_package_of_the_image_is_pinned_as_the_project_has_it() -> None:
     assert not set(pins.items()) - locked
 
 
-def test_what_the_project_needs_is_in_the_image() -> None:
+def test_the_image_has_the_projects_requirements() -> None:
     text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+) \\$", text))
     built = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
@@ -276,7 +276,7 @@ def test_what_the_project_needs_is_in_the_image() -> None:
 # -- the example -------------------------------------------------------------------------------------
 
 
-def test_the_example_is_a_minicluster() -> None:
+def test_the_example_is_a_valid_minicluster() -> None:
     document = one("minicluster.yaml", "MiniCluster")
     kind = of_definition(yaml.safe_load(definition().read_text(encoding="utf-8")))
     assert kind.schema is not None
@@ -288,7 +288,7 @@ def test_the_example_is_a_minicluster() -> None:
 
 
 def lost(given: Any, kept: Any, path: str) -> list[str]:
-    """What is in one and not in the other."""
+    """Return what is in one but not in the other."""
     if isinstance(given, dict):
         return [
             each
@@ -308,7 +308,9 @@ def lost(given: Any, kept: Any, path: str) -> list[str]:
 def test_the_second_node_of_the_example_finds_the_first(
     cluster: Cluster, operator: Operator, tmp_path: Path
 ) -> None:
-    """By the Flux Operator's own Service, which has no addresses of pods that are not ready."""
+    """Through the Flux Operator's own Service, which has no addresses of pods that are not
+    ready.
+    """
     store = cluster.store
     files, minicluster = documents("minicluster.yaml")
     store.create(store.kinds[("", "configmaps")], "default", files)
@@ -327,7 +329,7 @@ def test_the_second_node_of_the_example_finds_the_first(
         node.close()
 
 
-def test_a_misspelt_key_of_a_minicluster_would_be_noticed() -> None:
+def test_a_misspelled_key_of_a_minicluster_would_be_noticed() -> None:
     assert lost({"a": [{"b": 1, "x": 2}]}, {"a": [{"b": 1}]}, "spec") == ["spec.a[0].x"]
 
 
@@ -340,7 +342,7 @@ def test_the_example_can_grow_and_needs_no_kubernetes_itself() -> None:
     assert let_in["matchLabels"].items() <= labels.items()
 
 
-def test_the_example_runs_a_command_that_there_is(tmp_path: Path) -> None:
+def test_the_example_runs_a_valid_command(tmp_path: Path) -> None:
     minicluster = one("minicluster.yaml", "MiniCluster")
     (found,) = minicluster["spec"]["containers"]
     program, command, *arguments = shlex.split(found["command"])
@@ -363,7 +365,7 @@ def test_the_example_runs_a_command_that_there_is(tmp_path: Path) -> None:
     assert {"minicluster", name, service["metadata"]["name"]} <= given
 
 
-def test_the_example_finds_its_token_and_whom_to_trust() -> None:
+def test_the_example_has_its_token_and_authority() -> None:
     (found,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
     volume = found["volumes"]["member"]
     (secret,) = (
@@ -392,7 +394,7 @@ def pod_of(job: Document) -> Document:
 
 
 def mounted(container: Document) -> dict[str, str]:
-    """The volume of each folder that is mounted."""
+    """Return the volume of each mounted folder."""
     return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
 
 
@@ -405,10 +407,12 @@ def test_the_pods_of_the_example_start(cluster: Cluster, operator: Operator) -> 
     wait_until(lambda: len(cluster.store.all(pods, "default")) == 2)
 
 
-def test_a_volume_that_is_not_called_as_its_config_map_starts_no_pod(
+def test_a_volume_not_named_like_its_config_map_starts_no_pod(
     cluster: Cluster, operator: Operator
 ) -> None:
-    """As this example was shipped first: refused for ever, and nothing in the status."""
+    """Regression: the first version of this example was rejected forever, without a trace in the
+    status.
+    """
     minicluster = one("minicluster.yaml", "MiniCluster")
     volumes = minicluster["spec"]["containers"][0]["volumes"]
     volumes["study"] = volumes.pop("ensemble-study")
@@ -420,20 +424,20 @@ def test_a_volume_that_is_not_called_as_its_config_map_starts_no_pod(
     assert "status" not in found
 
 
-def test_who_prepares_flux_and_who_runs_it_is_one_user_without_privileges() -> None:
+def test_flux_is_prepared_and_run_by_the_same_unprivileged_user() -> None:
     pod = pod_of(job())
     assert pod["securityContext"] == {"fsGroup": 65532}, "the operator copies nothing else"
     for each in (*pod["initContainers"], *pod["containers"]):
         security = each["securityContext"]
         assert (security["runAsUser"], security["runAsGroup"]) == (65532, 65532), each["name"]
-        # What the profile "restricted" of PodSecurity asks for.
+        # Requirements of PodSecurity's profile "restricted".
         assert security["runAsNonRoot"] is True
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_what_the_run_keeps_outlives_its_container() -> None:
+def test_the_runs_state_outlives_its_container() -> None:
     pod = pod_of(job())
     (container,) = pod["containers"]
     environment = {each["name"]: each["value"] for each in container["env"]}
@@ -447,12 +451,12 @@ def test_what_the_run_keeps_outlives_its_container() -> None:
     assert all("emptyDir" in volumes[name] for name in kept.values())
     (given,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
     assert {"--or-resume", "--tag"} <= set(shlex.split(given["command"]))
-    # A container that failed is started again where it was, and not in a new pod.
+    # A failed container is restarted in the same pod.
     assert pod["restartPolicy"] == "OnFailure"
 
 
-def test_an_empty_dir_is_not_where_its_path_says() -> None:
-    """What this example said first: its state was lost with the container."""
+def test_an_empty_dir_is_not_mounted_at_its_path() -> None:
+    """Regression: in the first version of this example, the state was lost with the container."""
 
     def change(spec: Document) -> None:
         state = {"emptyDir": True, "path": "/home/ensemble/state"}
@@ -463,15 +467,15 @@ def test_an_empty_dir_is_not_where_its_path_says() -> None:
     assert mounted(container)["/dev/shm"] == "state"
 
 
-def test_the_log_of_the_example_is_no_live_table() -> None:
+def test_the_example_logs_lines_instead_of_a_live_table() -> None:
     (container,) = pod_of(job())["containers"]
     assert container["tty"], "the operator gives every container a terminal"
     (given,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
     assert "--no-progress" in shlex.split(given["command"])
 
 
-def test_no_example_takes_the_name_of_the_minicluster_for_the_service() -> None:
-    """The operator makes a headless Service that is called as the MiniCluster."""
+def test_no_example_uses_the_minicluster_name_for_the_service() -> None:
+    """The operator creates a headless Service with the MiniCluster's name."""
     service = one("server.yaml", "Service")["metadata"]["name"]
     assert service != pod_of(job())["subdomain"]
     pages = [DEPLOY.parent / "README.md", DEPLOY / "README.md", DEPLOY / "minicluster.yaml"]
@@ -486,7 +490,7 @@ def test_no_example_takes_the_name_of_the_minicluster_for_the_service() -> None:
 # -- the page ----------------------------------------------------------------------------------------
 
 
-def test_the_page_names_every_option_and_every_answer() -> None:
+def test_the_page_lists_every_option_and_every_answer() -> None:
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     for name in OPTIONS["properties"]:
         assert f"`{name.replace('_', '-')}=" in page, name
@@ -500,7 +504,7 @@ def test_the_page_names_every_option_and_every_answer() -> None:
         assert f"`{code}`" in page, code
 
 
-def test_the_page_names_every_file() -> None:
+def test_the_page_lists_every_file() -> None:
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     for path in DEPLOY.iterdir():
         if path.name != "README.md":

@@ -1,4 +1,4 @@
-"""The resizer against the stand-in: what everything that goes wrong is called."""
+"""Tests of the resizer against the stand-in: error codes and messages of all faults."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 
 
-def test_one_that_is_not_there_is_not_found(build: Build) -> None:
+def test_a_missing_minicluster_is_not_found(build: Build) -> None:
     answer = build().resize(MEMBER, 1)
     assert sizes(answer) == ("denied", 0, 0, 0, "not-found")
     assert not answer.transient
     assert "MiniCluster default/ensemble: the MiniCluster does not exist" in answer.reason
 
 
-def test_a_cluster_without_the_operator_is_told_from_a_missing_minicluster(
+def test_a_cluster_without_the_operator_differs_from_a_missing_minicluster(
     cluster: Cluster, build: Build
 ) -> None:
     del cluster.store.kinds[(FLUX, "miniclusters")]
@@ -34,13 +34,15 @@ def test_a_cluster_without_the_operator_is_told_from_a_missing_minicluster(
     assert "install the Flux Operator" in answer.reason
 
 
-def test_a_wrong_token_is_said(cluster: Cluster, build: Build, minicluster: Make) -> None:
+def test_a_wrong_token_is_reported(cluster: Cluster, build: Build, minicluster: Make) -> None:
     minicluster(size=2, maxSize=8)
     answer = build(token="wrong").resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unauthorized", False)
 
 
-def test_what_no_role_allows_is_said(cluster: Cluster, build: Build, minicluster: Make) -> None:
+def test_missing_permissions_are_reported(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
     minicluster(size=2, maxSize=8)
     token = cluster.access.token("system:serviceaccount:default:nobody")
     answer = build(token=token).resize(MEMBER, 1)
@@ -70,7 +72,7 @@ def status(code: int) -> str:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
-def test_a_refusal_has_its_name_and_the_servers_words(
+def test_a_rejection_has_its_code_and_the_servers_message(
     cluster: Cluster,
     build: Build,
     minicluster: Make,
@@ -91,7 +93,7 @@ def test_a_refusal_has_its_name_and_the_servers_words(
         assert (answer.before, answer.asked, answer.granted) == (2, 3, 2)
 
 
-def test_an_api_server_in_trouble_for_a_moment_is_asked_again(
+def test_a_short_fault_of_the_api_server_is_retried(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -104,7 +106,7 @@ def test_an_api_server_in_trouble_for_a_moment_is_asked_again(
 def test_an_api_server_that_is_away_for_seconds_is_waited_for(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
-    """It was called denied after a quarter of a second, whatever the timeout said."""
+    """Regression: it was denied after a quarter of a second, whatever the timeout."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
     asked: list[str] = []
@@ -117,7 +119,7 @@ def test_an_api_server_that_is_away_for_seconds_is_waited_for(
     assert sizes(build(timeout=150).resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
 
 
-def test_an_api_server_that_has_just_started_may_refuse_a_right_token(
+def test_an_api_server_that_has_just_started_may_reject_a_valid_token(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -127,7 +129,7 @@ def test_an_api_server_that_has_just_started_may_refuse_a_right_token(
     assert sizes(build(timeout=150).resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
 
 
-def test_where_it_refuses_after_trouble_for_good_it_may_be_asked_again(
+def test_a_permanent_rejection_after_a_fault_can_be_retried_later(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -139,7 +141,7 @@ def test_where_it_refuses_after_trouble_for_good_it_may_be_asked_again(
 
 @pytest.mark.parametrize("text", ["<html>login</html>", "", "[]", "null", '"x"', "[" * 100_000])
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
-def test_what_does_not_speak_kubernetes_is_said_to(
+def test_a_server_that_is_not_kubernetes_is_reported(
     cluster: Cluster, build: Build, minicluster: Make, text: str, method: str
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -163,7 +165,7 @@ def test_what_does_not_speak_kubernetes_is_said_to(
         ("{}", "no-size"),
     ],
 )
-def test_a_minicluster_that_is_none_is_not_resized(
+def test_a_malformed_minicluster_is_not_resized(
     cluster: Cluster, build: Build, text: str, code: str
 ) -> None:
     cluster.trouble = lambda method, path: (200, text)
@@ -185,7 +187,7 @@ def test_an_api_server_that_is_down_is_unreachable(
     assert resizer.size(MEMBER) is None
 
 
-def test_an_api_server_that_hangs_is_given_up_in_time(cluster: Cluster, build: Build) -> None:
+def test_a_hanging_api_server_is_given_up_in_time(cluster: Cluster, build: Build) -> None:
     cluster.trouble = lambda method, path: 30.0
     start = time.monotonic()
     answer = build(timeout=2).resize(MEMBER, 1)
@@ -193,14 +195,14 @@ def test_an_api_server_that_hangs_is_given_up_in_time(cluster: Cluster, build: B
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "timeout", True)
 
 
-def test_a_server_that_hangs_up_is_unreachable(cluster: Cluster, build: Build) -> None:
+def test_a_server_that_closes_the_connection_is_unreachable(cluster: Cluster, build: Build) -> None:
     cluster.trouble = lambda method, path: 0.0
     answer = build(timeout=20).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "broke" in answer.reason
 
 
-def test_what_the_server_said_is_told_though_its_last_answer_came_too_late() -> None:
+def test_the_servers_message_is_reported_though_its_last_answer_came_too_late() -> None:
     clock = iter(range(1000))
     said = iter([Fault("unavailable", "the server is being restarted", transient=True)])
 

@@ -1,4 +1,6 @@
-"""The resizer against the stand-in: answers that are lost and changes by others, and no size set twice."""
+"""Tests of the resizer against the stand-in: lost answers, changes by others, and no size set
+twice.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed
 
 from ensemble_core import EnsembleError, Resized, Resizer
 
-# -- a patch whose answer was lost -------------------------------------------------------------------
+# -- patches with lost answers -----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_patch_that_was_carried_out_is_not_carried_out_again(
+def test_a_patch_that_took_effect_is_not_repeated(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     """The connection broke after the size was set: grown once, and granted."""
@@ -35,7 +37,7 @@ def test_a_patch_that_was_carried_out_is_not_carried_out_again(
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_patch_that_was_not_carried_out_is_sent_again(
+def test_a_patch_that_did_not_take_effect_is_repeated(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -46,7 +48,7 @@ def test_a_patch_that_was_not_carried_out_is_sent_again(
     assert len(patches(cluster)) == 2
 
 
-def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
+def test_an_unknown_outcome_of_a_patch_is_reported(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -66,10 +68,10 @@ def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
 
 @pytest.mark.parametrize("carried_out", [True, False])
 @pytest.mark.usefixtures("operator")
-def test_asking_for_the_same_again_does_not_give_twice(
+def test_a_repeated_request_does_not_grow_twice(
     cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
 ) -> None:
-    """It stayed unknown whether the first request was carried out, so it was called denied."""
+    """The outcome of the first request stayed unknown, so it was denied."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
     dead: list[bool] = []
@@ -92,7 +94,7 @@ def test_asking_for_the_same_again_does_not_give_twice(
 
 @pytest.mark.parametrize("late", [2.1, 3.6])  # of 3 s for all, and 1.5 s for a request
 @pytest.mark.usefixtures("operator")
-def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
+def test_a_patch_that_takes_effect_late_is_not_applied_twice(
     cluster: Cluster, build: Build, minicluster: Make, late: float
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -109,20 +111,20 @@ def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
     assert on_record(cluster) == 4
 
 
-# -- a service that is killed over a request -----------------------------------------------------------
+# -- a service killed during a request -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
 @pytest.mark.usefixtures("operator")
-def test_a_service_that_was_killed_over_a_request_gives_it_once_when_it_is_back(
+def test_a_service_killed_during_a_request_grows_once_after_its_return(
     cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
 ) -> None:
-    """It was called interrupted, and denied, though the nodes were there."""
+    """Regression: it was reported as interrupted, and denied, though the nodes existed."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
 
     class Killed(BaseException):
-        """The service is gone, with or without its patch."""
+        """Simulates a kill of the service, with or without its patch."""
 
     resizer = build()
     scale = resizer._objects.scale
@@ -146,7 +148,7 @@ def test_a_service_that_was_killed_over_a_request_gives_it_once_when_it_is_back(
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_request_that_had_not_taken_effect_when_the_service_was_killed_is_carried_out(
+def test_a_request_without_effect_before_the_kill_is_carried_out(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -158,7 +160,7 @@ def test_a_request_that_had_not_taken_effect_when_the_service_was_killed_is_carr
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_size_that_cannot_be_put_on_record_is_not_set(
+def test_a_size_that_cannot_be_recorded_is_not_set(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -176,7 +178,7 @@ def test_a_size_that_cannot_be_put_on_record_is_not_set(
 
 
 @pytest.mark.usefixtures("operator")
-def test_where_others_have_set_the_size_since_nobody_guesses(
+def test_the_outcome_stays_unknown_if_others_have_set_the_size(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -195,7 +197,9 @@ def test_where_others_have_set_the_size_since_nobody_guesses(
 
 
 def changed_by_others(cluster: Cluster, times: int) -> Callable[[str, str], None]:
-    """Somebody else changes the object just before each of so many patches."""
+    """Return a function that changes the object as another client before each of so many
+    patches.
+    """
     left = [times]
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
 
@@ -210,9 +214,7 @@ def changed_by_others(cluster: Cluster, times: int) -> Callable[[str, str], None
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_conflict_is_given_way_to_and_tried_again(
-    cluster: Cluster, build: Build, minicluster: Make
-) -> None:
+def test_a_conflict_is_retried(cluster: Cluster, build: Build, minicluster: Make) -> None:
     minicluster(size=2, maxSize=8)
     seen(cluster)
     cluster.meanwhile = changed_by_others(cluster, 3)
@@ -220,7 +222,7 @@ def test_a_conflict_is_given_way_to_and_tried_again(
     assert len(patches(cluster)) == 4
 
 
-def test_a_storm_of_conflicts_ends(cluster: Cluster, build: Build, minicluster: Make) -> None:
+def test_repeated_conflicts_are_given_up(cluster: Cluster, build: Build, minicluster: Make) -> None:
     minicluster(size=2, maxSize=8)
     cluster.meanwhile = changed_by_others(cluster, 1000)
     answer = build(timeout=8).resize(MEMBER, 2)
@@ -232,8 +234,10 @@ def test_a_storm_of_conflicts_ends(cluster: Cluster, build: Build, minicluster: 
 
 
 @pytest.mark.usefixtures("operator")
-def test_many_at_once_lose_nothing(cluster: Cluster, build: Build, minicluster: Make) -> None:
-    """Several services resize one MiniCluster: each node that was granted is there."""
+def test_concurrent_requests_lose_nothing(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    """Several services resize one MiniCluster: each granted node exists."""
     minicluster(size=1, maxSize=100)
     seen(cluster)
     answers: list[Resized] = []

@@ -1,4 +1,4 @@
-"""The resizer against the stand-in: which sizes are given, and of which MiniCluster."""
+"""Tests of the resizer against the stand-in: granted sizes, and the chosen MiniCluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestWithAnOperator:
             ({"size": 2, "maxSize": 8}, 2**62, ("partial", 2, 2 + 2**62, 8, "at-maximum")),
         ],
     )
-    def test_a_size_is_given_within_the_bounds(
+    def test_a_size_is_granted_within_the_bounds(
         self,
         cluster: Cluster,
         build: Build,
@@ -56,7 +56,7 @@ class TestWithAnOperator:
         if answer.granted == answer.before:
             assert patches(cluster) == []
 
-    def test_one_after_another_they_add_up(
+    def test_consecutive_requests_add_up(
         self, cluster: Cluster, build: Build, minicluster: Make
     ) -> None:
         minicluster(size=2, maxSize=8)
@@ -67,10 +67,10 @@ class TestWithAnOperator:
         assert all(each.outcome == "granted" and not each.code for each in answers)
         assert resizer.size(MEMBER) == 2
 
-    def test_a_size_that_the_operator_ignores_is_not_what_there_is(
+    def test_a_size_ignored_by_the_operator_is_not_the_current_one(
         self, cluster: Cluster, build: Build, minicluster: Make
     ) -> None:
-        """Somebody set 9 of at most 4: the operator kept silent, and still has 3."""
+        """Another client set 9 of at most 4: the operator kept silent and still has 3."""
         found = minicluster(size=2, maxSize=4)
         seen(cluster)
         resizer = build()
@@ -81,10 +81,12 @@ class TestWithAnOperator:
         assert resizer.size(MEMBER) == 3
         assert sizes(resizer.resize(MEMBER, 1)) == ("granted", 3, 4, 4, "")
 
-    def test_a_status_that_was_lost_is_not_waited_for(
+    def test_a_lost_status_is_not_waited_for(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """A change by others just when the operator tells the size: status.size is wrong for good."""
+        """Another client's change while the operator writes the size makes status.size wrong for
+        good.
+        """
         minicluster(size=2, maxSize=8)
         seen(cluster)
         operator.before_status = lambda: touch(cluster)
@@ -92,10 +94,10 @@ class TestWithAnOperator:
         kind = cluster.store.kinds[(FLUX, "miniclusters")]
         assert cluster.store.get(kind, "default", "ensemble")["status"]["size"] == 0
 
-    def test_what_the_operator_has_is_known_although_its_status_was_lost(
+    def test_the_operators_size_is_known_although_its_status_was_lost(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """It has 4, says 0, and somebody set 9 of at most 8, which it ignores."""
+        """It has 4, reports 0, and another client set 9 of at most 8, which it ignores."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         operator.before_status = lambda: touch(cluster)
@@ -115,10 +117,10 @@ class TestWithAnOperator:
             (None, "fixed by the Flux Operator at creation; it has no maxSize"),
         ],
     )
-    def test_why_it_may_not_grow_is_what_the_object_says(
+    def test_the_reason_for_a_limit_is_that_of_the_object(
         self, cluster: Cluster, build: Build, minicluster: Make, now: int | None, says: str
     ) -> None:
-        """A maxSize that was lowered, raised or taken away since it was made with one of 8."""
+        """A maxSize that was lowered, raised or removed after creation with 8."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         kind = cluster.store.kinds[(FLUX, "miniclusters")]
@@ -132,10 +134,10 @@ class TestWithAnOperator:
         assert sizes(answer) == ("partial", 2, 22, most, "at-maximum")
         assert answer.reason.endswith(says)
 
-    def test_a_size_that_is_set_back_is_not_called_granted(
+    def test_a_size_that_is_reset_is_not_granted(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """The bounds changed between the look and the patch, and the operator set the size back."""
+        """The bounds changed between the read and the patch, and the operator reset the size."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         operator.stop()
@@ -157,7 +159,7 @@ class TestWithAnOperator:
             assert "Flux Operator" in answer.reason
 
 
-def test_a_service_may_give_fewer_nodes_than_the_minicluster_may_have(
+def test_a_service_may_have_a_lower_limit_than_the_minicluster(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -168,7 +170,7 @@ def test_a_service_may_give_fewer_nodes_than_the_minicluster_may_have(
     assert "this service" in answer.reason
 
 
-def test_one_that_is_larger_than_the_service_gives_is_not_made_smaller_by_growing(
+def test_a_minicluster_above_the_services_limit_is_not_shrunk_by_growing(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster(size=6, maxSize=8)
@@ -178,7 +180,7 @@ def test_one_that_is_larger_than_the_service_gives_is_not_made_smaller_by_growin
     assert sizes(resizer.resize(MEMBER, -1)) == ("granted", 6, 5, 5, "")
 
 
-def test_without_a_maximum_anywhere_only_the_option_limits(
+def test_without_a_maximum_only_the_option_limits(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2)
@@ -189,7 +191,7 @@ def test_without_a_maximum_anywhere_only_the_option_limits(
     assert on_record(cluster) == 6
 
 
-def test_a_size_that_nobody_acts_on_is_granted_and_said_to_be_unconfirmed(
+def test_a_size_without_an_operator_is_granted_as_unconfirmed(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -200,7 +202,7 @@ def test_a_size_that_nobody_acts_on_is_granted_and_said_to_be_unconfirmed(
 
 
 @pytest.mark.parametrize("size", [0, 9])
-def test_where_it_cannot_be_known_how_many_there_are_nothing_is_done(
+def test_nothing_is_done_if_the_current_size_is_unknown(
     cluster: Cluster, build: Build, minicluster: Make, size: int
 ) -> None:
     minicluster(size=size, maxSize=8)
@@ -213,13 +215,13 @@ def test_where_it_cannot_be_known_how_many_there_are_nothing_is_done(
     assert patches(cluster) == []
 
 
-def test_bounds_that_contradict_each_other_are_said_to(build: Build, minicluster: Make) -> None:
+def test_contradictory_bounds_are_reported(build: Build, minicluster: Make) -> None:
     minicluster(size=4, minSize=5, maxSize=3)
     answer = build().resize(MEMBER, 1)
     assert (answer.outcome, answer.code) == ("denied", "bad-bounds")
 
 
-def test_one_that_is_being_deleted_is_left_alone(
+def test_a_minicluster_being_deleted_is_not_touched(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     found = minicluster(size=2, maxSize=8)
@@ -231,10 +233,10 @@ def test_one_that_is_being_deleted_is_left_alone(
     assert (answer.outcome, answer.code) == ("denied", "being-deleted")
 
 
-# -- which object ------------------------------------------------------------------------------------
+# -- chosen objects -----------------------------------------------------------------------------------
 
 
-def test_the_service_says_which_object_belongs_to_a_member(
+def test_the_service_maps_members_to_objects(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster("ensemble", size=2, maxSize=8)
@@ -246,7 +248,7 @@ def test_the_service_says_which_object_belongs_to_a_member(
     assert build(map={"melt": "melt-a1b2"}).size("default/melt") == 2
 
 
-def test_only_the_one_namespace_is_touched(
+def test_only_the_configured_namespace_is_touched(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -258,7 +260,7 @@ def test_only_the_one_namespace_is_touched(
 
 
 @pytest.mark.parametrize("member", ["", "a/b/c", "../x", "default/", "Default/x", "a b", "x" * 70])
-def test_what_names_no_member_reaches_no_api_server(
+def test_an_invalid_member_name_reaches_no_api_server(
     cluster: Cluster, build: Build, member: str
 ) -> None:
     answer = build().resize(member, 1)
@@ -266,7 +268,7 @@ def test_what_names_no_member_reaches_no_api_server(
     assert cluster.log == []
 
 
-def test_a_member_whose_size_others_set_is_not_resized(
+def test_a_fixed_member_is_not_resized(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
     minicluster(size=2, maxSize=8)
@@ -278,7 +280,7 @@ def test_a_member_whose_size_others_set_is_not_resized(
     assert resizer.resize("default/other", 1).granted == 3
 
 
-def test_members_that_are_not_resized_are_named_as_a_list(build: Build) -> None:
+def test_fixed_members_are_given_as_a_list(build: Build) -> None:
     for wrong in ("[", "{}", "[1]"):
         with pytest.raises(UsageError):
             build(fixed=wrong)
