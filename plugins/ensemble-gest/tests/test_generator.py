@@ -271,7 +271,7 @@ def test_a_simplex_of_xopt_continues_with_the_same_points_after_a_resume() -> No
     assert min(bowl(point)["E"] for point in found[0]) < 0.5
 
 
-def test_a_variable_with_more_steps_than_the_standard_can_list_is_refused() -> None:
+def test_a_variable_with_more_steps_than_the_standard_can_list_is_rejected() -> None:
     problem = Vocs(
         variables=(Variable(name="x", low=0, high=10**9, step=1),), objectives={"E": "minimize"}
     )

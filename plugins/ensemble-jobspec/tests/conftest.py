@@ -1,4 +1,4 @@
-"""The surroundings of every test of jobspecs: a home of its own, and no setting from outside."""
+"""Fixtures of the jobspec tests: a separate home folder, and no settings from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversion of jobspecs: job groups and rules, and the texts that queues take."""
+"""Tests of converted jobspecs: job groups, rules, and the texts for queues."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shape(text: str, **more: object) -> Shape:
     return compute_shape(task.request.alternatives[0], **more)  # type: ignore[arg-type]
 
 
-def test_a_slot_is_where_one_task_runs_and_what_is_in_it_is_its_own() -> None:
+def test_a_slot_runs_one_task_with_everything_in_the_slot() -> None:
     found = shape(
         "{type: node, count: 2, with: [{type: slot, count: 3, with: [{type: core, count: 4}, {type: gpu}]}]}"
     )
@@ -75,7 +75,7 @@ def test_a_slot_is_where_one_task_runs_and_what_is_in_it_is_its_own() -> None:
     assert (found.nodes, found.tasks, found.cores, found.anywhere) == (1, 3, 4, True)
 
 
-def test_without_a_slot_each_node_has_one_task_and_a_note_says_what_upstream_did() -> None:
+def test_without_a_slot_each_node_has_one_task_and_a_note_about_upstream() -> None:
     found = shape(
         "{type: node, count: 2, with: [{type: socket, count: 2, with: [{type: cores, count: 4}]}]}"
     )
@@ -86,7 +86,7 @@ def test_without_a_slot_each_node_has_one_task_and_a_note_says_what_upstream_did
     assert (found.tasks, found.cores) == (8, 1)
 
 
-def test_nodes_with_replicas_may_be_anywhere_and_a_bare_node_is_had_whole() -> None:
+def test_nodes_with_replicas_may_be_anywhere_and_a_bare_node_is_exclusive() -> None:
     found = shape("{type: node, replicas: 4, with: [{type: core, count: 2}]}")
     assert (found.nodes, found.tasks, found.cores, found.anywhere, found.whole) == (
         1,
@@ -98,7 +98,7 @@ def test_nodes_with_replicas_may_be_anywhere_and_a_bare_node_is_had_whole() -> N
     assert shape("{type: node, count: 4}").whole
 
 
-def test_a_rack_multiplies_what_is_in_it() -> None:
+def test_a_rack_multiplies_its_contents() -> None:
     assert (
         shape("{type: rack, count: 2, with: [{type: node, count: 3, with: [{type: core}]}]}").nodes
         == 6
@@ -116,7 +116,7 @@ def test_a_rack_multiplies_what_is_in_it() -> None:
         "{type: rack, with: [{type: node}, {type: core}]}",
     ],
 )
-def test_resources_that_no_job_can_be_made_of_are_refused_with_their_place(text: str) -> None:
+def test_unsupported_resources_are_rejected_with_their_place(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         shape(text)
     assert raised.value.code == "bad-resources"
@@ -124,7 +124,7 @@ def test_resources_that_no_job_can_be_made_of_are_refused_with_their_place(text:
     assert raised.value.where.line == 2
 
 
-def test_tasks_that_are_counted_in_all_or_by_slot() -> None:
+def test_tasks_are_counted_in_total_or_per_slot() -> None:
     slot = "{type: node, count: 2, with: [{type: slot, count: 2, with: [{type: core, count: 4}]}]}"
     assert (shape(slot, per_slot=2).tasks, shape(slot, per_slot=2).cores) == (8, 2)
     assert (shape(slot, total=3).tasks, shape(slot, total=8).tasks) == (3, 8)
@@ -149,14 +149,14 @@ _TREES = st.one_of(_SLOT, _NODE, _holder(st.tuples(_NODE), "rack"), _CORES)
 
 
 def cores_in(vertex: Vertex) -> int:
-    """Cores of a tree: counts multiply down."""
+    """Return the cores of a tree: counts multiply down."""
     own = 1 if vertex.type == "core" else sum(map(cores_in, vertex.within))
     return vertex.count * own
 
 
 @given(_TREES)
 @settings(deadline=None)
-def test_whatever_the_tree_its_cores_are_those_of_the_job(tree: Vertex) -> None:
+def test_the_cores_of_any_tree_are_those_of_the_job(tree: Vertex) -> None:
     found = compute_shape(tree)
     if cores_in(tree):
         assert found.tasks * found.cores == cores_in(tree)
@@ -164,7 +164,7 @@ def test_whatever_the_tree_its_cores_are_those_of_the_job(tree: Vertex) -> None:
         assert copied.tasks * copied.cores == cores_in(tree)
 
 
-def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> None:
+def test_the_first_alternative_that_the_queue_can_ever_hold_is_used() -> None:
     big, small = Vertex("node", 8), Vertex("node", 1)
     request = Request((big, small), ("big", "small"))
     assert choose_shape(request, "slots", {"nodes.up": 4})[0].nodes == 1
@@ -176,7 +176,7 @@ def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> No
     assert "big: nodes.up is 0, needs 8" in str(raised.value.cause)
 
 
-def test_what_is_down_now_is_warned_of_and_the_first_alternative_is_submitted() -> None:
+def test_nodes_that_are_down_cause_a_warning_and_the_first_alternative_is_submitted() -> None:
     slot = "{type: slot, count: 1, with: [{type: core, count: %d}]}"
     text = f"""\
 version: 1
@@ -196,7 +196,7 @@ tasks: [{{name: a, command: x, resources: big|small}}, {{name: b, command: x, re
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def test_tasks_are_job_groups_and_dependencies_rules() -> None:
+def test_tasks_become_job_groups_and_dependencies_rules() -> None:
     document = convert(read(STUDY)).document
     build, test, first, last = document["jobs"]
     assert build == {
@@ -213,14 +213,14 @@ def test_tasks_are_job_groups_and_dependencies_rules() -> None:
     assert ("finish-task-1", "count.test.success", ">= 3") in waits
 
 
-def test_what_is_written_is_a_valid_ensemble_file() -> None:
+def test_the_result_is_a_valid_ensemble_file() -> None:
     text = as_yaml(convert(read(STUDY)).document)
     ensemble = load_text(text, discover(), file="study.yaml")
     assert list(ensemble.groups) == ["build", "test", "finish-task-1", "finish-last"]
     assert next(ensemble.groups["build"].jobs(0)).command == ("echo", "{index}", "${HOME}")
 
 
-def test_a_group_may_be_a_job_with_an_ensemble_of_its_own() -> None:
+def test_a_group_may_become_a_job_with_a_nested_ensemble() -> None:
     options = Options(executor="slurm", executors=frozenset({"slurm"}), file="/x/study.yaml")
     document = convert(read(STUDY), options).document
     (batch,) = [job for job in document["jobs"] if job["name"] == "finish"]
@@ -231,7 +231,7 @@ def test_a_group_may_be_a_job_with_an_ensemble_of_its_own() -> None:
     assert batch["command"][-2:] == ["--executor", "flux"]
 
 
-def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
+def test_a_batch_of_several_nodes_on_slurm_is_rejected_with_a_hint() -> None:
     text = STUDY.replace("{name: post, resources: one", "{name: post, resources: two")
     with pytest.raises(UsageError) as raised:
         convert(read(text), Options(executor="slurm"))
@@ -239,7 +239,7 @@ def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
     assert "--groups flat" in str(raised.value.hint)
 
 
-def test_a_batch_of_several_nodes_on_slurm_is_an_instance_of_flux_where_flux_is() -> None:
+def test_a_batch_of_several_nodes_on_slurm_runs_flux_if_available() -> None:
     text = STUDY.replace("{name: post, resources: one", "{name: post, resources: two")
     options = Options(
         executor="slurm", executors=frozenset({"slurm", "flux"}), flux="/opt/bin/flux",
@@ -256,13 +256,13 @@ def test_a_batch_of_several_nodes_on_slurm_is_an_instance_of_flux_where_flux_is(
     assert batch["environment"] == {"SLURM_MPI_TYPE": "pmi2"}
 
 
-def test_a_group_may_be_referred_to_any_number_of_times() -> None:
+def test_a_group_may_be_referred_to_several_times() -> None:
     text = STUDY.replace("- {name: finish,", "- {name: again, group: post}\n- {name: finish,")
     names = [job["name"] for job in convert(read(text)).jobs]
     assert {"again-task-1", "again-last", "finish-task-1", "finish-last"} <= set(names)
 
 
-def test_a_dependency_on_a_group_that_is_run_elsewhere_is_refused_and_never_passed_over() -> None:
+def test_a_dependency_on_a_group_that_is_run_elsewhere_is_rejected() -> None:
     text = "version: 1\ntasks: [{command: x, depends_on: [g]}]\ngroups:\n"
     text += "- {name: g, tasks: [{command: y}]}\n- {name: h, tasks: [{group: g}]}\n"
     with pytest.raises(UsageError) as raised:
@@ -271,7 +271,7 @@ def test_a_dependency_on_a_group_that_is_run_elsewhere_is_refused_and_never_pass
     assert "run by a task in another group" in str(raised.value)
 
 
-def test_requirements_are_met_by_the_sites_table_or_told() -> None:
+def test_requirements_are_met_by_the_sites_table_or_reported() -> None:
     text = STUDY.replace(
         "{type: node, count: 2, with", "{type: node, requires: ['cpu=amd64'], count: 2, with"
     )
@@ -303,7 +303,7 @@ task:
 """
 
 
-def test_files_that_are_staged_are_read_where_they_are_copied_from() -> None:
+def test_staged_files_are_read_at_their_source() -> None:
     options = Options(executor="flux", executors=frozenset({"flux"}), contents=lambda name: name)
     (job,) = convert(read(STAGED), options).jobs
     files = job["options"]["flux"]["attributes"]["system.files"]
@@ -315,7 +315,7 @@ def test_files_that_are_staged_are_read_where_they_are_copied_from() -> None:
         convert(read(STAGED), Options(executor="flux"))
 
 
-def test_a_queue_that_brings_no_files_to_its_nodes_says_so() -> None:
+def test_a_queue_that_cannot_copy_files_to_its_nodes_is_reported() -> None:
     with pytest.raises(UsageError) as raised:
         convert(read(STAGED), Options(executor="gridengine"))
     assert raised.value.code == "cannot-stage"
@@ -325,7 +325,7 @@ def test_a_queue_that_brings_no_files_to_its_nodes_says_so() -> None:
     assert convert(read(STAGED), Options(executor="gridengine", skip=frozenset({"stage"}))).jobs
 
 
-def test_a_group_without_resources_has_those_around_it() -> None:
+def test_a_group_without_resources_uses_those_of_the_enclosing_group() -> None:
     text = STUDY.replace(
         "{name: post, resources: one, tasks: [",
         "{name: post, resources: two, groups: [{name: inner, tasks: [{command: x, resources: two}]}], tasks: [",
@@ -339,7 +339,7 @@ def test_a_group_without_resources_has_those_around_it() -> None:
 
 
 @pytest.mark.parametrize(("many", "row"), [(16, 16), (17, 16), (11, 3)], ids=str)
-def test_a_task_begins_once_all_of_many_dependencies_are_done(
+def test_a_task_starts_once_all_of_many_dependencies_are_done(
     many: int, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion, "_IN_A_ROW", row)  # 11 in rows of 3: parts of parts
@@ -348,7 +348,7 @@ def test_a_task_begins_once_all_of_many_dependencies_are_done(
     lines.append(f"- {{name: last, command: x, depends_on: [{', '.join(names)}]}}")
     told = Story(as_yaml(convert(read("\n".join(lines))).document))
     told.start()
-    for name in reversed(names):  # the first is the last to end: then all others are looked at
+    for name in reversed(names):  # the first ends last: then all others are checked
         assert "last.0" not in told.submitted()
         told.play(f"{name}.0")
     assert "last.0" in told.submitted()
@@ -361,7 +361,7 @@ def test_a_task_begins_once_all_of_many_dependencies_are_done(
 
 @given(st.text(st.sampled_from("{}ab$: 3run"), max_size=12) | st.sampled_from(NASTY))
 @settings(deadline=None)
-def test_braces_of_a_jobspec_are_no_placeholders(text: str) -> None:
+def test_braces_of_a_jobspec_are_not_placeholders(text: str) -> None:
     group = JobGroup(name="g", command=(escape(text),), run="R", here="/h", cwd="/c")
     assert next(group.jobs(0)).command == (text,)
     assert unescape(escape(text)) == text
@@ -378,7 +378,7 @@ def test_braces_of_a_jobspec_are_no_placeholders(text: str) -> None:
         ("#!/bin/sh\n" + "# long\n" * 40_000 + "echo long\n", "long\n"),
     ],
 )  # fmt: skip
-def test_a_script_is_run_by_what_its_first_line_says(script: str, out: str, tmp_path: Path) -> None:
+def test_a_script_is_run_by_its_interpreter_line(script: str, out: str, tmp_path: Path) -> None:
     done = subprocess.run(
         script_words(Script(script, "it")), capture_output=True, text=True, cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}, check=False,
@@ -392,7 +392,7 @@ def _convert(folder: Path, text: str, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["jobspec", "convert", str(folder / "study.yaml"), *arguments])
 
 
-def test_a_script_of_it_all_does_what_it_says_and_pastes_nothing(tmp_path: Path) -> None:
+def test_a_shell_script_runs_everything_and_quotes_all_texts(tmp_path: Path) -> None:
     tasks = [
         {
             "name": f"t{n}",
@@ -410,7 +410,7 @@ def test_a_script_of_it_all_does_what_it_says_and_pastes_nothing(tmp_path: Path)
     assert not (tmp_path / "X").exists()
 
 
-def test_jobs_of_kubernetes_have_what_the_tasks_ask_for(tmp_path: Path) -> None:
+def test_kubernetes_jobs_have_the_tasks_requests(tmp_path: Path) -> None:
     text = STUDY.replace("count: 2, with: [{type: slot", "count: 1, with: [{type: slot")
     result = _convert(tmp_path, text, "--to", "kubernetes", "--image", "ubuntu")
     assert result.exit_code == 0, result.output
@@ -427,16 +427,14 @@ def test_jobs_of_kubernetes_have_what_the_tasks_ask_for(tmp_path: Path) -> None:
     assert _convert(tmp_path, text, "--to", "kubernetes").exit_code == 2
 
 
-def test_what_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+def test_a_missing_name_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     result = _convert(tmp_path, STUDY, "--to", "nextgn")
     assert result.exit_code == 2
     assert "did you mean 'nextgen'?" in result.output
 
 
 @pytest.mark.parametrize("target", ["ensemble", "nextgen", "kubernetes", "flux-script", "script"])
-def test_tasks_that_all_run_beside_the_controller_can_be_written_too(
-    target: str, tmp_path: Path
-) -> None:
+def test_a_workload_of_local_tasks_only_can_be_converted(target: str, tmp_path: Path) -> None:
     text = "version: 1\ntasks: [{name: a, command: echo a, local: true}]\n"
     result = _convert(tmp_path, text, "--to", target, "--image", "x")
     assert result.exit_code == 0, result.output
@@ -449,7 +447,7 @@ def test_files_are_written_into_a_folder(tmp_path: Path) -> None:
 
 
 def _plain(workload: Workload) -> object:
-    """A workload without its places."""
+    """Return a workload without its places."""
     return [
         (t.name, t.command, t.script and t.script.text, t.replicas, [n.text for n in t.depends_on],
          t.local, t.attributes.duration, dict(t.attributes.environment), t.attributes.cwd,
@@ -477,7 +475,7 @@ task:
 """
 
 
-def test_every_form_says_the_same_as_nextgen() -> None:
+def test_every_form_equals_its_nextgen_form() -> None:
     for text in (json.dumps(FLUX), STUDY):
         workload = read(text)
         again = read(as_yaml(as_nextgen(workload)))
@@ -490,7 +488,7 @@ def test_every_form_says_the_same_as_nextgen() -> None:
 
 
 @pytest.mark.checkout
-def test_flux_takes_what_came_from_flux(tmp_path: Path) -> None:
+def test_flux_accepts_what_came_from_flux(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(FLUX))
     result = CliRunner().invoke(
         main, ["jobspec", "convert", str(tmp_path / "job.json"), "--to", "flux"]
@@ -505,7 +503,7 @@ def test_flux_takes_what_came_from_flux(tmp_path: Path) -> None:
     assert made["attributes"]["system"]["cwd"] == "/tmp"
 
 
-def test_a_plugin_that_cannot_write_for_its_queue_is_named(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_render_for_its_queue_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(FLUX))
     (tmp_path / "broken.py").write_text("""
 from ensemble_core import ExecutorPlugin, hookimpl

@@ -1,4 +1,4 @@
-"""Whatever stands in a jobspec, it is read, or refused with words and places: nothing crashes."""
+"""Property tests of the reader: any jobspec is read, or rejected with messages and places."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TEXTS = st.text(st.sampled_from("ab {}$'\"\\;`%*é\t"), min_size=1, max_size=12
 
 @st.composite
 def jobspecs(draw: st.DrawFn) -> dict[str, Any]:
-    """A jobspec whose names refer to what is there."""
+    """Generate a jobspec whose names refer to existing things."""
     core = {"type": "core", "count": draw(st.integers(1, 3))}
     slot = {"type": "slot", "count": draw(st.integers(1, 3)), "with": [core]}
     node = {"type": "node", "count": draw(st.integers(1, 3)), "with": [slot]}
@@ -81,7 +81,7 @@ def jobspecs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _read(document: object) -> Workload | None:
-    """The workload, or ``None`` where it was refused with a place for every mistake."""
+    """Return the workload, or ``None`` if it was rejected with a place for every mistake."""
     found: tuple[EnsembleError, ...] = ()
     try:
         return read(json.dumps(document) + "\n")
@@ -94,7 +94,7 @@ def _read(document: object) -> Workload | None:
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=5))
 @settings(deadline=None, max_examples=120)
-def test_any_document_is_read_or_refused(document: object) -> None:
+def test_any_document_is_read_or_rejected(document: object) -> None:
     _read(document)
 
 
@@ -103,7 +103,7 @@ REGISTRY = discover()
 
 @given(jobspecs())
 @settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_read_can_be_written_in_every_way(document: dict[str, Any]) -> None:
+def test_every_workload_can_be_converted_to_every_target(document: dict[str, Any]) -> None:
     workload = _read(document)
     assert workload is not None
     converted = [convert(workload, Options(executor=name)) for name in (None, "flux", "local")]

@@ -1,7 +1,7 @@
-"""Jobs for Kubernetes: every field of what is written is one that Kubernetes has, and of its type.
+"""Tests of Kubernetes manifests: every field exists in Kubernetes and has its type.
 
-Jobs are held to the models of Kubernetes' own client for Python, MiniClusters to the definition that
-the stand-in of ``ensemble-minicluster`` serves.
+Jobs are compared with the models of Kubernetes' Python client, MiniClusters with the definition of
+the stand-in of ``ensemble-minicluster``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def written(text: str) -> list[dict[str, Any]]:
 
 
 def closed(schema: Any) -> Any:
-    """The schema with every object closed that names its properties."""
+    """Return the schema with every object closed that lists its properties."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -66,14 +66,13 @@ def closed(schema: Any) -> Any:
 
 
 def model(manifest: dict[str, Any]) -> Any:
-    """The client's model of a manifest. Raises for a field that it does not have, or of another
-    type."""
+    """Return the client's model of a manifest. Raise for an unknown field or a wrong type."""
     from kubernetes.client import models
 
     return getattr(models, f"V1{manifest['kind']}").model_validate(manifest)
 
 
-def test_every_job_is_one_of_the_client_s_own_models() -> None:
+def test_every_job_fits_the_clients_models() -> None:
     found = [each for each in (*written(WORK), *written(STEPS)) if each["kind"] != "MiniCluster"]
     assert sorted(each["kind"] for each in found) == ["ConfigMap", "Job", "Job", "Job", "Job"]
     for each in found:
@@ -85,13 +84,13 @@ def test_every_job_is_one_of_the_client_s_own_models() -> None:
         model(job)
 
 
-def test_every_mini_cluster_is_one_of_its_definition() -> None:
+def test_every_minicluster_fits_its_definition() -> None:
     crd = "tests/shared/kubernetes_stand_in/minicluster-crd.yaml"
     definition = yaml.safe_load((Path(__file__).parents[3] / crd).read_text())
     (version,) = definition["spec"]["versions"]
     schema = closed(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
-    # These the operator has, and the stand-in, which begins no pods by them, has not.
+    # The operator has these fields, but the stand-in, which does not start pods from them, has not.
     spec = schema["properties"]["spec"]["properties"]
     spec["deadlineSeconds"] = {"type": "integer"}
     spec["pod"]["properties"]["nodeSelector"] = {"type": "object"}

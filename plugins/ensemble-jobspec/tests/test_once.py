@@ -1,4 +1,6 @@
-"""A command that is run once beside the controller, and the follower of what watched jobs write."""
+"""Tests of commands that run once beside the controller, and of the follower of watched jobs'
+output.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def run(
     )  # fmt: skip
 
 
-def test_what_a_command_leaves_in_the_background_is_not_waited_for(record: Path) -> None:
+def test_background_processes_of_a_command_are_not_waited_for(record: Path) -> None:
     behind = "(until test -e go; do sleep 0.05; done) & echo once >>notes; exit 3"
     assert run(record, behind) == 3
     try:
@@ -39,7 +41,7 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(record: Path)
     assert Path("notes").read_text() == "once\n"
 
 
-def test_a_process_that_has_a_keepers_id_by_now_is_not_killed(record: Path) -> None:
+def test_a_process_that_reuses_the_shells_id_is_not_killed(record: Path) -> None:
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         record.write_text(f"{bystander.pid}\n")
@@ -54,7 +56,7 @@ def test_a_process_that_has_a_keepers_id_by_now_is_not_killed(record: Path) -> N
         bystander.wait()
 
 
-def test_a_keeper_that_takes_too_long_is_killed_by_a_later_controller(record: Path) -> None:
+def test_a_shell_that_takes_too_long_is_killed_by_a_later_controller(record: Path) -> None:
     script = "echo once >>notes; until test -e go; do sleep 0.05; done"
     first = subprocess.Popen(
         ["sh", "-c", 'echo $$ >"$0"; "$@"; :', str(record), "sh", "-c", script],
@@ -68,7 +70,7 @@ def test_a_keeper_that_takes_too_long_is_killed_by_a_later_controller(record: Pa
     assert first.wait() == -9
 
 
-def test_where_the_file_system_has_no_locks_the_record_decides(
+def test_without_locks_in_the_file_system_the_record_decides(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: object) -> None:
@@ -78,13 +80,13 @@ def test_where_the_file_system_has_no_locks_the_record_decides(
     assert run(record) == 0
     assert run(record, again=True) == 0
     assert Path("notes").read_text() == "once\n"
-    record.with_name("call.0.code").unlink()  # it was cut off: its shell is gone
+    record.with_name("call.0.code").unlink()  # it was interrupted: its shell is gone
     assert run(record, again=True) is None
     assert Path("notes").read_text() == "once\n"
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_an_output_that_is_removed_before_it_is_read_does_not_end_the_watching(
+def test_an_output_removed_before_it_is_read_does_not_end_the_follower(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], late: bool
 ) -> None:
     (tmp_path / "a.0.out").symlink_to("gone")

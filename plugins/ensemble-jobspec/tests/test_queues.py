@@ -1,8 +1,7 @@
-"""Jobspecs on real queues: each example does what it ought to on this machine, on Flux, on Slurm and
-on Grid Engine, and what is written for a queue is accepted by it.
+"""Tests of jobspecs on real queues: local, Flux, Slurm and Grid Engine.
 
-The examples are those of jobspec 0.0 and 0.1, written anew. The queues are begun as the tests of
-their plugins begin them.
+Each example does what it should, and converted texts are accepted by their queue. The examples are
+rewritten from jobspec 0.0 and 0.1. The queues are started by the fixtures of their plugins.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MAIN = [
 
 
 class Queue(NamedTuple):
-    """A queue that runs, with what ``ensemble`` is told of it."""
+    """A running queue, with its options for ``ensemble``."""
 
     name: str
     environment: dict[str, str]
@@ -81,7 +80,7 @@ def queue(request: pytest.FixtureRequest) -> Iterator[Queue]:
             if name == "slurm"
             else ("-o", "poll=1", "-o", "environment=smp")
         )
-    # Jobs of a batch find the command where this one's is.
+    # Jobs of a batch find the command where this process finds it.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     yield Queue(name, environment, ("--executor", name, *words))
     close()
@@ -93,7 +92,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(queue: Queue, text: str, *words: str, code: int = 0) -> str:
-    """``ensemble jobspec run``, and what it printed."""
+    """Run ``ensemble jobspec run`` and return its output."""
     Path("work.yaml").write_text(text)
     command = [*MAIN, "jobspec", "run", "work.yaml", "--state", "state", "--no-progress"]
     done = subprocess.run(
@@ -142,7 +141,7 @@ def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
     assert notes()[1] == "bye"
 
 
-def test_hello_world_that_fails_says_so(queue: Queue) -> None:
+def test_hello_world_that_fails_is_reported(queue: Queue) -> None:
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
     run(queue, text.replace("echo $(basename $PWD) >>$HERE/notes; echo it-said", "exit 7"), code=1)
     assert notes() == []
@@ -170,7 +169,7 @@ attributes: {{system: {{environment: {{HERE: "@HERE@"}}}}}}
 
 
 @pytest.mark.parametrize(("ending", "code"), [(0, 0), (3, 1)])
-def test_a_sign_on_a_folder_that_is_set_and_unset_and_a_copy_do_what_they_say(
+def test_sign_on_set_and_unset_folders_and_copies_work(
     queue: Queue, ending: int, code: int
 ) -> None:
     Path("data").write_text("copied\n")
@@ -183,7 +182,8 @@ def test_a_sign_on_a_folder_that_is_set_and_unset_and_a_copy_do_what_they_say(
 
 
 NOTE = """sh, -c, 'echo "$0" >>notes'"""
-#: Each with the words that come into the file, those of one line in any order, and the exit code.
+#: Each example with the expected words in the file (those of one line in any order) and its exit
+#: code.
 EXAMPLES: dict[str, tuple[str, list[str], int]] = {
     "a script": ("tasks:\n- command: |\n    #!/bin/bash\n    for n in 1 2; do echo $n >>notes; done", ["1", "2"], 0),
     "replicas": (f"tasks: [{{name: a, replicas: 3, command: [{NOTE}, a]}}]", ["a a a"], 0),
@@ -225,7 +225,7 @@ EXAMPLES: dict[str, tuple[str, list[str], int]] = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_does_what_it_ought_to(queue: Queue, name: str) -> None:
+def test_an_example_has_its_expected_result(queue: Queue, name: str) -> None:
     text, wanted, code = EXAMPLES[name]
     run(queue, f"version: 1\n{text}\n", code=code)
     found = notes()
@@ -237,8 +237,8 @@ def test_an_example_does_what_it_ought_to(queue: Queue, name: str) -> None:
 
 
 SMALL = "{type: node, count: 1, with: [{type: core, count: 1}]}"
-#: The larger examples of jobspec 0.1, with the words that come into a file of their own, those of
-#: one line in any order. They are moved into a served folder together, as its receive-job does it.
+#: The larger examples of jobspec 0.1, with the expected words in their own file, those of one line
+#: in any order. They are moved into a served folder together, like by its receive-job.
 RECEIVED = {
     "hello-world": (
         (f"resources: {{one: {SMALL[:-1]}, requires: [{{name: system, field: cpu.target, value: amd64}}]}}}}\n"
@@ -272,7 +272,7 @@ RECEIVED = {
 }  # fmt: skip
 
 
-def test_jobspecs_that_are_received_do_what_they_ought_to(queue: Queue) -> None:
+def test_received_jobspecs_have_their_expected_results(queue: Queue) -> None:
     Path("served/new").mkdir(parents=True)
     for name, (text, _) in RECEIVED.items():
         own = text.replace(">>notes", f">>notes.{name}")
@@ -292,7 +292,7 @@ def test_jobspecs_that_are_received_do_what_they_ought_to(queue: Queue) -> None:
         assert found == [], name
 
 
-def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Queue) -> None:
+def test_tasks_with_random_dependencies_end_in_a_valid_order(queue: Queue) -> None:
     chance = random.Random(3)
     count = 200 if queue.name == "local" else 30
     before = {
@@ -309,7 +309,7 @@ def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Q
     assert all(place[wait] < place[name] for name, waits in before.items() for wait in waits)
 
 
-def test_a_run_that_is_killed_goes_on_and_does_nothing_twice(queue: Queue) -> None:
+def test_a_killed_run_is_resumed_and_repeats_nothing(queue: Queue) -> None:
     tasks = [
         {"name": f"t{n}", "command": ["sh", "-c", 'echo "$0" >>notes', f"t{n}"],
          "depends_on": [f"t{n - 4}"] if n > 3 else []}
@@ -337,7 +337,7 @@ def test_a_run_that_is_killed_goes_on_and_does_nothing_twice(queue: Queue) -> No
     assert sorted(notes()) == sorted(task["name"] for task in tasks)  # type: ignore[type-var]
 
 
-# -- what is written for a queue -------------------------------------------------------------------
+# -- converted texts ------------------------------------------------------------------------------
 
 SHAPES = """\
 version: 1
@@ -354,7 +354,7 @@ tasks:
 """
 
 
-def test_what_is_written_is_accepted_by_the_queue(queue: Queue) -> None:
+def test_converted_texts_are_accepted_by_the_queue(queue: Queue) -> None:
     if queue.name not in ("flux", "slurm"):
         pytest.skip("nothing is submitted by a text there")
     Path("work.yaml").write_text(SHAPES)
@@ -381,7 +381,7 @@ def test_what_is_written_is_accepted_by_the_queue(queue: Queue) -> None:
             assert done.returncode == 0, (file.read_text(), done.stderr)
 
 
-def test_a_script_for_flux_submits_all_of_it_in_order(queue: Queue) -> None:
+def test_a_script_for_flux_submits_everything_in_order(queue: Queue) -> None:
     if queue.name != "flux":
         pytest.skip("a script for Flux")
     text, wanted, _ = EXAMPLES["a group between tasks"]
@@ -419,7 +419,7 @@ groups:
 """
 
 
-def test_a_batch_on_flux_has_its_own_nodes_and_its_failure_is_heeded(queue: Queue) -> None:
+def test_a_batch_on_flux_has_its_own_nodes_and_its_failure_counts(queue: Queue) -> None:
     if queue.name != "flux":
         pytest.skip("a batch on Flux")
     run(queue, """\
@@ -435,7 +435,7 @@ groups:
     assert notes()[0] == "2"
 
 
-def test_a_batch_on_slurm_has_all_its_nodes_where_flux_is(queue: Queue) -> None:
+def test_a_batch_on_slurm_has_all_its_nodes_if_flux_is_available(queue: Queue) -> None:
     command = _conftest("flux").command()
     if queue.name != "slurm" or command is None:
         pytest.skip("a batch on Slurm, within which there is Flux")
@@ -451,7 +451,7 @@ def test_a_batch_on_slurm_has_all_its_nodes_where_flux_is(queue: Queue) -> None:
     assert notes() == ["2", "wide", "wide"]
 
 
-def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -> None:
+def test_files_travel_in_the_jobspec_if_nodes_share_no_folder(queue: Queue) -> None:
     if queue.name != "flux":
         pytest.skip("files in a jobspec of Flux")
     Path("stage").mkdir()
@@ -468,7 +468,7 @@ def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -
     assert first["options"]["flux"]["attributes"]["system.files"]["hello.sh"]["mode"] == 0o100700
 
 
-def test_files_are_sent_to_the_other_nodes_of_a_job_on_slurm(queue: Queue) -> None:
+def test_files_are_sent_to_the_other_nodes_of_a_slurm_job(queue: Queue) -> None:
     if queue.name != "slurm":
         pytest.skip("files that sbcast sends")
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
@@ -484,6 +484,6 @@ def test_files_are_sent_to_the_other_nodes_of_a_job_on_slurm(queue: Queue) -> No
     assert notes() == ["hello.sh", "hello.sh", "bye", "bye"]
 
 
-def test_flux_is_really_there_where_it_should_be() -> None:
+def test_flux_is_available_where_expected() -> None:
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     assert prefix is None or shutil.which("flux", path=f"{prefix}/bin") is not None

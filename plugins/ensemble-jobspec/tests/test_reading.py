@@ -1,4 +1,6 @@
-"""The answers of ``ensemble jobspec validate``: its form, what it says, and every mistake with its place."""
+"""Tests of ``ensemble jobspec validate``: the form, the summary, and every mistake with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ groups:
 
 
 def errors(text: str) -> list[tuple[str, int, str, str]]:
-    """Code, line, message and hint of each mistake."""
+    """Return code, line, message and hint of each mistake."""
     with pytest.raises(FileErrors) as raised:
         read(f"{text}\n")
     found = raised.value.errors
@@ -66,7 +68,7 @@ def errors(text: str) -> list[tuple[str, int, str, str]]:
     ]
 
 
-def test_the_form_is_told_by_the_shape_for_the_version_is_the_same() -> None:
+def test_the_form_is_detected_by_the_shape() -> None:
     assert [read(text).form for text in (FLUX, TRANSFORM, NEXTGEN)] == [
         "flux",
         "transform",
@@ -74,7 +76,7 @@ def test_the_form_is_told_by_the_shape_for_the_version_is_the_same() -> None:
     ]
 
 
-def test_a_jobspec_of_flux_is_one_task_with_its_slots() -> None:
+def test_a_flux_jobspec_is_one_task_with_its_slots() -> None:
     (task,) = read(FLUX).tasks
     assert task.command == ("hostname",)
     assert task.request is not None
@@ -86,13 +88,13 @@ def test_a_jobspec_of_flux_is_one_task_with_its_slots() -> None:
     assert task.attributes.environment == {"A": "1.10"}  # as it was written
 
 
-def test_tasks_have_what_their_resources_groups_and_the_whole_say() -> None:
+def test_tasks_inherit_attributes_of_resources_groups_and_the_whole() -> None:
     found = read(NEXTGEN)
     build, test, finish = found.tasks
     assert found.name == "study"
     assert build.command == ("make", "all")
     assert build.attributes.environment == {"A": "a", "B": "mine"}
-    assert build.attributes.duration == 600  # seconds, however it is written
+    assert build.attributes.duration == 600  # in seconds, for any notation
     assert test.script is not None
     assert test.script.text.startswith("#!/usr/bin/env python3")
     assert test.request is not None
@@ -106,7 +108,7 @@ def test_tasks_have_what_their_resources_groups_and_the_whole_say() -> None:
     assert test.where.line == 11
 
 
-def test_resources_may_stand_in_the_task() -> None:
+def test_resources_may_be_written_in_the_task() -> None:
     inline = "{type: node, count: 2, with: [{type: cores, count: 3}]}"
     (task,) = read(f"version: 1\ntasks: [{{command: x, resources: {inline}}}]\n").tasks
     assert task.request is not None
@@ -116,20 +118,20 @@ def test_resources_may_stand_in_the_task() -> None:
     )  # fmt: skip
 
 
-def test_the_command_alone_shows_what_there_is_and_has_a_version() -> None:
+def test_the_command_alone_prints_its_help_and_has_a_version() -> None:
     result = CliRunner().invoke(main, ["jobspec"])
     assert (result.exit_code, "validate" in result.output) == (2, True)
     result = CliRunner().invoke(main, ["jobspec", "--version"])
     assert (result.exit_code, "version" in result.output) == (0, True)
 
 
-def test_a_task_without_a_name_never_takes_that_of_a_group() -> None:
+def test_an_unnamed_task_never_gets_the_name_of_a_group() -> None:
     text = "version: 1\ntasks: [{command: x}, {group: task-2}]\n"
     found = read(f"{text}groups: [{{name: task-2, tasks: [{{command: y}}]}}]\n")
     assert [task.name for task in found.tasks] == ["task-1", "task-2-"]
 
 
-def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
+def test_a_file_gives_the_same_as_its_text(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(NEXTGEN)
     assert read(file).tasks[0].where.file == str(file)
@@ -139,7 +141,7 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "line", "said"),
     [
-        # what upstream accepts in silence, or crashes on
+        # upstream accepts these silently, or crashes
         ("version: 1\ntsaks: [{command: x}]", "unknown-key", 2, "did you mean 'tasks'?"),
         ("version: 1\ntasks: [{command: x}]\ntsaks: []", "unknown-key", 3, "'tasks'"),
         ("version: 1", "jobspec-form", 1, "has no 'tasks', 'task'"),
@@ -230,7 +232,7 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
         ("version: 1\nresources: [{type: node}]\ntask: {}", "nothing-to-run", 3, "needs a command"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line_and_the_nearest_word(
+def test_a_mistake_is_reported_with_its_line_and_a_suggestion(
     text: str, code: str, line: int, said: str
 ) -> None:
     told = [
@@ -239,19 +241,19 @@ def test_a_mistake_is_told_with_its_line_and_the_nearest_word(
     assert any(said in one for one in told), errors(text)
 
 
-def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
     text = "version: 1\ntasks:\n- {comand: x}\n- {command: y, replicas: none}\n- {command: 1}"
     assert [(code, line) for code, line, *_ in errors(text)] == [
         ("unknown-key", 3), ("wrong-type", 4), ("wrong-type", 5),
     ]  # fmt: skip
 
 
-def test_a_mistake_in_every_step_is_not_told_of_as_a_task_without_steps() -> None:
+def test_mistakes_in_every_step_are_not_reported_as_missing_steps() -> None:
     text = TRANSFORM.replace("hello.sh", "../hello.sh")
     assert {code for code, *_ in errors(text)} == {"path-outside"}
 
 
-def test_what_is_passed_over_is_warned_of() -> None:
+def test_ignored_fields_cause_warnings() -> None:
     text = NEXTGEN.replace("replicas: 4}", "replicas: 4, schedule: true}").replace(
         "{environment: {B: mine}}", "{environment: {B: mine}, priority: 3}"
     )
@@ -260,7 +262,7 @@ def test_what_is_passed_over_is_warned_of() -> None:
     assert "'priority' is used by Flux only" in warnings
 
 
-def test_validate_tells_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:
+def test_validate_prints_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(NEXTGEN)
     bad.write_text("version: 1\ntasks:\n- {comand: x}\n")
@@ -275,7 +277,7 @@ def test_validate_tells_the_form_or_every_mistake_and_exits_with_2(tmp_path: Pat
     assert (json.loads(line)["code"], json.loads(line)["line"]) == ("unknown-key", 3)
 
 
-def test_validate_says_what_no_job_can_be_made_of(tmp_path: Path) -> None:
+def test_validate_reports_unsupported_resources(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     resources = "{a: {type: node, with: [{type: slot}, {type: core}]}}"
     file.write_text(f"version: 1\nresources: {resources}\ntasks: [{{command: x, resources: a}}]\n")
@@ -284,7 +286,7 @@ def test_validate_says_what_no_job_can_be_made_of(tmp_path: Path) -> None:
     assert f"{file}:2:16: unsupported resources: cores or GPUs beside a slot" in result.output
 
 
-def test_the_form_may_be_said_and_is_then_held_to(tmp_path: Path) -> None:
+def test_a_given_form_is_enforced(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("version: 1\nresources: []\n")
     result = CliRunner().invoke(main, ["jobspec", "validate", "--form", "A", str(file)])

@@ -1,4 +1,4 @@
-"""The plugin's README: its first lines do what they say, and its files are valid."""
+"""Tests of the README: its first commands work, and its files are valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def readme() -> str:
     return str(metadata("ensemble-jobspec").json["description"])  # as it was built into a wheel
 
 
-def test_the_first_lines_run_as_they_stand_and_the_file_with_it_too(
+def test_the_first_commands_run_as_printed_and_so_does_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -44,7 +44,7 @@ def test_the_first_lines_run_as_they_stand_and_the_file_with_it_too(
     assert "publish" in result.output
 
 
-def test_every_command_and_option_of_the_plugin_is_in_it() -> None:
+def test_every_command_and_option_of_the_plugin_is_listed() -> None:
     from ensemble_jobspec.command import jobspec
 
     text = readme()

@@ -1,4 +1,4 @@
-"""Jobspecs that run: what is begun when, what a failure keeps from beginning, and what is resumed."""
+"""Tests of running jobspecs: order, failed dependencies, and resumes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(document: Any, *arguments: str, code: int = 0) -> Result:
-    """``ensemble jobspec run`` of a jobspec on this machine."""
+    """Run ``ensemble jobspec run`` with a jobspec on this machine."""
     text = document if isinstance(document, str) else json.dumps(document)
     Path("work.yaml").write_text(text)
     words = ["jobspec", "run", "work.yaml", "--state", "state", *RUN, *arguments]
@@ -45,7 +45,7 @@ def tasks(*given: dict[str, Any]) -> dict[str, Any]:
 
 
 def note(word: str) -> list[str]:
-    """A command that adds a word to a file."""
+    """Return a command that adds a word to a file."""
     return ["sh", "-c", 'echo "$0" >>"$1"', word, os.path.abspath("notes")]
 
 
@@ -53,7 +53,7 @@ def notes() -> list[str]:
     return Path("notes").read_text().split() if Path("notes").exists() else []
 
 
-def test_a_task_begins_when_all_that_it_depends_on_have_succeeded() -> None:
+def test_a_task_starts_when_all_its_dependencies_have_succeeded() -> None:
     run(
         tasks(
             {"name": "last", "command": note("last"), "depends_on": ["b", "c"]},
@@ -67,7 +67,7 @@ def test_a_task_begins_when_all_that_it_depends_on_have_succeeded() -> None:
     assert sorted(notes()) == ["a", "b", "b", "b", "c", "last"]
 
 
-def test_what_depends_on_a_failure_never_begins_and_the_run_exits_with_1_and_says_which() -> None:
+def test_dependents_of_a_failed_task_never_start_and_the_run_exits_with_1() -> None:
     result = run(
         tasks(
             {"name": "a", "command": "sh -c 'exit 7'"},
@@ -82,7 +82,7 @@ def test_what_depends_on_a_failure_never_begins_and_the_run_exits_with_1_and_say
     assert [line.split()[1] for line in never] == ["b", "c"]
 
 
-def test_a_task_that_is_lost_among_replicas_keeps_its_dependants_back() -> None:
+def test_a_failed_replica_blocks_the_dependents() -> None:
     half = ["sh", "-c", 'test "$ENSEMBLE_INDEX" != 1']
     run(
         tasks(
@@ -94,7 +94,7 @@ def test_a_task_that_is_lost_among_replicas_keeps_its_dependants_back() -> None:
     assert notes() == []
 
 
-def test_groups_are_carried_out_flat_here_and_heeded_as_a_whole() -> None:
+def test_local_groups_run_flat_and_count_as_a_whole() -> None:
     run(
         {
             "version": 1,
@@ -109,7 +109,7 @@ def test_groups_are_carried_out_flat_here_and_heeded_as_a_whole() -> None:
     assert (notes()[0], sorted(notes()[1:3]), notes()[3]) == ("before", ["g1", "g2"], "after")
 
 
-def test_groups_in_groups_and_groups_that_depend_on_groups() -> None:
+def test_nested_groups_and_groups_with_dependencies_run() -> None:
     inner = {"name": "inner", "tasks": [{"command": note("inner")}]}
     run(
         {
@@ -127,7 +127,7 @@ def test_groups_in_groups_and_groups_that_depend_on_groups() -> None:
     assert notes() == ["inner", "own", "second"]
 
 
-def test_one_group_alone_is_run_by_its_name() -> None:
+def test_a_single_group_can_be_run_by_name() -> None:
     document = {"version": 1, "tasks": [{"command": note("x")}],
                 "groups": [{"name": "g", "tasks": [{"command": note("g")}]}]}  # fmt: skip
     run(document, "--only", "g")
@@ -135,7 +135,7 @@ def test_one_group_alone_is_run_by_its_name() -> None:
     assert "did you mean 'g'" in run(document, "--only", "gg", code=2).output
 
 
-def test_nothing_that_a_jobspec_says_reaches_a_shell() -> None:
+def test_no_text_of_a_jobspec_reaches_a_shell() -> None:
     nasty = "$(touch owned); `touch owned` {index} '"
     run(
         tasks(
@@ -171,7 +171,7 @@ def output(name: str) -> str:
     return found.read_text()
 
 
-def test_scripts_are_written_into_one_folder_and_submitted_one_after_another() -> None:
+def test_scripts_are_written_to_one_folder_and_submitted_in_order() -> None:
     run(
         transform(
             {"step": "write", "filename": "one.sh"},
@@ -186,7 +186,7 @@ def test_scripts_are_written_into_one_folder_and_submitted_one_after_another() -
     assert (stage / "two.sh").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_failed_step_fails_the_run_and_nothing_follows() -> None:
+def test_a_failed_step_fails_the_run_and_no_step_follows() -> None:
     run(
         transform(
             {"step": "write", "filename": "bad.sh"},
@@ -199,7 +199,7 @@ def test_a_failed_step_fails_the_run_and_nothing_follows() -> None:
     assert not list(Path("state").rglob("t-two-sh*"))
 
 
-def test_the_staging_folder_is_the_one_that_was_set_until_it_is_unset() -> None:
+def test_the_staging_folder_is_the_one_set_until_it_is_unset() -> None:
     run(
         transform(
             {"step": "set", "key": "stage", "value": "mine {index}"},
@@ -209,7 +209,7 @@ def test_the_staging_folder_is_the_one_that_was_set_until_it_is_unset() -> None:
             {"step": "write", "filename": "two.sh"},
             {"step": "batch", "filename": "two.sh"},
         ),
-        code=1,  # the second folder has no 'here'
+        code=1,  # the second folder lacks 'here'
     )
     assert Path("mine {index}/one.sh").exists()
     (stage,) = Path().glob("jobspec-*")
@@ -228,7 +228,7 @@ def test_files_are_copied_into_the_folder() -> None:
     assert output("t.0") == "data\n"
 
 
-def test_a_file_that_cannot_be_copied_ends_it_with_1() -> None:
+def test_a_file_that_cannot_be_copied_ends_the_run_with_1() -> None:
     result = run(
         transform(
             {"step": "copy", "source": "data.txt"},
@@ -240,9 +240,7 @@ def test_a_file_that_cannot_be_copied_ends_it_with_1() -> None:
     assert "cannot put 'data.txt'" in result.output
 
 
-def test_a_link_that_leads_out_of_the_staging_folder_is_not_followed_and_its_step_is_named() -> (
-    None
-):
+def test_a_link_out_of_the_staging_folder_is_rejected_with_the_steps_name() -> None:
     Path("mine").mkdir()
     Path("mine/one.sh").symlink_to("../outside")
     result = run(
@@ -258,7 +256,7 @@ def test_a_link_that_leads_out_of_the_staging_folder_is_not_followed_and_its_ste
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 3", 1)])
-def test_a_sign_on_comes_first_its_output_is_kept_nowhere_and_its_failure_ends_it(
+def test_a_sign_on_comes_first_its_output_is_secret_and_its_failure_ends_the_run(
     ending: str, code: int
 ) -> None:
     command = f"sh -c 'echo secret-$((40+2)){ending}'"
@@ -273,7 +271,7 @@ def test_a_sign_on_comes_first_its_output_is_kept_nowhere_and_its_failure_ends_i
     assert not any(b"secret-42" in path.read_bytes() for path in kept)
 
 
-def test_steps_can_be_left_out() -> None:
+def test_steps_can_be_skipped() -> None:
     run(
         transform(
             {"step": "auth", "command": "false"}, {"step": "submit"}, command=note("ran")
@@ -286,7 +284,7 @@ def test_steps_can_be_left_out() -> None:
 # -- beside the controller, as an ensemble file ----------------------------------------------------
 
 
-def test_an_ensemble_file_of_it_runs_local_tasks_beside_the_controller() -> None:
+def test_an_ensemble_file_runs_local_tasks_beside_the_controller() -> None:
     document = tasks(
         {"name": "a", "command": note("a"), "local": True},
         {"name": "b", "command": note("b"), "depends_on": ["a", "j"]},
@@ -311,7 +309,7 @@ def test_an_ensemble_file_of_it_runs_local_tasks_beside_the_controller() -> None
     assert "c: said {index}" in result.output
 
 
-def test_replicas_of_a_local_task_are_run_one_after_another() -> None:
+def test_replicas_of_a_local_task_run_one_after_another() -> None:
     document = tasks({"name": "a", "command": note("a"), "local": True, "replicas": 3})
     Path("work.yaml").write_text(json.dumps(document))
     CliRunner().invoke(main, ["jobspec", "convert", "work.yaml", "--to", "ensemble", "-o", "."])
@@ -320,7 +318,7 @@ def test_replicas_of_a_local_task_are_run_one_after_another() -> None:
     assert notes() == ["a", "a", "a"]
 
 
-def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
+def test_a_failed_local_task_blocks_its_dependents() -> None:
     document = tasks(
         {"name": "a", "command": ["sh", "-c", "echo why >&2; exit 5"], "local": True},
         {"name": "b", "command": note("b"), "depends_on": ["a"]},
@@ -334,13 +332,13 @@ def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
 
 
 def wait_to_be_let_go(word: str) -> list[str]:
-    """A command that notes a word, and ends once there is a file ``go``."""
+    """Return a command that notes a word, and ends once there is a file ``go``."""
     script = 'echo "$0" >>notes; until test -e go; do sleep 0.05; done; echo let go'
     return ["sh", "-c", script, word]
 
 
 def killed_beside(kind: str) -> None:
-    """A run whose controller was killed while it ran something beside it."""
+    """Run a local task and kill the controller while it runs."""
     document = tasks(
         {"name": "a", "command": wait_to_be_let_go("once"), "local": True},
         {"name": "b", "command": note("b"), "depends_on": ["a"]},
@@ -362,11 +360,11 @@ RESUME = ("resume", "one", "--state", "state", "--no-progress")
 
 
 @pytest.mark.parametrize("kind", ["a local task", "a sign-on"])
-def test_what_is_run_beside_a_controller_that_is_killed_is_not_run_a_second_time(kind: str) -> None:
+def test_a_local_task_of_a_killed_controller_does_not_run_twice(kind: str) -> None:
     killed_beside(kind)
     process = subprocess.Popen([*PROGRAM, *RESUME], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    process.stdout.readline()  # it has begun
+    process.stdout.readline()  # it has started
     Path("go").touch()
     said, _ = process.communicate()
     assert process.returncode == 0, said
@@ -374,7 +372,7 @@ def test_what_is_run_beside_a_controller_that_is_killed_is_not_run_a_second_time
     assert ("a: let go" in said) == (kind == "a local task")
 
 
-def test_what_was_killed_with_its_controller_is_told_of_and_not_run_again() -> None:
+def test_a_local_task_killed_with_its_controller_is_reported_and_not_repeated() -> None:
     killed_beside("a local task")
     (record,) = Path("state").rglob("jobspec-local/*.0")
     os.killpg(int(record.read_text()), signal.SIGKILL)
@@ -384,7 +382,7 @@ def test_what_was_killed_with_its_controller_is_told_of_and_not_run_again() -> N
     assert notes() == ["once"]
 
 
-def test_what_watched_jobs_write_is_printed_while_they_run() -> None:
+def test_output_of_watched_jobs_is_printed_while_they_run() -> None:
     script = "echo said a; until test -e go; do sleep 0.05; done; printf 'and more'"
     watched = {"name": "a", "command": ["sh", "-c", script], "attributes": {"watch": True}}
     Path("work.yaml").write_text(json.dumps(tasks(watched, {"name": "b", "command": "echo not b"})))
@@ -403,13 +401,13 @@ def test_what_watched_jobs_write_is_printed_while_they_run() -> None:
     assert "\nnot b" not in rest
 
 
-def test_what_watched_jobs_wrote_comes_after_a_live_table() -> None:
+def test_output_of_watched_jobs_follows_a_live_table() -> None:
     watched = {"name": "a", "command": "echo said a", "attributes": {"watch": True}}
     result = run(tasks(watched), "--progress")
     assert "== a.0.out\nsaid a\n" in result.output
 
 
-# -- what the queue can hold -----------------------------------------------------------------------
+# -- capacity of the queue ------------------------------------------------------------------------
 
 
 def alternatives(first: int, second: int) -> dict[str, Any]:
@@ -423,7 +421,7 @@ def alternatives(first: int, second: int) -> dict[str, Any]:
     }
 
 
-def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
+def test_the_first_alternative_that_fits_this_machine_is_used() -> None:
     run(alternatives(64, 2))
     assert notes() == ["t"]
     assert "cores.up is 2, needs 64" in run(alternatives(64, 32), code=2).output
@@ -437,7 +435,7 @@ def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
         ({"type": "gpu", "count": 1}, "gpus.up is 0, needs 1"),
     ],
 )
-def test_resources_that_this_machine_can_never_give_are_refused_before_anything_is_submitted(
+def test_resources_that_this_machine_never_has_are_rejected_before_submitting(
     inside: dict[str, Any], why: str
 ) -> None:
     much = {"type": "slot", "count": 1, "with": [inside]}
@@ -450,7 +448,7 @@ def test_resources_that_this_machine_can_never_give_are_refused_before_anything_
     assert notes() == []
 
 
-def test_options_before_run_are_taken_as_jobspec_0_0_has_them() -> None:
+def test_options_before_run_are_accepted_as_in_jobspec_0_0() -> None:
     Path("work.yaml").write_text(json.dumps(tasks({"command": note("t")})))
     words = ["jobspec", "--quiet", "run", "work.yaml", "--state", "state", *RUN]
     result = CliRunner().invoke(main, words)
@@ -461,7 +459,7 @@ def test_options_before_run_are_taken_as_jobspec_0_0_has_them() -> None:
 
 
 def many(count: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Tasks with random dependencies, and these."""
+    """Return tasks with random dependencies, and the dependencies."""
     chance = random.Random(7)
     before = {
         f"t{n}": [f"t{m}" for m in chance.sample(range(n), min(n, chance.randrange(4)))]
@@ -475,20 +473,20 @@ def many(count: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
 
 
 def heeded(before: dict[str, list[str]]) -> None:
-    """Each task was run once, after all that it depends on."""
+    """Check that each task ran once, after all its dependencies."""
     ran = notes()
     assert sorted(ran) == sorted(before)
     place = {name: number for number, name in enumerate(ran)}
     assert all(place[wait] < place[name] for name, waits in before.items() for wait in waits)
 
 
-def test_two_hundred_tasks_end_in_an_order_that_heeds_their_dependencies() -> None:
+def test_two_hundred_tasks_end_in_an_order_that_respects_their_dependencies() -> None:
     document, before = many(200)
     run(document, "-q")
     heeded(before)
 
 
-def test_a_run_that_is_killed_goes_on_and_does_nothing_twice() -> None:
+def test_a_killed_run_is_resumed_and_repeats_nothing() -> None:
     document, before = many(60)
     Path("work.yaml").write_text(json.dumps(document))
     words = ["jobspec", "run", "work.yaml", "--state", "state", "--tag", "one", "--or-resume", *RUN]

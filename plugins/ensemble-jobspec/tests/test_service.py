@@ -1,5 +1,6 @@
-"""Jobspecs in ensemble files, what is required of a site, transformers of others, and a folder that
-is served."""
+"""Tests of jobspecs in ensemble files, site requirements, third-party transformers, and served
+folders.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +66,13 @@ def run(file: str, text: str, code: int = 0) -> Result:
 # -- in an ensemble file ---------------------------------------------------------------------------
 
 
-def test_the_tasks_of_a_jobspec_are_job_groups_of_a_file_and_rules_speak_of_them() -> None:
+def test_tasks_of_a_jobspec_are_job_groups_of_a_file_and_rules_can_use_them() -> None:
     Path("work.yaml").write_text(WORK)
     run("study.yaml", FILE)
     assert notes() == ["build {T} {index}", "use", "after"]
 
 
-def test_a_program_runs_the_jobspecs_that_it_receives() -> None:
+def test_a_program_can_run_received_jobspecs() -> None:
     from ensemble_core import run as run_mapping
 
     for number, code in enumerate((0, 1)):
@@ -82,13 +83,13 @@ def test_a_program_runs_the_jobspecs_that_it_receives() -> None:
         assert len(notes()) == 2 + number
 
 
-def test_parameters_fill_the_commands_of_a_jobspec() -> None:
+def test_parameters_are_filled_into_a_jobspecs_commands() -> None:
     Path("work.yaml").write_text(WORK)
     run("study.yaml", FILE.replace("prefix: study-", "prefix: study-, parameters: {T: 3}"))
     assert notes()[0] == "build 3 {index}"
 
 
-def test_submit_false_leaves_the_beginning_to_a_rule_of_the_file() -> None:
+def test_with_submit_false_a_rule_of_the_file_starts_the_tasks() -> None:
     Path("work.yaml").write_text(WORK)
     begin = "- {trigger: job-success, name: after, action: {name: submit, label: study-build}}\n"
     begin += "- {trigger: start, action: {name: submit, label: after}}\n"
@@ -97,7 +98,7 @@ def test_submit_false_leaves_the_beginning_to_a_rule_of_the_file() -> None:
     assert notes() == ["after", "build {T} {index}", "use"]
 
 
-def test_a_mistake_in_the_jobspec_is_told_where_it_stands() -> None:
+def test_a_mistake_in_the_jobspec_is_reported_with_its_place() -> None:
     Path("work.yaml").write_text(WORK.replace("depends_on: [build]", "depends_on: [buld]"))
     result = run("study.yaml", FILE, code=2)
     assert "work.yaml:4:67" in result.output
@@ -140,7 +141,7 @@ def satisfy(text: str, *words: str, code: int = 0) -> str:
     return ensemble("jobspec", "satisfy", "work.yaml", *words, code=code).output
 
 
-def test_what_tasks_ask_for_is_looked_for_and_what_nothing_meets_is_told() -> None:
+def test_requirements_are_looked_up_and_unmet_ones_reported() -> None:
     words = ("--subsystem-dir", graphs())
     said = satisfy(REQUIRING, *words)
     assert "shm: met" in said
@@ -152,7 +153,7 @@ def test_what_tasks_ask_for_is_looked_for_and_what_nothing_meets_is_told() -> No
     assert "folder of subsystems not found" in satisfy(REQUIRING, "--subsystem-dir", "none", code=2)
 
 
-def test_a_run_looks_first_where_it_is_told_to() -> None:
+def test_a_run_checks_the_given_subsystems_first() -> None:
     Path("work.yaml").write_text(REQUIRING.replace("shm|fast", "fast"))
     words = ["jobspec", "run", "work.yaml", "--executor", "local", "--state", "state"]
     result = ensemble(*words, "--subsystem-dir", graphs(), code=2)
@@ -160,7 +161,7 @@ def test_a_run_looks_first_where_it_is_told_to() -> None:
     assert not Path("state").exists()
 
 
-def test_a_text_that_looks_like_sql_is_a_text() -> None:
+def test_sql_in_a_requirement_is_plain_text() -> None:
     graphs()
     text = REQUIRING.replace("match: shm", "match: \"shm' OR '1'='1\"").replace("shm|fast", "shm")
     satisfy(text, "--subsystem-dir", "subsystems", code=1)
@@ -179,7 +180,7 @@ def transformer(name: str, text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("ending", "code"), [("return 0", 0), ("return 3", 3), ("raise ImportError('broken')", 1)]
 )
-def test_a_package_of_upstreams_kind_is_run_in_a_process_of_its_own(ending: str, code: int) -> None:
+def test_a_transformer_package_runs_in_a_separate_process(ending: str, code: int) -> None:
     Path("work.yaml").write_text(WORK)
     text = f"class Transformer:\n    def run(self, file):\n        print('got', file)\n        {ending}\n"
     env = transformer("paper_queue", text)
@@ -188,7 +189,7 @@ def test_a_package_of_upstreams_kind_is_run_in_a_process_of_its_own(ending: str,
     assert (done.returncode, done.stdout) == (code, "got work.yaml\n"), done.stderr
 
 
-def test_one_that_cannot_be_imported_hurts_nobody_else() -> None:
+def test_a_transformer_that_cannot_be_imported_does_not_affect_others() -> None:
     Path("work.yaml").write_text("version: 1\ntasks: [{command: 'true'}]\n")
     env = transformer("broken", "raise RuntimeError('no')\n")
     words = ["jobspec", "run", "work.yaml", "--state", "state", "-q"]
@@ -204,7 +205,7 @@ def test_one_that_cannot_be_imported_hurts_nobody_else() -> None:
     assert done.returncode == 2
 
 
-# -- a folder that is served -----------------------------------------------------------------------
+# -- served folders --------------------------------------------------------------------------------
 
 
 def task(word: str, more: str = "") -> dict[str, Any]:
@@ -220,14 +221,14 @@ def move_in(name: str, document: Any) -> None:
 
 
 def names(folder: str) -> list[str]:
-    """Names of the jobspecs there, without the tags that they were given."""
+    """Return the names of the jobspecs there, without their tags."""
     return sorted(path.name.split("-")[0] for path in Path("served", folder).glob("*.yaml"))
 
 
 SERVE = ("jobspec", "serve", "served", "--executor", "local", "--state", "state", "--every", "0.1")
 
 
-def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why() -> None:
+def test_moved_in_jobspecs_are_run_and_moved_to_done_or_failed_with_a_reason() -> None:
     move_in("good", task("good"))
     move_in("bad", task("bad", "exit 3"))
     move_in("wrong", "version: 1\ntaks: []\n")
@@ -246,7 +247,7 @@ def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why(
     assert sorted(notes()) == ["bad", "good"]
 
 
-def test_each_is_run_once_whatever_is_killed_when() -> None:
+def test_each_jobspec_runs_once_with_any_kills() -> None:
     for number in range(6):
         move_in(f"n{number}", task(f"n{number}", "sleep 0.3"))
     for limit in (1, 3, 5):
@@ -274,8 +275,8 @@ def test_a_folder_has_one_server() -> None:
 
 
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
-def test_a_folder_that_others_can_write_is_not_served(folder: str) -> None:
-    """Their jobspecs would run as the user who serves the folder, even as root."""
+def test_a_folder_that_others_can_write_to_is_not_served(folder: str) -> None:
+    """Their jobspecs would run as the server's user, perhaps root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
     Path(folder).chmod(0o777)
@@ -289,7 +290,7 @@ def test_a_folder_that_others_can_write_is_not_served(folder: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["new", "running"])
-def test_a_jobspec_that_others_can_write_is_not_run(place: str) -> None:
+def test_a_jobspec_that_others_can_write_to_is_not_run(place: str) -> None:
     move_in("theirs", task("theirs"))
     move_in("good", task("good"))
     Path("served", place).mkdir(mode=0o700, exist_ok=True)
@@ -318,7 +319,7 @@ def test_a_jobspec_of_another_user_is_not_run_by_root() -> None:
     assert names("new") == ["linked.yaml", "theirs.yaml"]
 
 
-#: The command, whose queue is away while there is a file ``away``; it notes each try.
+#: The command, whose queue is away while a file ``away`` exists; it notes each attempt.
 AWAY = """\
 import os, sys
 from ensemble_core.cli.main import main
@@ -332,14 +333,14 @@ main(sys.argv[1:])
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file; while it is there the queue is away. Waits between tries are short."""
+    """Return a file; the queue is away while it exists. Waits between attempts are short."""
     monkeypatch.setattr(folder_server, "_PROGRAM", (sys.executable, "-c", AWAY))
     monkeypatch.setattr(folder_server, "_FIRST", 0.01)
     Path("away").touch()
     return Path("away")
 
 
-def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_goes_on(
+def test_once_ends_with_an_error_if_the_queue_stays_away_and_the_next_server_continues(
     away: Path,
 ) -> None:
     move_in("a", task("a"))
@@ -355,7 +356,7 @@ def test_once_ends_with_an_error_where_the_queue_stays_away_and_the_next_server_
     assert (sorted(notes()), names("done")) == (["a", "b"], ["a", "b"])
 
 
-def test_a_run_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -> None:
+def test_a_run_that_cannot_start_is_restarted_and_has_not_failed(away: Path) -> None:
     move_in("a", task("a"))
     move_in("wrong", "version: 1\ntaks: []\n")
     program = (
@@ -373,7 +374,7 @@ def test_a_run_that_cannot_begin_is_begun_again_and_has_not_failed(away: Path) -
     assert said.count("before the run was over: error: cannot reach the queue") == 2
 
 
-def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_server(
+def test_a_jobspec_removed_by_hand_before_its_start_does_not_end_the_server(
     away: Path,
 ) -> None:
     move_in("a", task("a"))
@@ -390,7 +391,7 @@ def test_a_jobspec_that_is_taken_away_by_hand_before_it_could_begin_ends_no_serv
     assert "the file is gone" in said
 
 
-def test_a_run_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() -> None:
+def test_a_cancelled_run_has_failed_and_a_stopped_one_is_left() -> None:
     move_in("a", task("a", "sleep 600"))
     move_in("b", task("b", "until test -e go; do sleep 0.05; done"))
     server = subprocess.Popen([*MAIN, *SERVE, "--once"], stderr=subprocess.PIPE)
@@ -407,7 +408,7 @@ def test_a_run_that_is_cancelled_has_failed_and_one_that_is_stopped_is_left() ->
     assert (names("failed"), names("done")) == (["a"], ["b"])
 
 
-def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_server(
+def test_a_file_system_without_locks_causes_a_warning_and_does_not_count_as_another_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     locked = fcntl.flock
@@ -430,7 +431,7 @@ def test_a_file_system_without_locks_is_warned_of_and_not_taken_for_another_serv
 
 @pytest.fixture
 def claimed() -> Path:
-    """A jobspec that a server has claimed, which notes its name."""
+    """Return a jobspec that a server has claimed, which notes its name."""
     folder_server._make_folders(Path("served"))
     file = Path("served/running/a-20260101T000000-abc123.yaml").absolute()
     file.write_text(json.dumps(task("a")))
@@ -438,7 +439,7 @@ def claimed() -> Path:
 
 
 def over(runs: folder_server.Runs) -> folder_server._Ended:
-    """The one jobspec that ended."""
+    """Return the one finished jobspec."""
     found: list[folder_server._Ended] = []
 
     def looked() -> bool:
@@ -449,7 +450,7 @@ def over(runs: folder_server.Runs) -> folder_server._Ended:
     return found[0]
 
 
-def test_a_server_that_is_killed_before_it_moved_what_ended_runs_nothing_again(
+def test_a_server_killed_before_it_moved_a_finished_jobspec_repeats_nothing(
     claimed: Path,
 ) -> None:
     for _ in range(2):
@@ -467,7 +468,7 @@ def test_a_jobspec_waits_while_the_controller_of_a_killed_server_holds_it(claime
     assert not runs.busy
 
 
-def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
+def test_the_reason_of_a_failure_is_taken_from_the_output_of_this_start(
     claimed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = "import sys; print('error: of this start'); sys.exit(2)"
@@ -478,7 +479,7 @@ def test_why_a_jobspec_failed_is_looked_for_in_what_this_start_wrote(
     assert over(runs).why == "error: of this start"
 
 
-def test_what_a_server_makes_is_its_users_alone() -> None:
+def test_files_of_a_server_are_private() -> None:
     before = os.umask(0)
     try:
         move_in("a", task("a"))

@@ -1,7 +1,8 @@
-"""Faults of jobspec 0.0.12 and 0.1.15, one test for each: what ours does instead.
+"""Regression tests for faults of jobspec 0.0.12 and 0.1.15, one for each.
 
-In the order of ``docs/upstream-faults.md``, which has what upstream does; the last test holds that
-list to these tests. Only what a file says is tried here; queues are in ``test_queues``.
+In the order of ``docs/upstream-faults.md``, which describes upstream's behaviour; the last test
+compares that list with these tests. These tests only cover the content of files; queues are in
+``test_queues``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def transform(*steps: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A jobspec of 0.0 with two scripts and these steps."""
+    """Return a jobspec 0.0 with two scripts and these steps."""
     scripts = [
         {"name": "one.sh", "content": "echo one >>$HERE/notes; pwd >>$HERE/where\n"},
         {"name": "two.sh", "content": "echo two >>$HERE/notes\n"},
@@ -58,7 +59,7 @@ def nextgen(*tasks: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def with_resources(**vertex: Any) -> dict[str, Any]:
-    """A jobspec of 0.1 whose one task has these resources."""
+    """Return a jobspec 0.1 whose one task has these resources."""
     return nextgen({"name": "t", "command": "x", "resources": "r"}, resources={"r": vertex})
 
 
@@ -71,7 +72,7 @@ def jobs(document: Any, **options: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def refused(document: Any) -> set[str]:
-    """Codes of the mistakes."""
+    """Return the codes of the mistakes."""
     with pytest.raises(EnsembleError) as raised:
         convert(read(text(document)))
     found = raised.value
@@ -124,7 +125,7 @@ def test_the_command_of_a_task_is_run() -> None:
     assert notes() == ["ran"]
 
 
-def test_resources_that_a_task_of_0_0_names_are_warned_of() -> None:
+def test_resources_named_by_a_task_of_0_0_cause_a_warning() -> None:
     document = transform({"step": "submit"}, command="true", resources={"io": {"match": "shm"}})
     assert "'resources' are ignored" in "".join(read(text(document)).warnings)
 
@@ -140,20 +141,20 @@ def test_no_step_leaves_the_staging_folder(name: str) -> None:
     assert "path-outside" in refused(transform({"step": "copy", "source": "x", "filename": name}))
 
 
-def test_stage_is_the_folder_that_is_set() -> None:
+def test_stage_uses_the_folder_that_was_set() -> None:
     mine = {"step": "set", "key": "stage", "value": "mine"}
     run(transform(mine, write("one.sh"), submit("one.sh")))
     assert Path("where").read_text() == f"{Path('mine').absolute()}\n"
 
 
-def test_the_staging_folder_is_the_runs_own_and_stays_where_the_user_sees_it() -> None:
+def test_the_staging_folder_belongs_to_the_run_and_stays_visible() -> None:
     run(transform(write("one.sh"), submit("one.sh")))
     (stage,) = Path().glob("jobspec-t-*")
     assert Path("where").read_text() == f"{stage.absolute()}\n"
     assert (stage / "one.sh").exists()
 
 
-def test_whether_nodes_share_the_folder_is_found_out_unless_it_is_said() -> None:
+def test_a_shared_folder_is_detected_unless_declared() -> None:
     steps = (write("one.sh"), {"step": "stage", "filename": "one.sh"}, submit("one.sh"))
     flux: dict[str, Any] = {"executor": "flux", "executors": frozenset({"flux"})}
     assert "options" not in jobs(transform(*steps), shared=True, **flux)["t"]
@@ -193,12 +194,12 @@ def test_auth_signs_on_first() -> None:
     assert notes() == ["sign-on", "one"]
 
 
-def test_an_unknown_step_is_refused_before_anything_runs() -> None:
+def test_an_unknown_step_is_rejected_before_anything_runs() -> None:
     run(transform(write("one.sh"), submit("one.sh"), {"step": "coppy", "source": "x"}), code=2)
     assert [path.name for path in Path().iterdir()] == ["work.yaml"]
 
 
-def test_cores_of_a_slot_are_its_tasks_and_no_copies_of_it() -> None:
+def test_cores_of_a_slot_belong_to_its_task_without_copies() -> None:
     slot = {**SLOT, "count": 3, "with": [{"type": "core", "count": 4}, {"type": "gpu", "count": 2}]}
     document = {"version": 1, "resources": [slot], "task": {"command": "true"}}
     (job,) = jobs(document).values()
@@ -209,15 +210,15 @@ def test_cores_of_a_slot_are_its_tasks_and_no_copies_of_it() -> None:
 
 
 @pytest.mark.parametrize("flag", ["-t", "--transform", "--transformer"])
-def test_the_documented_flag_names_a_transformer_and_no_file(flag: str) -> None:
+def test_the_documented_flag_names_a_transformer(flag: str) -> None:
     run(nextgen({"command": note("ran")}), flag, "local")
     assert notes() == ["ran"]
 
 
-def test_what_it_needs_is_declared() -> None:
+def test_requirements_are_declared() -> None:
     from ensemble_jobspec import __file__ as package
 
-    # The core brings what every command of a plugin is made of.
+    # The core provides the base of every plugin's command.
     needed = " ".join([*(requires("ensemble-jobspec") or ()), *(requires("ensemble-core") or ())])
     imported = set()
     for file in Path(package).parent.glob("*.py"):
@@ -228,7 +229,7 @@ def test_what_it_needs_is_declared() -> None:
     assert [name for name in names if name not in needed] == []
 
 
-def test_the_command_alone_and_the_version_are_answered() -> None:
+def test_the_command_alone_and_the_version_work() -> None:
     assert "validate" in ensemble("jobspec", code=2).output
     assert "version" in ensemble("jobspec", "--version").output
 
@@ -241,7 +242,7 @@ def test_a_failed_step_fails_the_run() -> None:
     assert notes() == []
 
 
-#: A transformer of upstream's kind, which puts a step into the classes that all have upstream.
+#: A transformer like upstream's, which adds a step to classes that all share in upstream.
 OTHERS = """\
 import json, ensemble_jobspec.schemas as schemas
 schemas.STEPS["mine"] = {}
@@ -252,7 +253,7 @@ class Transformer:
 
 
 def others(name: str, source: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, where such a package is installed."""
+    """Run the command with such a package installed."""
     package = Path("site", f"jobspec_{name}")
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(source)
@@ -262,26 +263,26 @@ def others(name: str, source: str, *words: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_transformer_of_others_is_loaded_and_breaks_no_other() -> None:
+def test_a_third_party_transformer_is_loaded_and_breaks_no_other() -> None:
     done = others("mine", OTHERS, "-t", "mine")
     assert (done.returncode, done.stdout) == (0, "carried out work.yaml\n"), done.stderr
     done = others("broken", "raise RuntimeError\n", "-t", "local")
     assert (done.returncode, notes()) == (0, ["ran"]), done.stderr
 
 
-def test_what_one_transformer_registers_no_other_has() -> None:
+def test_steps_registered_by_one_transformer_are_unknown_to_others() -> None:
     assert others("mine", OTHERS, "-t", "mine").returncode == 0
     assert refused(transform({"step": "mine"})) == {"no-such-step"}
 
 
-def test_a_step_can_be_left_out() -> None:
+def test_a_step_can_be_skipped() -> None:
     steps = (write("one.sh"), {"step": "auth", "command": "false"}, submit("one.sh"))
     run(transform(*steps), "--executor", "local", "--skip", "auth")
     assert notes() == ["one"]
 
 
 @pytest.mark.parametrize("absent", ["transform", "scripts"])
-def test_what_may_be_left_out_may_be_left_out(absent: str) -> None:
+def test_optional_fields_may_be_missing(absent: str) -> None:
     document = transform({"step": "submit"}, command=note("ran"))
     del document["task"][absent]
     run(document)
@@ -300,11 +301,11 @@ def test_what_may_be_left_out_may_be_left_out(absent: str) -> None:
         nextgen({"command": "x"}, groups=[{"name": "g", "task": []}]),
     ],
 )
-def test_a_key_that_is_not_known_is_refused(document: dict[str, Any]) -> None:
+def test_an_unknown_key_is_rejected(document: dict[str, Any]) -> None:
     assert "unknown-key" in refused(document)
 
 
-def test_the_name_is_the_one_that_is_given() -> None:
+def test_the_given_name_is_used() -> None:
     assert convert(read(text(nextgen({"command": "x"}, name="mine")))).name == "mine"
 
 
@@ -313,21 +314,21 @@ def test_resources_of_any_name_are_checked() -> None:
     assert refused(nextgen({"command": "x"}, resources={"my-node": bad})) == {"unknown-key"}
 
 
-def test_cores_of_a_node_are_one_tasks_and_no_copies() -> None:
+def test_cores_of_a_node_belong_to_one_task_without_copies() -> None:
     node = with_resources(type="node", count=2, **{"with": [{"type": "core", "count": 4}]})
     job = jobs(node)["t"]
     assert (job["nodes"], job.get("tasks"), job["cores_per_task"]) == (2, None, 4)
-    assert jobs(node, copies="cores")["t"]["tasks"] == 8  # as upstream, where it is asked for
+    assert jobs(node, copies="cores")["t"]["tasks"] == 8  # as upstream, if requested
 
 
-def test_gpus_are_those_of_one_slot() -> None:
+def test_gpus_are_counted_per_slot() -> None:
     inside = [{"type": "core", "count": 2}, {"type": "gpu", "count": 1}]
     slots = [{"type": "slot", "count": 4, "with": inside}]
     job = jobs(with_resources(type="node", count=1, **{"with": slots}))["t"]
     assert (job["tasks"], job["gpus_per_task"]) == (4, 1)
 
 
-def test_cores_are_cores_in_the_plural_too() -> None:
+def test_the_plural_cores_is_accepted() -> None:
     found = [
         jobs(with_resources(type="node", **{"with": [{"type": kind, "count": 3}]}))["t"]
         for kind in ("core", "cores")
@@ -336,7 +337,7 @@ def test_cores_are_cores_in_the_plural_too() -> None:
     assert found[0]["cores_per_task"] == 3
 
 
-def test_a_type_that_nothing_can_give_is_refused() -> None:
+def test_an_unknown_resource_type_is_rejected() -> None:
     assert refused(with_resources(type="node", **{"with": [{"type": "memory"}]})) == {"bad-value"}
 
 
@@ -349,7 +350,7 @@ def test_replicas_of_a_node_may_be_anywhere() -> None:
     assert all(job["options"][queue]["any_nodes"] for queue in queues)
 
 
-def test_schedule_is_warned_of() -> None:
+def test_schedule_causes_a_warning() -> None:
     found = read(text(with_resources(type="node", schedule=True)))
     assert "'schedule'" in "".join(found.warnings)
 
@@ -373,36 +374,36 @@ def test_requirements_of_resources_are_looked_up_before_a_run() -> None:
         "echo a >>notes\n#!/bin/sh\necho b >>notes\n",
     ],
 )
-def test_a_command_of_several_lines_is_a_script_by_whatever_it_names(command: str) -> None:
+def test_a_command_of_several_lines_is_a_script_for_any_interpreter(command: str) -> None:
     run(nextgen({"command": command}))
     assert notes() == ["a", "b"]
 
 
-def test_resources_may_stand_in_the_task() -> None:
+def test_resources_may_be_written_in_the_task() -> None:
     job = jobs(nextgen({"name": "t", "command": "x", "resources": {"type": "node", "count": 2}}))
     assert job["t"]["nodes"] == 2
 
 
-def test_of_alternatives_the_first_that_fits_is_taken() -> None:
+def test_the_first_alternative_that_fits_is_used() -> None:
     named = {"big": {"type": "node", "count": 9}, "small": {"type": "node", "count": 2}}
     task = {"name": "t", "command": "x", "resources": "big|small"}
     found = jobs(nextgen(task, resources=named), gauges={"nodes.up": 4.0})
     assert found["t"]["nodes"] == 2
 
 
-def test_replicas_of_a_task_are_so_many_jobs() -> None:
+def test_replicas_of_a_task_are_separate_jobs() -> None:
     run(nextgen({"command": note("a"), "replicas": 3}))
     assert notes() == ["a", "a", "a"]
 
 
-def test_a_dependency_is_heeded() -> None:
+def test_a_dependency_is_respected() -> None:
     first = {"name": "first", "command": ["sh", "-c", "sleep 0.2; echo first >>notes"]}
     second = {"name": "second", "command": note("second"), "depends_on": ["first"]}
     run(nextgen(second, first), "--executor", "local", "-o", "slots=2")
     assert notes() == ["first", "second"]
 
 
-def test_a_local_task_is_run_beside_the_controller() -> None:
+def test_a_local_task_runs_beside_the_controller() -> None:
     document = nextgen({"name": "t", "command": "x", "local": True})
     found = convert(read(text(document)), Options(executor="slurm"))
     assert "t" not in [job["name"] for job in found.jobs]
@@ -415,7 +416,7 @@ def test_a_group_may_be_referred_to_twice() -> None:
     assert notes() == ["g", "g"]
 
 
-def test_requirements_of_a_task_do_not_keep_it_from_running() -> None:
+def test_requirements_of_a_task_do_not_prevent_it_from_running() -> None:
     needed = {"io": [{"name": "io", "field": "type", "match": "shm"}]}
     run(nextgen({"command": note("ran"), "requires": "io"}, requires=needed))
     assert notes() == ["ran"]
@@ -430,7 +431,7 @@ def test_steps_of_a_task_stage_files() -> None:
     )
     options: dict[str, Any] = {"executor": "flux", "executors": frozenset({"flux"})}
     options |= {"shared": False, "contents": lambda name: Path(name).read_text()}
-    job = jobs(document, **options)["t"]  # the task of steps alone is no job
+    job = jobs(document, **options)["t"]  # the task with steps only is not a job
     assert job["options"]["flux"]["attributes"]["system.files"]["data"]["data"] == "staged"
 
 
@@ -462,14 +463,14 @@ def test_a_duration_has_units_and_a_number_is_seconds(given: Any, seconds: float
 # -- jobspec 0.1.15: groups and satisfy ------------------------------------------------------------
 
 
-def test_attributes_and_requirements_of_a_group_are_taken() -> None:
+def test_attributes_and_requirements_of_a_group_are_used() -> None:
     group = {"name": "g", "tasks": [{"name": "t", "command": "x"}], "attributes": {"duration": 9}}
     needed = {"io": [{"name": "io", "field": "type", "match": "shm"}]}
     found = read(text({"version": 1, "groups": [{**group, "requires": "io"}], "requires": needed}))
     assert (found.groups[0].attributes.duration, found.groups[0].requires) == (9, "io")
 
 
-def test_dependencies_of_groups_and_groups_in_groups_are_heeded() -> None:
+def test_dependencies_of_groups_and_nested_groups_are_respected() -> None:
     inner = {"name": "inner", "tasks": [{"command": note("inner")}]}
     groups = [
         {"name": "late", "depends_on": ["early"], "tasks": [{"command": note("late")}]},
@@ -479,7 +480,7 @@ def test_dependencies_of_groups_and_groups_in_groups_are_heeded() -> None:
     assert notes() == ["inner", "late"]
 
 
-def test_tasks_and_groups_begin_together_and_groups_not_in_reverse() -> None:
+def test_tasks_and_groups_start_together_and_in_order() -> None:
     groups = [{"name": name, "tasks": [{"name": "x", "command": "x"}]} for name in ("g", "h")]
     found = convert(read(text(nextgen({"name": "t", "command": "x"}, groups=groups))))
     begin = found.rules[0]
@@ -487,7 +488,7 @@ def test_tasks_and_groups_begin_together_and_groups_not_in_reverse() -> None:
     assert [each["label"] for each in begin["action"]] == ["t", "g-x", "h-x"]
 
 
-def test_words_of_a_command_in_a_group_stay_words() -> None:
+def test_arguments_of_a_command_in_a_group_stay_separate() -> None:
     command = 'bash -c "echo a >>notes; sleep 0.1; echo b >>notes"'
     evil = ["printf", "%s", "; touch owned; $(touch owned)"]
     tasks = [{"command": command}, {"name": "; touch owned", "command": evil}]
@@ -501,7 +502,7 @@ def test_a_failure_in_a_group_reaches_the_exit_code() -> None:
 
 
 def satisfy(**requirement: Any) -> Result:
-    """Satisfaction of one requirement by a node of type shm and speed 2."""
+    """Check one requirement against a node of type shm and speed 2."""
     Path("graphs").mkdir(exist_ok=True)
     nodes = {"1": {"metadata": {"type": "shm", "attributes": {"speed": 2}}}}
     Path("graphs/io.json").write_text(json.dumps({"graph": {"nodes": nodes}}))
@@ -521,15 +522,13 @@ def satisfy(**requirement: Any) -> Result:
         ({"field": "type", "match": "shm", "attribute": "speed", "value": 3}, 1),
     ],
 )
-def test_a_requirement_that_nothing_meets_is_reported(
-    requirement: dict[str, Any], code: int
-) -> None:
+def test_an_unmet_requirement_is_reported(requirement: dict[str, Any], code: int) -> None:
     result = satisfy(**requirement)
     assert result.exit_code == code, result.output
     assert ("not satisfied" in result.output) == bool(code)
 
 
-def test_a_text_of_sql_in_a_requirement_is_a_text() -> None:
+def test_sql_in_a_requirement_is_plain_text() -> None:
     assert satisfy(field="type", match="x' OR '1'='1").exit_code == 1
 
 
@@ -537,7 +536,7 @@ def test_a_text_of_sql_in_a_requirement_is_a_text() -> None:
 
 
 @pytest.mark.checkout
-def test_the_list_of_faults_names_these_tests_and_no_others() -> None:
+def test_the_list_of_faults_names_exactly_these_tests() -> None:
     listed = re.findall(r"`(test_\w+)`", LIST.read_text("utf-8"))
     own = [name for name in globals() if name.startswith("test_")]
     assert listed == own[:-1]  # in the same order; the last is this one

@@ -1,4 +1,4 @@
-"""``ensemble plot``: the files that it writes. Needs matplotlib, and is left out where there is none."""
+"""Tests of the files of ``ensemble plot``. Skipped without matplotlib."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ rules: [{id: begin, trigger: start, action: {name: submit, label: sim}}]
 
 
 def keep(state: Path, count: int = 2) -> Path:
-    """A run in which jobs report two values, one is cancelled, one fails, and rules fire."""
+    """Create a run in which jobs report two values, one is cancelled, one fails, and rules fire."""
     folder = state / "runs" / "told"
     folder.mkdir(parents=True)
     writer = JournalWriter(folder / NAME)
@@ -81,11 +81,13 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_the_file_is_what_its_name_says_and_the_same_each_time(tmp_path: Path, form: str) -> None:
+def test_the_format_follows_the_name_and_the_bytes_are_reproducible(
+    tmp_path: Path, form: str
+) -> None:
     keep(tmp_path)
     file = tmp_path / f"melt.{form}"
     found = []
-    for _ in range(1 if form == "svg" else 2):  # of that, below, in two processes
+    for _ in range(1 if form == "svg" else 2):  # svg is tested below, in two processes
         args = ["plot", "told", "-o", str(file), "--state", str(tmp_path)]
         result = CliRunner().invoke(main, args)
         assert result.exit_code == 0, result.output
@@ -96,7 +98,7 @@ def test_the_file_is_what_its_name_says_and_the_same_each_time(tmp_path: Path, f
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [file.name]
 
 
-def test_nothing_but_the_run_decides_how_a_picture_looks(tmp_path: Path) -> None:
+def test_only_the_run_determines_a_picture(tmp_path: Path) -> None:
     keep(tmp_path / "state")
     (tmp_path / "matplotlibrc").write_text("font.size: 40\nlines.linewidth: 9\nbackend: tkagg\n")
     found = []
@@ -118,7 +120,7 @@ def test_nothing_but_the_run_decides_how_a_picture_looks(tmp_path: Path) -> None
     assert found[0] == found[1]
 
 
-def test_the_newest_run_is_drawn_into_this_folder_if_nothing_is_said(
+def test_by_default_the_newest_run_is_drawn_into_this_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(tmp_path)
@@ -129,7 +131,7 @@ def test_the_newest_run_is_drawn_into_this_folder_if_nothing_is_said(
     assert size_of((tmp_path / "told.png").read_bytes()) == (800, 480)
 
 
-def test_a_picture_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_unwritable_picture_leaves_nothing_behind(tmp_path: Path) -> None:
     keep(tmp_path)
     (tmp_path / "folder.png").mkdir()
     for file in (tmp_path / "folder.png", tmp_path / "nowhere" / "a.png"):
@@ -142,7 +144,7 @@ def test_a_picture_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("rule", "label"), [("rule-2", "rule-2"), ("hot", "rule hot")])
-def test_the_legend_says_rule_once(rule: str, label: str) -> None:
+def test_the_legend_has_the_word_rule_once(rule: str, label: str) -> None:
     assert _rule(rule) == label
 
 
@@ -171,19 +173,19 @@ def test_the_legend_covers_no_curve(tmp_path: Path, count: int) -> None:
         assert figure.axes[-1].get_ylabel() == "T"  # the colour bar
 
 
-def test_each_of_a_dozen_jobs_looks_different(tmp_path: Path) -> None:
+def test_each_of_a_dozen_jobs_has_a_different_style(tmp_path: Path) -> None:
     drawing = _Drawing(pictured(keep(tmp_path, 12)), None)
     styles = {(style.colour, style.dashes) for style in drawing._styles.values()}
     assert len(styles) == 12
 
 
-def test_the_name_of_a_rule_stands_in_the_picture_once(tmp_path: Path) -> None:
+def test_the_name_of_a_rule_is_in_the_picture_once(tmp_path: Path) -> None:
     drawing = _Drawing(pictured(keep(tmp_path)), None)
     words = [text.get_text() for ax in drawing.figure.axes for text in ax.texts]
     assert words == ["ru_le"]
 
 
-def test_many_jobs_are_coloured_by_what_tells_them_apart() -> None:
+def test_many_jobs_are_coloured_by_the_parameter_that_varies() -> None:
     def tracks(**parameters: list[object]) -> list[Track]:
         (length,) = {len(values) for values in parameters.values()}
         return [
@@ -198,14 +200,14 @@ def test_many_jobs_are_coloured_by_what_tells_them_apart() -> None:
     assert scale_of(tracks(flag=[True, False, True])).values == {"a.0": 0, "a.1": 1, "a.2": 2}
 
 
-# Names that formulas, markup or a font could trip over.
+# Names that might break formulas, markup or a font.
 _NAMES = st.sampled_from(["a", "$x", "$\\frac$", "_b", "<&>", "名", "x" * 300, "a\nb", "%s", "{}"])
 _XS = st.one_of(st.integers(0, 50), st.floats(-1e300, 1e300))
 
 
 @settings(deadline=None, max_examples=4)
 @given(data=st.data())
-def test_whatever_the_values_and_names_there_is_a_picture(data: st.DataObject) -> None:
+def test_any_values_and_names_give_a_picture(data: st.DataObject) -> None:
     names = data.draw(st.lists(_NAMES, min_size=1, max_size=3, unique=True))
     jobs = [Track(name, "g", n, {"T": n}) for n, name in enumerate(names)]
     panels = []

@@ -1,4 +1,4 @@
-"""The pictures of a generator's points, beside reference pictures that people looked at."""
+"""Tests of pictures of a generator's points, compared with approved reference pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ensemble_core import Constraint, Point, Variable, Vocs
 from ensemble_core.cli.main import main
 
 REFERENCE = Path(__file__).parent / "reference"
-#: What :func:`apart` may be: moved by two pixels a picture is at 6, one of other points at 15.
+#: Limit for :func:`apart`: a picture moved by two pixels has 6, one with other points 15.
 LIMIT = 9
 VARIABLES = (
     Variable(name="x", low=-5.0, high=5.0),
@@ -32,7 +32,7 @@ VARIABLES = (
 
 
 class Standing:
-    """Points of a generator, and which of them no other dominates."""
+    """Points of a generator, and its Pareto front."""
 
     def __init__(self, vocs: Vocs, seed: int) -> None:
         chance = random.Random(seed)
@@ -75,7 +75,9 @@ def pixels(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def blocks(data: bytes) -> np.ndarray[Any, Any]:
-    """The mean colours of squares of 12 pixels, which a line that lies a pixel off hardly alters."""
+    """Return the mean colours of squares of 12 pixels, which hardly change if a line moves by a
+    pixel.
+    """
     found = pixels(data)
     rows, columns = (length // 12 for length in found.shape[:2])
     squares = found[: rows * 12, : columns * 12].reshape(rows, 12, columns, 12, 3)
@@ -84,15 +86,15 @@ def blocks(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def apart(one: bytes, other: bytes) -> float:
-    """Root of the mean square by which the colours of squares differ, of 255."""
+    """Return the root mean square difference of the squares' colours, of 255."""
     first, second = blocks(one), blocks(other)
     assert first.shape == second.shape
     return float(np.sqrt(((first - second) ** 2).mean()))
 
 
 @pytest.mark.parametrize("kind", ["best-so-far", "pareto-front", "parallel"])
-def test_a_picture_of_a_generator_is_the_one_that_was_looked_at(kind: str) -> None:
-    """To what another version of matplotlib may do to its letters."""
+def test_a_picture_of_a_generator_equals_the_approved_one(kind: str) -> None:
+    """Except for differences of letters between versions of matplotlib."""
     reference = (REFERENCE / f"{kind}.png").read_bytes()
     assert apart(drawn(picture(kind), "png", None), reference) < LIMIT
     assert apart(drawn(picture(kind, seed=7), "png", None), reference) > LIMIT
@@ -111,7 +113,9 @@ results: {all: {of: sim, columns: {E: E}, plot: {x: index, y: E}}}
 """
 
 
-def test_parallel_coordinates_have_a_line_for_each_point_the_best_on_top(tmp_path: Path) -> None:
+def test_parallel_coordinates_have_a_line_for_each_point_with_the_best_on_top(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "search.yaml").write_text(SEARCH)
     run = ensemble.run(tmp_path / "search.yaml", executor="local", state=tmp_path, tag="t")
     assert run.exit_code == 0
@@ -148,7 +152,7 @@ def test_parallel_coordinates_have_a_line_for_each_point_the_best_on_top(tmp_pat
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 18])
-def test_no_tick_stands_between_two_points(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tick_is_between_two_points(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from ensemble_plot import drawing
 
     vocs = Vocs(variables=VARIABLES, objectives={"E": "minimize"})
@@ -173,7 +177,7 @@ def test_no_tick_stands_between_two_points(count: int, monkeypatch: pytest.Monke
     ("high", "step", "marks"),
     [(9, 1, ["2", "6", "9"]), (9, 4, ["2", "6"]), (12, 4, ["2", "6", "10"])],
 )
-def test_the_marks_of_an_axis_in_steps_are_values_of_it(
+def test_the_marks_of_an_axis_with_steps_are_possible_values(
     high: int, step: int, marks: list[str]
 ) -> None:
     steps = Variable(name="n", low=2, high=high, step=step)

@@ -1,5 +1,7 @@
-"""``ensemble plot``: what a picture shows, read from a run's journal. No matplotlib is needed here;
-the ink is in test_drawing.py."""
+"""Tests of the layout of pictures, read from a run's journal, without matplotlib.
+
+test_drawing.py tests the drawing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ BEGIN = "  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
 
 
 class Kept(Story):
-    """A story that is written into a journal below ``state``."""
+    """A story that is written to a journal below ``state``."""
 
     def __init__(self, state: Path, rules: str = "", *, jobs: str = SIM, more: str = "") -> None:
         text = f"jobs: [{jobs}]\nrules:\n{BEGIN}{rules}{more}"
@@ -62,7 +64,7 @@ class Kept(Story):
     def named(
         self, job: str, clock: float | None, values: Mapping[str, float], *, anew: bool = False
     ) -> list[Decision]:
-        """One row whose names are given as data."""
+        """Append a row whose names are given as data."""
         return self.tell(Observed(self.now, job, "test", values, clock, anew))
 
     def keep(self, *, over: bool = True) -> None:
@@ -90,7 +92,7 @@ def ys(points: Sequence[Sequence[float | None]]) -> list[float]:
     return [y for _, y in points if y is not None]
 
 
-# -- what is shown -----------------------------------------------------------------------------------
+# -- contents ---------------------------------------------------------------------------------------
 
 
 def test_each_variable_is_a_panel_and_each_job_a_curve_over_its_own_clock(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_a_rule_is_marked_on_the_row_of_the_job_on_which_it_fired(tmp_path: Path
     told.cancel("sim.2")
     told.keep()
     found = shown(tmp_path, "last")
-    (panel,) = found["panels"]  # the rule speaks of Temp, and Step is the clock
+    (panel,) = found["panels"]  # the rule uses Temp, and Step is the clock
     assert panel["variable"] == "Temp"
     (mark,) = panel["marks"]
     assert (mark["rule"], mark["job"], mark["x"], mark["y"]) == ("hot", "sim.2", 2, 3.0)
@@ -143,7 +145,7 @@ def test_a_rule_is_marked_on_the_row_of_the_job_on_which_it_fired(tmp_path: Path
     assert found["not_shown"] == {"begin": 1}
 
 
-def test_a_rule_that_fires_when_its_job_is_over_is_marked_where_the_job_was_then(
+def test_a_rule_that_fires_after_its_jobs_end_is_marked_at_the_last_row(
     tmp_path: Path,
 ) -> None:
     told = Kept(
@@ -163,12 +165,12 @@ def test_a_rule_that_fires_when_its_job_is_over_is_marked_where_the_job_was_then
         panel["variable"]: [(mark["rule"], mark["x"], mark["y"]) for mark in panel["marks"]]
         for panel in found["panels"]
     }
-    # The metric's rule speaks of a; the other of none, and stands on all.
+    # The metric's rule uses a; the other uses none, so it is on all panels.
     assert sorted(marks["a"]) == [("broken", 6, 1.5), ("metric", 6, 1.5)]
     assert marks["b"] == [("broken", 6, 8.0)]
 
 
-def test_over_the_time_a_rule_without_a_job_has_its_place(tmp_path: Path) -> None:
+def test_over_time_a_rule_without_a_job_has_its_place(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,
         "  - {id: tick, trigger: interval, seconds: 10, action: {name: log, message: x}}\n",
@@ -188,7 +190,7 @@ def test_over_the_time_a_rule_without_a_job_has_its_place(tmp_path: Path) -> Non
     assert found["not_shown"] == {}
 
 
-def test_rows_without_a_clock_are_shown_over_the_time(tmp_path: Path) -> None:
+def test_rows_without_a_clock_are_shown_over_time(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
@@ -203,7 +205,7 @@ def test_rows_without_a_clock_are_shown_over_the_time(tmp_path: Path) -> None:
     assert "--x time" in refused.output
 
 
-def test_what_the_rules_speak_of_is_shown_and_else_the_first_four(tmp_path: Path) -> None:
+def test_variables_of_the_rules_are_shown_or_the_first_four(tmp_path: Path) -> None:
     names = dict.fromkeys("abcdef", 1.0)
     told = Kept(
         tmp_path / "one",
@@ -222,7 +224,7 @@ def test_what_the_rules_speak_of_is_shown_and_else_the_first_four(tmp_path: Path
     assert [panel["variable"] for panel in shown(tmp_path / "two")["panels"]] == list("abcd")
 
 
-def test_what_marks_an_event_is_shown_with_the_curves_it_is_about(tmp_path: Path) -> None:
+def test_rare_variables_are_shown_with_the_curves_they_belong_to(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,
         "  - {id: r, trigger: observed, name: sim, when: Converged == 1, action: {name: cancel}}\n",
@@ -240,7 +242,7 @@ def test_what_marks_an_event_is_shown_with_the_curves_it_is_about(tmp_path: Path
     ] == ["Converged"]
 
 
-def test_what_a_rule_speaks_of_that_joined_while_the_run_was_under_way_is_shown(
+def test_variables_of_a_rule_that_joined_during_the_run_are_shown(
     tmp_path: Path,
 ) -> None:
     told = Kept(
@@ -262,7 +264,7 @@ def test_what_a_rule_speaks_of_that_joined_while_the_run_was_under_way_is_shown(
     assert [(mark["rule"], mark["x"]) for mark in panel["marks"]] == [("joined", 1)]
 
 
-def test_only_the_groups_and_jobs_that_are_asked_for_are_shown(tmp_path: Path) -> None:
+def test_only_requested_groups_and_jobs_are_shown(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,
         "  - {id: also, trigger: start, action: {name: submit, label: other}}\n",
@@ -292,7 +294,7 @@ def test_a_name_may_have_a_comma_within_brackets(tmp_path: Path) -> None:
     assert [panel["variable"] for panel in found["panels"]] == ["f_ave[1,2]", "c_msd[4]"]
 
 
-# -- what is difficult to show -----------------------------------------------------------------------
+# -- difficult values -------------------------------------------------------------------------------
 
 
 def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     assert (curve["rows"], curve["not_finite"], curve["highest"]) == (4, 2, 2.0)
 
 
-def test_what_a_plugin_takes_for_a_number_is_a_gap(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
@@ -339,7 +341,7 @@ def test_a_rule_that_fires_on_a_nan_is_marked_on_that_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("anew", [True, False])
-def test_a_step_that_goes_back_begins_a_new_piece_of_the_curve(tmp_path: Path, anew: bool) -> None:
+def test_a_step_that_goes_back_starts_a_new_piece_of_the_curve(tmp_path: Path, anew: bool) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
@@ -381,7 +383,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_extremes(tmp_path: Path) -> None:
     ),
     limit=st.integers(2, 40),
 )
-def test_no_curve_loses_its_ends_or_extremes_or_outgrows_its_limit(
+def test_no_curve_loses_its_ends_or_extremes_or_exceeds_its_limit(
     values: list[tuple[float, int | None]], limit: int
 ) -> None:
     curve = Curve(limit)
@@ -400,7 +402,7 @@ def test_no_curve_loses_its_ends_or_extremes_or_outgrows_its_limit(
     assert curve.gaps == len(values) - len(finite)
 
 
-def test_few_rows_are_kept_as_they_are() -> None:
+def test_short_curves_are_complete() -> None:
     curve = Curve(100)
     for place in range(100):
         curve.add(place, place + 0.5, place * 2.0)
@@ -409,7 +411,7 @@ def test_few_rows_are_kept_as_they_are() -> None:
     ]
 
 
-def test_a_few_values_far_off_leave_the_others_room(tmp_path: Path) -> None:
+def test_a_few_outliers_leave_space_for_the_others(tmp_path: Path) -> None:
     from ensemble_plot.picture import compose
     from ensemble_plot.run_history import read
 
@@ -426,10 +428,10 @@ def test_a_few_values_far_off_leave_the_others_room(tmp_path: Path) -> None:
     assert [panel.usual for panel in picture.panels] == [None, (0.5, 2.5)]
 
 
-# -- runs under way, and others ----------------------------------------------------------------------
+# -- active and incomplete runs ----------------------------------------------------------------------
 
 
-def test_a_run_under_way_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+def test_an_active_run_is_shown_so_far(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
@@ -464,7 +466,9 @@ def test_a_run_under_way_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
         (["--size", "900000x900000"], "inches"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_hint(tmp_path: Path, args: list[str], words: str) -> None:
+def test_impossible_requests_are_rejected_with_a_hint(
+    tmp_path: Path, args: list[str], words: str
+) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
@@ -477,7 +481,7 @@ def test_what_cannot_be_is_refused_with_a_hint(tmp_path: Path, args: list[str], 
     assert words in f"{error['what']} {error['hint']}"
 
 
-def test_a_run_without_values_says_where_values_come_from(tmp_path: Path) -> None:
+def test_a_run_without_values_has_a_hint(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.play("sim.0")
@@ -489,7 +493,7 @@ def test_a_run_without_values_says_where_values_come_from(tmp_path: Path) -> Non
         assert "observe:" in error["hint"]
 
 
-def test_without_matplotlib_one_sentence_says_what_to_install(
+def test_without_matplotlib_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Kept(tmp_path)
@@ -504,7 +508,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(
     assert "pip install 'ensemble-core[plot]>=1.0'" in result.output
     assert "Traceback" not in result.output
     assert list(tmp_path.glob("*.png")) == []
-    assert shown(tmp_path)["panels"]  # the data are there all the same
+    assert shown(tmp_path)["panels"]  # the data are available anyway
 
 
 def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:
@@ -551,7 +555,7 @@ def test_names_are_completed_after_a_comma_too(tmp_path: Path) -> None:
     }
 
 
-def test_the_page_on_kept_runs_names_every_option() -> None:
+def test_the_page_on_kept_runs_lists_every_option() -> None:
     page = (Path(__file__).parents[3] / "docs" / "kept-runs.md").read_text("utf-8")
     command = main.get_command(click.Context(main), "plot")
     assert command is not None

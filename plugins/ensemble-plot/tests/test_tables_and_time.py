@@ -1,4 +1,6 @@
-"""``ensemble plot RUN TABLE`` and ``--timeline``: figures of results, and of jobs over time."""
+"""Tests of ``ensemble plot RUN TABLE`` and ``--timeline``: figures of results, and of jobs over
+time.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def data(state: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_table_is_a_panel_for_each_y_and_a_curve_for_each_other_parameter(state: Path) -> None:
+def test_a_table_has_a_panel_for_each_y_and_a_curve_for_each_other_parameter(state: Path) -> None:
     curves = data(state, "curve")["curves"]
     assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in curves] == [
         ("m", "L = 8", [1, 2, 3], [18.0, 28.0, 38.0]),
@@ -67,7 +69,7 @@ def test_a_table_is_a_panel_for_each_y_and_a_curve_for_each_other_parameter(stat
     assert [c["label"] for c in data(state, "one")["curves"]] == [""]
 
 
-def test_a_column_with_a_value_for_each_pivot_value_is_as_many_curves(state: Path) -> None:
+def test_a_column_with_pivot_values_has_a_curve_for_each(state: Path) -> None:
     curves = data(state, "sizes")["curves"]
     assert [(c["y"], c["label"], c["ys"]) for c in curves] == [
         ("m", "L = 8", [18.0, 28.0, 38.0]),
@@ -78,9 +80,7 @@ def test_a_column_with_a_value_for_each_pivot_value_is_as_many_curves(state: Pat
     assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
 
 
-def test_a_figure_has_the_size_that_was_asked_for_in_any_format(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_figure_has_the_requested_size_in_any_format(state: Path, tmp_path: Path) -> None:
     for ending in ("png", "pdf", "svg"):
         file = tmp_path / f"figure.{ending}"
         result = plot(state, "curve", "-o", str(file), "--size", "8.6x12cm")
@@ -101,7 +101,7 @@ def test_a_figure_has_the_size_that_was_asked_for_in_any_format(
             assert float(found[1]) / 72 * 2.54 == pytest.approx(8.6, abs=0.01)
 
 
-def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path: Path) -> None:
+def test_a_figure_has_a_title_only_if_requested(state: Path, tmp_path: Path) -> None:
     plain, titled = tmp_path / "plain.svg", tmp_path / "titled.svg"
     assert plot(state, "one", "-o", str(plain)).exit_code == 0
     assert plot(state, "one", "-o", str(titled), "--title", "Figure 1").exit_code == 0
@@ -127,7 +127,7 @@ def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path:
         (["curve", "-o", "none/figure.png"], 2, "the folder none does not exist"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(
+def test_impossible_figures_are_rejected(
     state: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +150,7 @@ def test_a_timeline_has_a_bar_for_each_job_and_the_firings(state: Path, tmp_path
     assert sorted(told["firings"]) == ["begin", "rule-3", "then"]
     for bar in told["bars"]:
         assert 0 <= bar["submitted"] <= bar["start"] <= bar["end"]
-    for line in range(told["lines"]):  # nothing is on top of another
+    for line in range(told["lines"]):  # no bars overlap
         spans = sorted((b["start"], b["end"]) for b in told["bars"] if b["line"] == line)
         assert all(one[1] <= other[0] for one, other in pairwise(spans))
     assert {bar["group"] for bar in data(state, "--timeline", "--group", "bad")["bars"]} == {"bad"}
@@ -205,7 +205,7 @@ def searched(folder: Path, objectives: str) -> Path:
     return folder
 
 
-def test_a_generator_is_its_points_and_the_best_so_far(tmp_path: Path) -> None:
+def test_a_generators_figure_has_its_points_and_the_best_so_far(tmp_path: Path) -> None:
     state = searched(tmp_path, "{E: minimize}")
     told = data(state, "low")
     assert told["x"] == "point"
@@ -227,7 +227,7 @@ def test_a_generator_is_its_points_and_the_best_so_far(tmp_path: Path) -> None:
     assert "no point of generator 'never' is finished" in (f"{result.stderr} {result.exception}")
 
 
-def test_a_generator_of_two_objectives_is_its_pareto_front(tmp_path: Path) -> None:
+def test_a_generator_with_two_objectives_has_a_pareto_front(tmp_path: Path) -> None:
     state = searched(tmp_path, "{E: minimize, F: maximize}")
     told = data(state, "low")
     assert told["x"] == "E"

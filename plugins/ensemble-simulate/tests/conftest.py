@@ -1,4 +1,4 @@
-"""What every test of simulations may count on: a home of its own, and no setting from outside."""
+"""Fixtures of the simulation tests: a separate home folder, and no settings from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The virtual executor holds the contract of executors, on its virtual clock."""
+"""Contract tests of the virtual executor, on its virtual clock."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ensemble_testing import ExecutorContract, Session
 
 from ensemble_core import Emit, Executor, Job, Run, WhenBusy
 
-#: Nobody waits for what takes longer, in virtual seconds.
+#: Longest virtual time to wait for, in seconds.
 _SOON = 1e6
-#: Lives by the first word of a command; any other takes a second.
+#: Lives by the first word of a command; any other command takes a second.
 _LIVES = {
     "sleep": Life(1e9),
     "there-is-no-such-command": Life(0.0, "submit"),
@@ -25,7 +25,7 @@ _LIVES = {
 
 
 class _ByCommand(Model):
-    """What a job does is said by its command: a test is to say it, and there is no file."""
+    """Takes a job's life from its command, so that a test can set it without a file."""
 
     def life(self, job: Job) -> Life:
         if job.stdout is not None and job.stdout.startswith("/proc"):
@@ -34,8 +34,11 @@ class _ByCommand(Model):
 
 
 class _OnItsClock(Executor):
-    """A simulator and its clock, which goes on after each order for as long as something happens
-    soon: so the suite, which waits for events, has those that there will be."""
+    """A simulator with its clock.
+
+    After each request, the clock advances as long as something happens soon, so that the suite,
+    which waits for events, gets them.
+    """
 
     capabilities = Simulator.capabilities
     causes = Simulator.causes
@@ -77,7 +80,7 @@ class _OnItsClock(Executor):
 
 
 class _VirtualSession(Session):
-    """The run's clock is the executor's."""
+    """A session on the executor's clock."""
 
     def now(self) -> float:
         assert isinstance(self.executor, _OnItsClock)
@@ -85,7 +88,7 @@ class _VirtualSession(Session):
 
 
 class TestVirtualExecutor(ExecutorContract):
-    """What looks at processes and files of jobs is left out: there are none."""
+    """Tests of processes and files are skipped, because virtual jobs have none."""
 
     same_machine: ClassVar[bool] = False
     failing: ClassVar[tuple[str, ...]] = ("fails",)

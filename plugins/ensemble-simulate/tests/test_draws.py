@@ -1,4 +1,4 @@
-"""Numbers of a model: what may be written, what comes out, and what is refused."""
+"""Tests of a model's numbers: notation, drawn values, and rejections."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def _drawn(text: object, count: int = 4000, **names: float) -> list[float]:
     ("text", "seconds"),
     [(90, 90.0), ("5m", 300.0), ("1h30m", 5400.0), ("60 * L ** 2 / cores", 120.0), ("= L", 4.0)],
 )
-def test_a_number_a_duration_or_arithmetic_is_what_it_says(text: object, seconds: float) -> None:
+def test_numbers_durations_and_arithmetic_have_their_value(text: object, seconds: float) -> None:
     assert set(_drawn(text, 3, L=4, cores=8)) == {seconds}
 
 
-def test_a_condition_is_one_or_none() -> None:
+def test_a_condition_is_one_or_zero() -> None:
     assert _drawn("L > 3", 1, L=4) == [1.0]
     assert _drawn("L > 3", 1, L=2) == [0.0]
 
 
-def test_distributions_have_the_moments_that_their_arguments_say() -> None:
+def test_distributions_have_the_moments_of_their_arguments() -> None:
     assert statistics.mean(_drawn("normal(5m, 10)")) == pytest.approx(300, abs=1)
     assert statistics.stdev(_drawn("normal(5m, 10)")) == pytest.approx(10, rel=0.05)
     assert statistics.median(_drawn("lognormal(60 * L, 0.5)", L=2)) == pytest.approx(120, rel=0.05)
@@ -44,7 +44,7 @@ def test_distributions_have_the_moments_that_their_arguments_say() -> None:
     assert 59 < high <= 60
 
 
-def test_recorded_values_are_drawn_from() -> None:
+def test_recorded_values_are_drawn() -> None:
     assert set(_drawn(["1m", 2.5, 7])) == {60.0, 2.5, 7.0}
 
 
@@ -62,7 +62,7 @@ def test_recorded_values_are_drawn_from() -> None:
         ({"a": 1}, "not a number", "normal"),
     ],
 )
-def test_what_is_no_number_is_refused_with_what_to_write(
+def test_an_invalid_number_is_rejected_with_a_hint(
     text: object, said: str, hint: str | None
 ) -> None:
     with pytest.raises(EnsembleError) as caught:
@@ -71,12 +71,12 @@ def test_what_is_no_number_is_refused_with_what_to_write(
     assert hint is None or hint in str(caught.value.hint)
 
 
-def test_a_stream_is_uniform_and_the_same_wherever_it_is_begun() -> None:
+def test_a_stream_is_uniform_and_independent_of_its_start() -> None:
     numbers = [Stream(f"job.{index}").random() for index in range(4000)]
     assert numbers == [Stream(f"job.{index}").random() for index in range(4000)]
     counts = [sum(low <= 10 * each < low + 1 for each in numbers) for low in range(10)]
     chi_square = sum((count - 400) ** 2 / 400 for count in counts)
-    assert chi_square < 27.9  # 0.1 % of uniform samples pass it
+    assert chi_square < 27.9  # 0.1 % of uniform samples exceed it
     one = Stream("one")
     assert {one.choice("abc") for _ in range(100)} == {"a", "b", "c"}
     assert len({one.random() for _ in range(100)}) == 100

@@ -1,4 +1,4 @@
-"""The exercise that is shipped: its four planted faults are named before a job has run."""
+"""Tests of the shipped exercise: its four planted faults are found before a job has run."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ def _line(told: str, begin: str) -> str:
     return next(line for line in told.splitlines() if line.strip().startswith(begin))
 
 
-def test_the_rule_that_can_never_fire_is_named(told: str) -> None:
+def test_the_rule_that_can_never_fire_is_reported(told: str) -> None:
     assert "alarm" in _line(told, "never fired:")
 
 
-def test_the_loop_is_named(told: str) -> None:
+def test_the_loop_is_reported(told: str) -> None:
     assert _line(told, "rules in an endless loop:").endswith(": next-check")
 
 
-def test_the_threshold_within_the_noise_is_named(told: str) -> None:
+def test_the_threshold_within_the_noise_is_reported(told: str) -> None:
     line = _line(told, "drifting cancels")
     share = int(line.partition("a run, ")[2].partition("%")[0])
     assert 15 <= share <= 30
     assert "100% of them would have succeeded" in line
 
 
-def test_the_budget_that_ends_before_the_last_stage_is_named(told: str) -> None:
+def test_the_budget_that_ends_before_the_last_stage_is_reported(told: str) -> None:
     assert "a limit ended 40 of 40 runs" in told
     assert "limits.core_hours is 45" in told
     assert "finish" in _line(told, "never fired:")
 
 
-def test_without_the_faults_nothing_is_named(tmp_path: Path) -> None:
-    """What is told of the exercise is not what is told of any study."""
+def test_without_the_faults_nothing_is_reported(tmp_path: Path) -> None:
+    """The reports about the exercise do not appear for every study."""
     text = STUDY.read_text()
     for wrong, right in (
         ("value >= 200", "value >= 1"),

@@ -1,4 +1,4 @@
-"""A model learnt from a run: the simulation decides as the run did."""
+"""Tests of models learnt from a run: the simulation makes the run's decisions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _decisions(kept: Path, tag: str) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_the_simulated_run_decides_what_the_real_one_did(kept: Path) -> None:
+def test_the_simulated_run_makes_the_real_runs_decisions(kept: Path) -> None:
     played = _run(
         "simulate", str(kept / "study.yaml"), "--model-from", "real", "--cores-per-node", "1",
         "--state", str(kept / "state"), "--tag", "played",
@@ -71,7 +71,7 @@ def test_the_simulated_run_decides_what_the_real_one_did(kept: Path) -> None:
     assert "run real, 4 jobs" in played.output
 
 
-def test_other_jobs_of_the_group_are_drawn_from_what_was_measured(kept: Path) -> None:
+def test_other_jobs_of_the_group_are_drawn_from_the_measured_ones(kept: Path) -> None:
     played = _run(
         "simulate", str(kept / "study.yaml"), "--model-from", "real", "--cores-per-node", "1",
         "--set", "jobs.sim.parameters.T=[1, 2, 3, 4, 5, 6, 7, 8]", "--runs", "10", "--json",
@@ -103,7 +103,7 @@ def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
     assert learned.number({"L": 24}, random) == pytest.approx(64, rel=0.05)
 
 
-def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
+def test_a_group_without_jobs_in_the_run_is_asked_for(kept: Path) -> None:
     text = STUDY.replace("{name: after,", "{name: other, command: x}\n  - {name: after,")
     (kept / "other.yaml").write_text(text)
     played = _run(
@@ -114,7 +114,7 @@ def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
     assert "none of their jobs ran in real" in played.output
 
 
-def test_a_run_of_another_file_is_refused_and_one_with_another_command_told_of(kept: Path) -> None:
+def test_a_run_of_another_file_is_rejected_and_another_command_reported(kept: Path) -> None:
     arguments = ("--model-from", "real", "--state", str(kept / "state"), "--no-journal")
     (kept / "other.yaml").write_text(
         "jobs: [{name: fold, command: ./fold}]\n"
@@ -130,7 +130,7 @@ def test_a_run_of_another_file_is_refused_and_one_with_another_command_told_of(k
     assert "run real had another command for" in changed.output
 
 
-def test_what_a_plugins_action_returned_is_returned_again_without_a_call(tmp_path: Path) -> None:
+def test_results_of_a_plugins_action_are_repeated_without_a_call(tmp_path: Path) -> None:
     plugin = tmp_path / "asking.py"
     plugin.write_text("""
 from pathlib import Path
@@ -168,7 +168,7 @@ rules:
     assert (tmp_path / "asked").read_text() == "."  # once, for real
 
 
-def test_a_job_that_the_run_had_not_prints_what_the_nearest_did() -> None:
+def test_a_job_that_the_run_did_not_have_prints_the_nearest_jobs_rows() -> None:
     from ensemble_simulate.models import ReplayedRows
     from ensemble_simulate.random_streams import Stream
 
@@ -180,8 +180,8 @@ def test_a_job_that_the_run_had_not_prints_what_the_nearest_did() -> None:
     assert either == {1.0, 9.0}
 
 
-def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
-    """Where rules decide otherwise than they did, an id is that of another job."""
+def test_a_life_belongs_to_the_job_with_its_parameters_whatever_its_id() -> None:
+    """If rules decide otherwise, an id may belong to another job."""
     from dataclasses import replace
 
     from ensemble_simulate.distributions import parse
@@ -199,11 +199,12 @@ def test_a_life_is_of_the_job_with_its_parameters_whatever_id_it_has() -> None:
     assert model.life(replace(hot, parameters={"T": 4})).seconds == 5.0
 
 
-def test_functions_that_read_files_of_jobs_return_what_they_did_where_that_is_asked_for(
+def test_functions_that_read_files_of_jobs_return_recorded_results_if_requested(
     tmp_path: Path,
 ) -> None:
-    """The job's output is not there when the run is simulated. One call is over before the next:
-    the decisions of two at once come in the order in which a machine has them."""
+    """A simulated run has no output of jobs. Each call ends before the next, because the order of
+    two concurrent ones depends on the machine.
+    """
     (tmp_path / "study.yaml").write_text(
         """
 jobs:
@@ -240,10 +241,10 @@ rules:
     assert "--functions recorded needs a run" in refused.output
 
 
-def test_a_function_that_failed_fails_again_where_functions_are_as_recorded(
+def test_a_function_that_failed_fails_again_with_recorded_functions(
     tmp_path: Path,
 ) -> None:
-    """It reads what a job wrote for the run alone; called now it would return."""
+    """It reads a file of the run's jobs only; called now, it would succeed."""
     (tmp_path / "study.yaml").write_text(
         """
 jobs:
@@ -272,7 +273,7 @@ rules:
     assert "look raised ValueError: half a file" in played.output
 
 
-def test_calls_take_and_return_what_each_did_in_its_order() -> None:
+def test_recorded_calls_have_their_durations_and_results_in_order() -> None:
     from ensemble_simulate.recorded_calls import Called, Calls, key_of_call
 
     from ensemble_core import EnsembleError
@@ -300,8 +301,8 @@ def test_calls_take_and_return_what_each_did_in_its_order() -> None:
     assert played(True, call(0, "generator")) == [(3.0, None)]
 
 
-def test_a_cancelled_job_prints_and_runs_until_it_is_dead_as_it_did(tmp_path: Path) -> None:
-    """It cleans up for a second when it is told to end."""
+def test_a_cancelled_job_prints_and_runs_until_it_has_ended_as_recorded(tmp_path: Path) -> None:
+    """It cleans up for a second when it is cancelled."""
     (tmp_path / "study.yaml").write_text("""
 jobs:
   - name: sim

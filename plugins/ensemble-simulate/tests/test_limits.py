@@ -1,4 +1,6 @@
-"""Limits and costs of a study that is simulated: which limit takes effect how often, and what a run costs."""
+"""Tests of a simulated study's limits and costs: how often each limit applies, and what a run
+costs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def _many(folder: Path, limits: str, *arguments: str, text: str = STUDY) -> Any:
         ("wall: 2h", "wall", "(2h 00m) was used up in 100.0% of runs"),
     ],
 )  # fmt: skip
-def test_a_limit_that_takes_effect_is_told_by_its_name(
+def test_a_limit_that_applies_is_reported_by_name(
     tmp_path: Path, limits: str, name: str, said: str
 ) -> None:
     told = _many(tmp_path, limits)
@@ -56,8 +58,8 @@ def test_a_limit_that_takes_effect_is_told_by_its_name(
     assert f"limits.{name} {said}" in result.stdout
 
 
-def test_a_limit_that_held_jobs_for_a_while_was_not_used_up(tmp_path: Path) -> None:
-    """Time limits of two hours claim all of it at first; the jobs take half as long."""
+def test_a_limit_that_only_delayed_jobs_was_not_used_up(tmp_path: Path) -> None:
+    """Time limits of two hours reserve all of it at first; the jobs take half as long."""
     text = STUDY.replace("'uniform(30m, 90m)'", "6m")
     told = json.loads(
         _simulate(tmp_path, "core_hours: 12", "--runs", "2", "--json", text=text).stdout
@@ -69,7 +71,7 @@ def test_a_limit_that_held_jobs_for_a_while_was_not_used_up(tmp_path: Path) -> N
     assert said in result.stdout
 
 
-def test_the_time_that_a_stop_may_take_is_not_reported_as_a_limit_of_the_run(
+def test_the_time_limit_of_a_stop_is_not_reported_as_a_limit_of_the_run(
     tmp_path: Path,
 ) -> None:
     told = _many(tmp_path, "jobs: 15")
@@ -77,16 +79,16 @@ def test_the_time_that_a_stop_may_take_is_not_reported_as_a_limit_of_the_run(
     assert "limits.stop" not in _simulate(tmp_path, "jobs: 15", "--runs", "2").stdout
 
 
-def test_a_limit_is_used_up_once_the_jobs_that_are_left_do_not_fit(tmp_path: Path) -> None:
-    """Each takes an hour: after two of them half an hour is left."""
+def test_a_limit_is_used_up_once_the_remaining_jobs_do_not_fit(tmp_path: Path) -> None:
+    """Each takes an hour: after two of them, half an hour is left."""
     text = STUDY.replace("'uniform(30m, 90m)'", "1h").replace("duration: 2h", "duration: 1h")
     told = _many(tmp_path, "core_hours: 2.5, jobs: 30", text=text)
     assert told["used_up"] == {"jobs": 0.0, "core_hours": 1.0}
     assert told["limits"]["jobs"] == 0.0
 
 
-def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> None:
-    """Of twenty jobs about three fail and are submitted again: that makes up to 23, or more."""
+def test_a_limit_may_be_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> None:
+    """Of twenty jobs about three fail and are retried, so there are 23 or more."""
     text = STUDY.replace("duration: 2h", "retry: {times: 1}")
     text = text.replace("'uniform(30m, 90m)'", "{duration: 1h, fail: 0.15}")
     arguments = ("--runs", "40", "--workers", "1", "--json")
@@ -97,7 +99,7 @@ def test_a_limit_is_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> 
     assert told["limits"]["jobs"] == told["limited"] / 40
 
 
-def test_limits_that_are_far_are_told_of_as_such(tmp_path: Path) -> None:
+def test_distant_limits_are_reported_as_such(tmp_path: Path) -> None:
     result = _simulate(tmp_path, "jobs: 100, wall: 10d", "--runs", "3")
     assert (
         "limits.jobs (100) was used up in 0.0% of runs and held jobs temporarily in 0.0%"
@@ -107,7 +109,7 @@ def test_limits_that_are_far_are_told_of_as_such(tmp_path: Path) -> None:
     assert "limits.chain" not in result.stdout
 
 
-def test_a_chain_that_is_cut_is_told_of(tmp_path: Path) -> None:
+def test_a_chain_that_is_cut_is_reported(tmp_path: Path) -> None:
     text = """
 limits: {chain: 10}
 jobs: [{name: a, command: x}]
@@ -121,13 +123,13 @@ simulate: {jobs: {a: 1m}}
 
 
 @pytest.mark.parametrize("stop", ["keep", "cancel"])
-def test_the_time_that_is_given_to_a_run_stops_it(tmp_path: Path, stop: str) -> None:
+def test_a_runs_time_limit_stops_it(tmp_path: Path, stop: str) -> None:
     text = STUDY + f"\non_stop: {stop}\n"
     result = _simulate(tmp_path, "wall: 100m", "--tag", "one", text=text)
     assert result.exit_code == 5, result.output
     assert "after 1h 40m" in result.stdout
     assert "time limit reached" in result.stdout
-    assert "ensemble resume" not in result.output  # nobody goes on with a simulated run
+    assert "ensemble resume" not in result.output  # a simulated run cannot be resumed
 
 
 def test_the_cost_of_a_run_has_quantiles_and_is_compared(tmp_path: Path) -> None:
@@ -155,13 +157,13 @@ def test_the_cost_of_a_run_has_quantiles_and_is_compared(tmp_path: Path) -> None
         ("1 / (gpu_hours - 2)", "has no finite value for the run with seed 0"),
     ],
 )
-def test_a_wrong_cost_is_refused(tmp_path: Path, cost: str, said: str) -> None:
+def test_an_invalid_cost_is_rejected(tmp_path: Path, cost: str, said: str) -> None:
     result = _simulate(tmp_path, "", "--runs", "2", "--cost", cost)
     assert result.exit_code == 2, result.output
     assert said in result.output
 
 
-def test_an_action_that_is_not_carried_out_is_named_after_one_run_too(tmp_path: Path) -> None:
+def test_an_action_that_is_not_carried_out_is_named_after_a_single_run(tmp_path: Path) -> None:
     plugin = tmp_path / "outside.py"
     plugin.write_text("""
 from ensemble_core import ActionPlugin, hookimpl
@@ -207,7 +209,7 @@ simulate: {jobs: {a: {duration: 1h, rows: {every: 10s, columns: {E: 1}}}}}
         ("--workers 0", "--workers is 0, expected 1 at least"),
     ],
 )  # fmt: skip
-def test_an_option_that_no_machine_has_the_memory_for_is_refused(
+def test_an_option_that_needs_too_much_memory_is_rejected(
     tmp_path: Path, option: str, said: str
 ) -> None:
     result = _simulate(tmp_path, "", *option.split(), text=BIG)
@@ -229,7 +231,7 @@ def test_an_option_that_no_machine_has_the_memory_for_is_refused(
         ("every: 10s", "every: 'index / 1e12 + 1e-12'", "8:22", "a.0 would print 3.6e+15 rows"),
     ],
 )
-def test_a_simulation_that_would_not_be_over_for_years_is_refused_with_its_place(
+def test_a_simulation_that_would_take_years_is_rejected_with_its_place(
     tmp_path: Path, before: str, after: str, place: str, said: str
 ) -> None:
     text = BIG.replace(before, after)
@@ -240,7 +242,7 @@ def test_a_simulation_that_would_not_be_over_for_years_is_refused_with_its_place
         assert "hint: " in result.output
 
 
-def test_a_short_heartbeat_is_simulated_if_a_run_is_given_little_time(tmp_path: Path) -> None:
+def test_a_short_heartbeat_is_simulated_for_a_short_run(tmp_path: Path) -> None:
     text = BIG.replace("heartbeat: 1m", "heartbeat: 1ms").replace("1h", "1s")
     result = _simulate(tmp_path, "", "--for", "2", text=text)
     assert result.exit_code == 6, result.output
@@ -248,16 +250,16 @@ def test_a_short_heartbeat_is_simulated_if_a_run_is_given_little_time(tmp_path: 
     assert result.exit_code == 5, result.output
 
 
-def test_rows_of_a_job_that_is_cancelled_long_before_its_end_are_not_counted(
+def test_rows_of_a_job_cancelled_long_before_its_end_are_not_computed(
     tmp_path: Path,
 ) -> None:
-    """A server that would run for a century gets rows only for the time that is simulated."""
+    """A server that would run for a century gets rows only for the simulated time."""
     text = BIG.replace("duration: 1h", "duration: 3e9")
     result = _simulate(tmp_path, "", "--for", "10m", text=text)
     assert result.exit_code == 6, result.output
 
 
-def test_rules_that_go_round_without_time_going_on_are_told_of(
+def test_rules_that_loop_without_time_advancing_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_simulate.virtual_runtime._MOST_AT_ONCE", 1000)
@@ -277,7 +279,7 @@ simulate: {jobs: {a: 0}}
     assert result.exit_code == 6, result.output
 
 
-def test_a_call_of_a_function_that_takes_less_than_no_time_is_refused(tmp_path: Path) -> None:
+def test_a_negative_duration_of_a_function_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text("def train(group, index, metrics, results): return []\n")
     text = """
 custom: functions.py

@@ -1,7 +1,7 @@
-"""An example that runs for real decides the same when it is simulated with a model of that run.
+"""Tests of examples that decide the same when simulated with a model of their real run.
 
-Here those whose decisions do not depend on how fast the machine is. All examples, five times each,
-with their lengths: ``make soak``.
+Here are those whose decisions do not depend on the machine's speed. ``make soak`` compares all
+examples, five times each, with their durations.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def script() -> ModuleType:
 @pytest.mark.parametrize(
     "example", ["hello-world.yaml", "custom-action.yaml", "failure-handling.yaml"]
 )
-def test_a_simulated_example_decides_what_the_real_one_did(
+def test_a_simulated_example_makes_the_real_runs_decisions(
     script: ModuleType, tmp_path: Path, example: str
 ) -> None:
     assert script.compare(example, tmp_path).difference == ""
 
 
 def test_every_example_that_runs_here_is_compared(script: ModuleType) -> None:
-    """Settings that name an example name a file that there is."""
+    """Settings name only existing example files."""
     found = script.local()
     assert {"hello-world.yaml", "chain/ensemble.yaml", "studies/asha/ensemble.yaml"} <= set(found)
     assert set(script.SPECIAL) <= set(found)
     assert all((script.EXAMPLES / name).exists() for name in script.ELSEWHERE)
 
 
-def test_a_difference_is_seen_and_a_race_is_none(script: ModuleType) -> None:
+def test_a_difference_is_detected_and_a_race_is_not_one(script: ModuleType) -> None:
     def told(*entries: tuple[float, str]) -> list[object]:
         return [script.Decided(at, (what,)) for at, what in entries]
 
@@ -57,7 +57,7 @@ def test_a_difference_is_seen_and_a_race_is_none(script: ModuleType) -> None:
     assert "not in the run" in script.difference(real, [*real, *told((3.0, "e"))])
 
 
-def test_a_round_that_fails_is_told_and_takes_no_other_examples_report(
+def test_a_failed_round_is_reported_and_does_not_replace_another_report(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, *faults = ["hello-world.yaml", "terminate.yaml", "heartbeat.yaml", "backoff.yaml"]
@@ -66,7 +66,7 @@ def test_a_round_that_fails_is_told_and_takes_no_other_examples_report(
     def compared(example: str, folder: Path) -> object:
         if error := raised.get(example):
             raise error
-        length = 0.0 if example in raised else 2.0  # a run that took no time at all
+        length = 0.0 if example in raised else 2.0  # a run that took no time
         return script.Compared("", length, length)
 
     monkeypatch.setattr(script, "compare", compared)
@@ -80,7 +80,7 @@ def test_a_round_that_fails_is_told_and_takes_no_other_examples_report(
     assert "3 wrong" in told
 
 
-def test_a_name_that_is_no_examples_is_refused_before_anything_runs(
+def test_an_unknown_example_is_rejected_before_anything_runs(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["same_as_simulated.py", "hello-world"])
@@ -91,7 +91,7 @@ def test_a_name_that_is_no_examples_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize("status", ["kill -KILL $$", "exit 137", "exit 70"])
-def test_a_run_that_a_signal_ended_is_not_compared(
+def test_a_run_ended_by_a_signal_is_not_compared(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
 ) -> None:
     monkeypatch.setattr(script, "COMMAND", ("sh", "-c", status))

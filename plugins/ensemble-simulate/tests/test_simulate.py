@@ -1,4 +1,4 @@
-"""``ensemble simulate``: what a user sees of a study that is played instead of run."""
+"""Tests of ``ensemble simulate``: its output for users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _json(result: Result) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_a_study_is_narrated_on_a_virtual_clock_and_ends_as_it_would(tmp_path: Path) -> None:
+def test_a_study_is_narrated_on_a_virtual_clock_to_its_end(tmp_path: Path) -> None:
     result = _simulate(tmp_path, STUDY, "--nodes", "1", "--cores-per-node", "4", "--tag", "one")
     assert result.exit_code == 0, result.output
     assert "no job is real" in result.output
@@ -56,7 +56,7 @@ def test_a_study_is_narrated_on_a_virtual_clock_and_ends_as_it_would(tmp_path: P
     assert "core-hours used: 0.253 (38% of 0.667)" in result.output
 
 
-def test_results_why_and_jobs_read_the_simulated_run_and_resume_refuses_it(tmp_path: Path) -> None:
+def test_results_why_and_jobs_read_the_simulated_run_and_resume_rejects_it(tmp_path: Path) -> None:
     _simulate(tmp_path, STUDY, "--cores-per-node", "4", "--tag", "one")
     state = ["--state", str(tmp_path / "state")]
     told = CliRunner().invoke(main, ["results", "one", "energies", "--csv", *state])
@@ -68,7 +68,7 @@ def test_results_why_and_jobs_read_the_simulated_run_and_resume_refuses_it(tmp_p
     assert "simulated" in resumed.output
 
 
-def test_the_same_seed_gives_the_same_figures_whatever_the_number_of_workers(
+def test_the_same_seed_gives_the_same_figures_with_any_number_of_workers(
     tmp_path: Path,
 ) -> None:
     text = STUDY.replace("'100 * T'", "'lognormal(100 * T, 0.4)', fail: {exit: 0.2}")
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_figures_whatever_the_number_of_workers(
     assert other["runs"][0]["quantiles"] != one["runs"][0]["quantiles"]
 
 
-def test_a_rule_that_never_fired_is_named_and_what_it_rests_on_is_said(tmp_path: Path) -> None:
+def test_a_rule_that_never_fired_is_named_with_its_assumptions(tmp_path: Path) -> None:
     text = STUDY.replace("E > 12", "E > 100")
     result = _simulate(tmp_path, text, "--runs", "5")
     assert result.exit_code == 0, result.output
@@ -89,8 +89,8 @@ def test_a_rule_that_never_fired_is_named_and_what_it_rests_on_is_said(tmp_path:
     assert "a model, not a measurement" in result.output
 
 
-def test_two_files_are_compared_with_the_same_chance(tmp_path: Path) -> None:
-    """Where nothing differs the difference is none, to the digit."""
+def test_two_files_are_compared_with_the_same_random_numbers(tmp_path: Path) -> None:
+    """Without a difference between the files, the result is exactly zero."""
     text = STUDY.replace("'100 * T'", "'lognormal(100 * T, 0.5)'")
     (tmp_path / "other.yaml").write_text(text.replace("E > 12", "E > 8"))
     (tmp_path / "same.yaml").write_text(text)
@@ -102,7 +102,7 @@ def test_two_files_are_compared_with_the_same_chance(tmp_path: Path) -> None:
     assert mean + half < 0  # T = 3 is cancelled as well
 
 
-def test_a_loop_without_an_end_is_told_with_the_rule_that_goes_round(tmp_path: Path) -> None:
+def test_an_endless_loop_is_reported_with_its_rule(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}, {name: b, command: y}]
 rules:
@@ -120,7 +120,7 @@ simulate: {jobs: {a: 1h, b: 2h}}
     assert "it did not end in time" in once.output
 
 
-def test_functions_are_called_at_the_time_that_the_model_says(tmp_path: Path) -> None:
+def test_functions_are_called_at_the_models_times(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}]
 custom: |
@@ -160,14 +160,14 @@ simulate: {{jobs: {{a: 10s}}}}
     assert not (tmp_path / "state").exists()
 
 
-def test_a_time_limit_ends_a_job_as_the_queue_would(tmp_path: Path) -> None:
+def test_a_time_limit_ends_a_job_like_a_queue(tmp_path: Path) -> None:
     text = STUDY.replace("command: ./sim {T}", "command: ./sim {T}\n    duration: 150s")
     result = _simulate(tmp_path, text, "--cores-per-node", "4", "--tag", "one")
     assert "2 by timeout" in result.output  # T = 2 and 3; T = 4 is cancelled before
     assert result.exit_code == 1
 
 
-def test_a_cluster_grows_where_a_rule_asks_and_has_a_largest_size(tmp_path: Path) -> None:
+def test_a_cluster_grows_on_request_up_to_its_largest_size(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x, count: 8}]
 rules:
@@ -181,7 +181,7 @@ simulate: {jobs: {a: 100s}}
     assert "ended after 3m 20s" in large.output, large.output
 
 
-def test_a_job_larger_than_the_cluster_is_refused_as_the_queue_would(tmp_path: Path) -> None:
+def test_a_job_larger_than_the_cluster_is_rejected_like_by_a_queue(tmp_path: Path) -> None:
     text = STUDY.replace("command: ./after", "command: ./after, nodes: 9")
     result = _simulate(tmp_path, text, "--cores-per-node", "4")
     assert result.exit_code == 1
@@ -206,7 +206,7 @@ def test_a_job_larger_than_the_cluster_is_refused_as_the_queue_would(tmp_path: P
         ("after: 5m", "after: {rows: {columns: {x: t}}, duration: 1}", ":18:19", "not observed"),
     ],
 )
-def test_a_wrong_model_is_refused_with_its_place(
+def test_an_invalid_model_is_rejected_with_its_place(
     tmp_path: Path, old: str, new: str, place: str, said: str
 ) -> None:
     assert old in STUDY
@@ -216,7 +216,7 @@ def test_a_wrong_model_is_refused_with_its_place(
     assert f"study.yaml{place}" in result.output
 
 
-def test_a_duration_that_is_drawn_below_nothing_is_an_error_that_names_the_job(
+def test_a_negative_drawn_duration_is_an_error_that_names_the_job(
     tmp_path: Path,
 ) -> None:
     text = STUDY.replace("'100 * T'", "'normal(1, 50)'")
@@ -226,7 +226,7 @@ def test_a_duration_that_is_drawn_below_nothing_is_an_error_that_names_the_job(
     assert "lognormal" in result.output
 
 
-def test_options_out_of_range_are_refused(tmp_path: Path) -> None:
+def test_options_out_of_range_are_rejected(tmp_path: Path) -> None:
     for option, value in (("--nodes", "0"), ("--runs", "0"), ("--cores-per-node", "0")):
         result = _simulate(tmp_path, STUDY, option, value)
         assert result.exit_code == 2
@@ -293,7 +293,7 @@ def test_rows_come_from_a_recorded_file(tmp_path: Path, name: str, rows: str) ->
         (None, "rows.csv"),
     ],
 )
-def test_a_wrong_file_of_rows_is_refused_with_its_line(
+def test_an_invalid_file_of_rows_is_rejected_with_its_line(
     tmp_path: Path, rows: str | None, said: str
 ) -> None:
     if rows is not None:
@@ -322,7 +322,7 @@ simulate: {jobs: {small: 1m, large: 2m}}
 """
     result = _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--tag", "one")
     assert result.exit_code == 0, result.output
-    # Four small ones on two nodes, two large ones, and the small ones once more.
+    # Four small ones on two nodes, two large ones, and the small ones again.
     assert "ended after 8m" in result.output
     told = _json(
         _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--json", "--runs", "2")
@@ -331,7 +331,7 @@ simulate: {jobs: {small: 1m, large: 2m}}
     assert told["runs"][0]["rules"]["again-begin"]["share"] == 1.0
 
 
-def test_a_queue_that_is_shared_holds_jobs_up(tmp_path: Path) -> None:
+def test_a_shared_queue_delays_jobs(tmp_path: Path) -> None:
     """Each of the three waits for about an hour before it may start."""
     alone = _json(_simulate(tmp_path, STUDY, "--cores-per-node", "4", "--runs", "9", "--json"))
     shared = _json(
@@ -348,14 +348,12 @@ def test_a_queue_that_is_shared_holds_jobs_up(tmp_path: Path) -> None:
         )
     )
     before, after = (each["runs"][0]["quantiles"]["length"][1] for each in (alone, shared))
-    assert 6000 < after - before < 10000  # two stages, each held up by the longest wait of its jobs
+    assert 6000 < after - before < 10000  # two stages, each delayed by its jobs' longest wait
 
 
 @pytest.mark.checkout
 @pytest.mark.parametrize("how", ["within", "converted"])
-def test_a_jobspec_is_simulated_in_a_file_that_names_it_and_as_the_ensemble_that_it_is(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_jobspec_is_simulated_through_an_ensemble_file(tmp_path: Path, how: str) -> None:
     pytest.importorskip("ensemble_jobspec")
     (tmp_path / "work.yaml").write_text("""
 version: 1
@@ -379,7 +377,7 @@ tasks:
     assert "ended after 22m" in result.output  # three tests on two cores
 
 
-def test_a_jobspec_given_as_the_study_is_refused_with_the_line_that_names_it(
+def test_a_jobspec_given_as_the_study_is_rejected_with_a_hint(
     tmp_path: Path,
 ) -> None:
     result = _simulate(tmp_path, "version: 1\nresources: {}\ntasks: [{command: hostname}]\n")
@@ -389,7 +387,7 @@ def test_a_jobspec_given_as_the_study_is_refused_with_the_line_that_names_it(
     assert "unknown key" not in result.output
 
 
-def test_an_ensemble_file_with_tasks_for_jobs_is_not_taken_for_a_jobspec(tmp_path: Path) -> None:
+def test_an_ensemble_file_with_tasks_is_not_taken_for_a_jobspec(tmp_path: Path) -> None:
     text = "tasks: [{name: a, command: hostname}]\n"
     rules = "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
     result = _simulate(tmp_path, text + rules)
@@ -420,7 +418,7 @@ simulate:
 """
 
 
-def test_a_study_with_a_generator_is_simulated_many_times_and_its_rules_are_tested(
+def test_a_study_with_a_generator_can_be_simulated_and_tested(
     tmp_path: Path,
 ) -> None:
     told = _json(
@@ -449,7 +447,7 @@ tests:
     assert tested.exit_code == 0, tested.output
 
 
-def test_a_generator_that_hangs_does_not_hang_the_simulation(tmp_path: Path) -> None:
+def test_a_hanging_generator_does_not_block_the_simulation(tmp_path: Path) -> None:
     plugin = tmp_path / "stuck.py"
     plugin.write_text("""
 import threading
@@ -491,7 +489,7 @@ results:
 """
 
 
-def test_a_simulation_plays_filters_pivots_and_messages(tmp_path: Path) -> None:
+def test_a_simulation_handles_filters_pivots_and_messages(tmp_path: Path) -> None:
     rows = (
         "simulate: {jobs: {g: {duration: 10m, rows: {every: 5m, columns:"
         " {u: 'max(1, 5 + (T - 1.5) * (16 - L) / 4)'}}}}}\n"

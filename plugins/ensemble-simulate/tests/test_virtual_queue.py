@@ -1,4 +1,4 @@
-"""The virtual cluster's scheduler: who starts when, and on which nodes."""
+"""Tests of the virtual cluster's scheduler: order of starts, and nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Cluster:
         self.queue.end(self.entries[name])
 
 
-def test_jobs_start_in_the_order_in_which_they_came() -> None:
+def test_jobs_start_in_the_order_of_their_arrival() -> None:
     cluster = _Cluster(1, 2)
     for name in "abc":
         cluster.add(name, 10)
@@ -61,7 +61,7 @@ def test_a_job_of_two_nodes_needs_two_whole_nodes_at_once() -> None:
     assert cluster.begin(10) == ["wide"]
 
 
-def test_backfill_starts_what_delays_nobody_and_nothing_else() -> None:
+def test_backfill_starts_jobs_that_delay_no_other() -> None:
     cluster = _Cluster(2, 4)
     cluster.add("first", 100, cores=4)
     cluster.add("wide", 10, nodes=2, cores=4)
@@ -74,7 +74,7 @@ def test_backfill_starts_what_delays_nobody_and_nothing_else() -> None:
     assert cluster.begin(100) == ["wide"]
 
 
-def test_without_backfill_nobody_passes_the_first() -> None:
+def test_without_backfill_no_job_overtakes_the_first() -> None:
     cluster = _Cluster(2, 4, "none")
     cluster.add("first", 100, cores=4)
     cluster.add("wide", 10, nodes=2, cores=4)
@@ -82,7 +82,7 @@ def test_without_backfill_nobody_passes_the_first() -> None:
     assert cluster.begin(0) == ["first"]
 
 
-def test_a_long_job_on_a_node_that_nobody_waits_for_is_filled_in() -> None:
+def test_a_long_job_may_use_a_node_that_no_job_waits_for() -> None:
     cluster = _Cluster(1, 4)
     nodes = cluster.queue.nodes
     nodes.add(1)
@@ -105,7 +105,7 @@ def test_tasks_are_spread_evenly_over_nodes() -> None:
     ),
     st.sampled_from(["easy", "none"]),
 )
-def test_no_core_is_given_twice_and_every_job_runs(
+def test_no_core_is_used_twice_and_every_job_runs(
     shapes: list[tuple[int, int, int]], backfill: Backfill
 ) -> None:
     cluster = _Cluster(3, 4, backfill)
@@ -129,8 +129,8 @@ def test_no_core_is_given_twice_and_every_job_runs(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 50)), max_size=25))
-def test_backfill_never_delays_the_first_that_waits(shapes: list[tuple[int, int, int]]) -> None:
-    """Its start with backfill is at the latest the reservation that it had when it became first."""
+def test_backfill_never_delays_the_first_waiting_job(shapes: list[tuple[int, int, int]]) -> None:
+    """Its start with backfill is not after the reservation that it got when it became the first."""
     cluster = _Cluster(3, 4)
     for place, (nodes, cores, seconds) in enumerate(shapes):
         cluster.add(f"j{place}", seconds, nodes=nodes, cores=cores)

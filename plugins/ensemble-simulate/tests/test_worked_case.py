@@ -1,7 +1,7 @@
-"""The worked case of ``docs/simulate.md``: each of its figures, made anew.
+"""Tests of the worked case of ``docs/simulate.md``: each of its figures is computed again.
 
-What is simulated rests on the page's pilot, whose journal is kept in ``data`` (paths shortened), and
-is exact. Real runs take a machine's time: ``make soak`` holds them to the page.
+The simulation is based on the page's pilot, whose journal is in ``data`` (with shortened paths),
+and is exact. Real runs take real time: ``make soak`` compares them with the page.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _median(simulated: Mapping[str, Any], what: str) -> float:
     return float(simulated["quantiles"][what][1])
 
 
-#: The table of the page: jobs at each threshold, simulated and for real.
+#: The page's table: jobs at each threshold, simulated and real.
 TABLE = {
     float(row[1]): (int(row[2]), int(row[3]))
     for row in re.finditer(r"^\| (0\.\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text("utf-8"), re.M)
@@ -68,7 +68,7 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the page's pilot is a kept run: 99 jobs in 22.5 s on two cores."""
+    """Return a folder in which the page's pilot is a kept run: 99 jobs in 22.5 s on two cores."""
     folder = tmp_path_factory.mktemp("kept")
     run = folder / "state" / "runs" / "pilot"
     run.mkdir(parents=True)
@@ -77,27 +77,29 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_model_gives_the_pilot_again(kept: Path) -> None:
+def test_the_model_reproduces_the_pilot(kept: Path) -> None:
     again = _simulated(kept, 2)
     assert _median(again, "jobs") == TABLE[0.043][0] == TABLE[0.043][1]
     assert _median(again, "length") == pytest.approx(22.5, rel=0.01)
 
 
 @pytest.mark.parametrize("threshold", [0.043, 0.047])
-def test_in_whatever_order_jobs_end_there_are_as_many(kept: Path, threshold: float) -> None:
+def test_the_number_of_jobs_does_not_depend_on_the_order_of_their_ends(
+    kept: Path, threshold: float
+) -> None:
     found = _simulated(kept, 2, *_threshold(threshold), "--wait", "uniform(0, 3)")
     assert found["quantiles"]["jobs"] == [TABLE[threshold][0]] * 3
     low, _, high = found["quantiles"]["length"]
-    assert high - low > 1.0  # the orders were others
+    assert high - low > 1.0  # the orders differed
 
 
 @pytest.mark.parametrize("threshold", [0.047, 0.040])
-def test_another_threshold_takes_the_jobs_of_the_page(kept: Path, threshold: float) -> None:
+def test_another_threshold_needs_the_jobs_listed_on_the_page(kept: Path, threshold: float) -> None:
     found = _simulated(kept, 2, *_threshold(threshold))
     assert _median(found, "jobs") == TABLE[threshold][0]
 
 
-def test_more_cores_are_shorter_and_stand_idle(kept: Path) -> None:
+def test_more_cores_are_faster_and_idle_more(kept: Path) -> None:
     found = [_simulated(kept, cores, runs=2) for cores in (1, 2, 4, 8, 16)]
     lengths = [_median(each, "length") for each in found]
     assert lengths == sorted(lengths, reverse=True)
@@ -111,7 +113,7 @@ def test_more_cores_are_shorter_and_stand_idle(kept: Path) -> None:
 
 
 @pytest.mark.skipif("ENSEMBLE_SOAK" not in os.environ, reason="part of make soak")
-def test_the_real_runs_are_those_of_the_page(tmp_path: Path) -> None:
+def test_the_real_runs_agree_with_the_page(tmp_path: Path) -> None:
     pilot = _really(tmp_path, "pilot")
     again = _simulated(tmp_path, 2)
     assert _median(again, "jobs") == _jobs(pilot) == TABLE[0.043][1]

@@ -1,4 +1,4 @@
-"""What every test here may count on: a home of its own, and no setting from outside."""
+"""Fixtures of these tests: a separate home folder, and no settings from outside."""
 
 from __future__ import annotations
 

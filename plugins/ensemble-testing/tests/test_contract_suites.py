@@ -1,5 +1,4 @@
-"""The published contract suites and fakes refuse what breaks the contract: each wrong plugin here
-fails the test that is meant for it."""
+"""Tests of the published contract suites and fakes: each faulty plugin fails the intended test."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ from ensemble_core import (
 
 
 def failures(contract: type, **attributes: Any) -> set[str]:
-    """The tests of a suite that fail for this plugin."""
+    """Return the tests of a suite that fail for this plugin."""
     suite = type("Suite", (contract,), attributes)()
     failed = set()
     for name in dir(suite):
@@ -56,7 +55,7 @@ def failures(contract: type, **attributes: Any) -> set[str]:
                 getattr(suite, name)()
             except pytest.skip.Exception:
                 continue
-            except Exception:  # whatever the wrong plugin raises
+            except Exception:  # a faulty plugin may raise anything
                 failed.add(name)
     return failed
 
@@ -152,7 +151,7 @@ def test_wrong_statistic_fails(statistic: type[Sum], test: str) -> None:
 
 
 class Lines(Observer):
-    """Numbers, one a line; right."""
+    """Correct observer: reads numbers, one per line."""
 
     longest = 100
 
@@ -229,7 +228,7 @@ def test_wrong_observer_fails(observer: type[Lines], test: str) -> None:
     assert test in failures(ObserverContract, plugin=record(observer), **given)
 
 
-def test_observer_that_yields_what_it_does_not_name_fails() -> None:
+def test_observer_that_yields_undeclared_names_fails() -> None:
     record = ObserverPlugin(
         name="x",
         summary="x",
@@ -241,7 +240,7 @@ def test_observer_that_yields_what_it_does_not_name_fails() -> None:
     }
 
 
-def test_observer_that_yields_what_it_says_it_never_does_fails() -> None:
+def test_observer_that_yields_excluded_names_fails() -> None:
     record = ObserverPlugin(
         name="x",
         summary="x",
@@ -253,7 +252,7 @@ def test_observer_that_yields_what_it_says_it_never_does_fails() -> None:
     }
 
 
-def test_rows_with_nan_are_compared_by_what_they_say() -> None:
+def test_rows_with_nan_are_compared_by_value() -> None:
     class Told(Lines):
         def row(self, line: bytes) -> list[Row]:
             return [Row({"x": float(line)})] if line in (b"nan", b"1") else []
@@ -265,7 +264,7 @@ def test_rows_with_nan_are_compared_by_what_they_say() -> None:
     assert "test_reads_the_sample" in failures(ObserverContract, **given, rows=rows[::-1])
 
 
-def test_trigger_whose_needs_are_no_names_fails() -> None:
+def test_trigger_with_invalid_needs_fails() -> None:
     record = TriggerPlugin(
         name="x",
         summary="x",
@@ -278,7 +277,7 @@ def test_trigger_whose_needs_are_no_names_fails() -> None:
     }
 
 
-def test_trigger_that_waits_for_an_event_of_its_plugins_own_passes() -> None:
+def test_trigger_that_waits_for_its_plugins_own_event_passes() -> None:
     record = TriggerPlugin(
         name="nightly", summary="x", build=lambda name, options: Trigger(wakes=("nightly", "dusk"))
     )
@@ -287,7 +286,7 @@ def test_trigger_that_waits_for_an_event_of_its_plugins_own_passes() -> None:
     assert failures(TriggerContract, plugin=record, wakes=[dusk]) == set()
 
 
-def test_statistic_that_needs_options_that_its_schema_does_not_require_fails() -> None:
+def test_statistic_whose_schema_does_not_require_needed_options_fails() -> None:
     target = {"description": "x", "type": "number"}
     schema: dict[str, Any] = {"type": "object", "properties": {"target": target}}
 
@@ -306,7 +305,7 @@ def test_statistic_that_needs_options_that_its_schema_does_not_require_fails() -
 
 
 class Sweep(Generator):
-    """Points one after the other; right."""
+    """Correct generator: suggests points one after another."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -449,7 +448,7 @@ def job(name: str) -> Job:
     return Job(id=name, group="sim", index=0, command=("true",))
 
 
-def test_fake_executor_plays_a_job_as_told(tmp_path: Path) -> None:
+def test_fake_executor_plays_a_job_as_scripted(tmp_path: Path) -> None:
     executor, seen = FakeExecutor(), list[Any]()
     executor.open(Run("run", tmp_path, itertools.count(1.0).__next__), seen.extend)
     executor.submit([job("sim.0"), job("sim.1"), job("sim.2")])
@@ -475,7 +474,7 @@ def test_fake_executor_plays_a_job_as_told(tmp_path: Path) -> None:
     executor.close()
 
 
-def test_fake_executor_refuses_a_submit_as_told() -> None:
+def test_fake_executor_rejects_a_submit_as_scripted() -> None:
     executor = FakeExecutor()
     executor.refuse = ExecutorError("queue is full", transient=True)
     with pytest.raises(ExecutorError, match="queue is full"):
@@ -499,7 +498,7 @@ def test_fake_executor_grants_and_denies() -> None:
     assert executor.resources()["nodes.up"] == 3
 
 
-def test_fake_firing_numbers_jobs_after_those_there_are() -> None:
+def test_fake_firing_numbers_jobs_after_the_existing_ones() -> None:
     group = JobGroup(name="sim", command=("run", "{index}"), count=2)
     firing = FakeFiring(groups=[group], active=["sim.4"], event=JobEvent(1.0, "sim.4", "start"))
     first, second = firing.submit("sim"), firing.submit("sim", {"count": 1})

@@ -1,5 +1,7 @@
-"""The executor suite finds what is wrong with an executor: each mutant here is the local executor
-with one bug, and fails the test that is meant for it. The executor without a bug passes them all."""
+"""Tests of the executor suite with mutants: the local executor with one bug each.
+
+Each mutant fails the intended test. The executor without a bug passes them all.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ FAILED = (AssertionError, Exception, pytest.fail.Exception)
 
 
 class Sound(LocalExecutor):
-    """The local executor, with places for a bug."""
+    """The local executor, with hooks for a bug."""
 
     def __init__(self) -> None:
         super().__init__(slots=2, grace=0.3)
@@ -49,11 +51,11 @@ class Sound(LocalExecutor):
         super().open(run, lambda events: emit(self.told(events)))
 
     def told(self, events: Sequence[Event]) -> Sequence[Event]:
-        """What of these events is emitted."""
+        """Return the events to emit instead of these."""
         return events
 
     def given(self, job: Job) -> Job:
-        """What is made of a job."""
+        """Return the job to submit instead of this one."""
         return job
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -62,7 +64,7 @@ class Sound(LocalExecutor):
 
 
 def takes(change: Callable[[Job], Job]) -> type[Sound]:
-    """A mutant that makes something else of a job."""
+    """Return a mutant that changes submitted jobs."""
 
     class Mutant(Sound):
         def given(self, job: Job) -> Job:
@@ -72,7 +74,7 @@ def takes(change: Callable[[Job], Job]) -> type[Sound]:
 
 
 def tells(change: Callable[[JobEvent], Iterable[JobEvent]], of: str = "") -> type[Sound]:
-    """A mutant that tells something else than a job's event (of a name, or any)."""
+    """Return a mutant that changes a job's events (of one name, or all)."""
 
     class Mutant(Sound):
         def told(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -86,7 +88,7 @@ def tells(change: Callable[[JobEvent], Iterable[JobEvent]], of: str = "") -> typ
 
 
 def says(of: str, **context: Any) -> type[Sound]:
-    """A mutant that says something else in the context of these events; ``None``: nothing."""
+    """Return a mutant that changes the context of these events; ``None`` removes it."""
 
     def change(event: JobEvent) -> list[JobEvent]:
         said = {**event.context, **context}
@@ -97,7 +99,7 @@ def says(of: str, **context: Any) -> type[Sound]:
 
 
 def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
-    """Tells an event of this name after ``finish``, and not when it was."""
+    """Return a change that emits events of this name after ``finish``."""
 
     def change(event: JobEvent) -> list[JobEvent]:
         late = replace(event, name=of, context={"type": "cancel", "severity": 0})
@@ -107,12 +109,12 @@ def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
 
 
 def later_by(seconds: float) -> Callable[[JobEvent], list[JobEvent]]:
-    """Takes each event for one that was so much later."""
+    """Return a change that moves each event to a later time."""
     return lambda event: [replace(event, timestamp=event.timestamp + seconds)]
 
 
 def as_of(mark: str) -> Callable[[JobEvent], list[JobEvent]]:
-    """Takes a job for the one whose name is that before the mark."""
+    """Return a change that confuses a job with the one whose name precedes the mark."""
     return lambda event: [replace(event, job=event.job.partition(mark)[0])]
 
 
@@ -215,7 +217,7 @@ class WaitsForItsJobs(Sound):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         super().submit(jobs)
-        self.over.wait(300)  # sooner than the job that lasts
+        self.over.wait(300)  # shorter than the lasting job
 
     def told(self, events: Sequence[Event]) -> Sequence[Event]:
         if any(isinstance(event, JobEvent) and event.name == "clean" for event in events):
@@ -247,7 +249,7 @@ class HearsNoFirstCancel(Sound):
     deaf = True
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        if not self.deaf:  # what a test leaves behind is to end
+        if not self.deaf:  # jobs that a test leaves behind must end
             super().cancel(jobs)
         self.deaf = False
 
@@ -303,7 +305,7 @@ class TellsNothingFree(Sound):
 
 
 class IgnoresItsSlots(Sound):
-    """It runs all that it is given; its gauges do not say so."""
+    """It runs everything that is submitted, but its gauges show its slots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,7 +327,7 @@ BAD_DEFAULT = {
 }
 NOT_DESCRIBED = {"type": "object", "properties": {"poll": {"type": "number"}}}
 
-#: For each test of the suite the mutants that it is to notice, by their names.
+#: Mutants that each test of the suite must detect, by their names.
 MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
     "it_says_what_it_can_do": {"AnnouncesWhatNobodyKnows": AnnouncesWhatNobodyKnows},
     "a_job_that_succeeds_passes_through_its_life_in_order": {
@@ -457,7 +459,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "[False]": {"same": False},
     "[True]": {"same": True},
 }
-#: They are found out when the time is up, which may be soon: the sound one never waits so long.
+#: Found only by a timeout, which may be short, because the correct executor never waits so long.
 WAITED_FOR = (
     "WaitsForItsJobs", "HearsNoFirstCancel", "TakesAnAttemptForTheFirst", "KnowsNoTimeLimit",
     "TakesAJobOfAResumeForTheFirst", "KillsWhatItClaimsToDetach", "ForgetsTheLastOfABulk",
@@ -467,7 +469,7 @@ WAITED_FOR = (
 
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BaseException | None]:
-    """Runs one test of the suite for an executor; what it fails with."""
+    """Return a function that runs one test of the suite for an executor and returns its error."""
     count = 0
 
     def examine(
@@ -479,7 +481,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
         count += 1
         folder = tmp_path / str(count)
         folder.mkdir()
-        monkeypatch.chdir(folder)  # what a mutant writes beside its job's folder is no one's
+        monkeypatch.chdir(folder)  # files of a mutant outside of its job's folder are dropped
         suite = type("Suite", (ExecutorContract,), {"many": 20, **knobs})()
         suite.make_executor = make
         name, bracket, value = test.partition("[")
@@ -510,13 +512,13 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
 @pytest.mark.parametrize(
     ("test", "mutant"), [(test, name) for test, mutants in MUTANTS.items() for name in mutants]
 )
-def test_a_mutant_is_found_out(
+def test_a_mutant_is_detected(
     examine: Callable[..., BaseException | None],
     monkeypatch: pytest.MonkeyPatch,
     test: str,
     mutant: str,
 ) -> None:
-    sleep = time.sleep  # what is asked for is counted, and need not be slept
+    sleep = time.sleep  # sleeps are counted instead
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     short = {"timeout": 1.5} if mutant in WAITED_FOR else {}
     assert examine(MUTANTS[test][mutant], test, **short) is not None
@@ -530,7 +532,7 @@ def test_a_mutant_is_found_out(
         ("no_more_jobs_run_at_once_than_there_are_slots", "IgnoresItsSlots"),
     ],
 )
-def test_wrong_times_and_ignored_slots_are_found_each_time(
+def test_wrong_times_and_ignored_slots_are_detected_each_time(
     examine: Callable[..., BaseException | None], test: str, mutant: str, time_: int
 ) -> None:
     found = examine(MUTANTS[test][mutant], test)
@@ -538,7 +540,7 @@ def test_wrong_times_and_ignored_slots_are_found_each_time(
     assert ("in the future" if mutant == "IsAnHourAhead" else "at once in 2 slots") in str(found)
 
 
-def test_ignored_slots_are_found_without_a_gauge(
+def test_ignored_slots_are_detected_without_a_gauge(
     examine: Callable[..., BaseException | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = "no_more_jobs_run_at_once_than_there_are_slots"
@@ -572,7 +574,7 @@ def test_the_executor_without_a_bug_passes(
         replace(LOCAL, build=lambda options: None),  # type: ignore[arg-type,return-value]
     ],
 )
-def test_a_record_that_does_not_fit_its_executor_is_found_out(
+def test_a_record_that_does_not_fit_its_executor_is_detected(
     examine: Callable[..., BaseException | None], record: ExecutorPlugin
 ) -> None:
     test = "record_says_what_the_executor_can_do"
@@ -596,7 +598,7 @@ def test_executor_with_a_required_option_passes_with_that_option(
     assert "queue" in str(found)
 
 
-def test_a_statistic_may_be_expected_to_say_nothing_of_nothing() -> None:
+def test_a_statistic_may_have_no_value_at_first() -> None:
     class Largest:
         def __init__(self) -> None:
             self.value: float | None = None

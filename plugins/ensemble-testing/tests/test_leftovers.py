@@ -1,5 +1,8 @@
-"""A failed test of the executor suite leaves no job in the queue, so no later test fails because of
-it: each executor here is broken, and its queue has a single slot for all tests."""
+"""Tests of clean-up: a failed test of the executor suite leaves no job in the queue.
+
+So no later test fails because of it. Each executor here is faulty, and its queue has a single slot
+for all tests.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ LATER = ("a_job_that_succeeds_passes_through_its_life_in_order", "a_time_limit_e
 
 
 def run_suite(folder: Path, *tests: str) -> str:
-    """The output of pytest, of these tests in this order."""
+    """Return the output of pytest for these tests in this order."""
     (folder / "test_mine.py").write_text(SUITE)
     done = subprocess.run(
         [
@@ -88,13 +91,13 @@ def run_suite(folder: Path, *tests: str) -> str:
 
 
 def outcomes(output: str) -> dict[str, str]:
-    """The outcome of each test: a failed one may have an error of its fixtures as well."""
+    """Return the outcome of each test; a failed one may also have an error of its fixtures."""
     lines = re.findall(r"^(PASSED|ERROR|FAILED|SKIPPED) \S*::test_(\w+)", output, re.M)
     return {name: outcome for outcome, name in lines}
 
 
 def check_free(folder: Path) -> None:
-    """The queue has its slot, and none of the tests' processes is left."""
+    """Check that the queue's slot is free and no process of the tests is left."""
     executor = LocalExecutor(slots=1, pool=str(folder / "pool"))
     with Session(executor, folder, tidy=True) as session:
         session.run(session.job("true"))
@@ -122,7 +125,7 @@ def test_failed_test_leaves_no_job_and_later_tests_pass(
     check_free(tmp_path)
 
 
-def test_timeout_says_whose_jobs_the_queue_holds(tmp_path: Path) -> None:
+def test_timeout_lists_the_jobs_in_the_queue(tmp_path: Path) -> None:
     output = run_suite(tmp_path, "TestHangs::test_first")
     assert "start of t.4 did not happen within 1 s" in output
     assert "the queue still holds 4 jobs of test_first (t.0, t.1, t.2, t.3)" in output
@@ -146,7 +149,7 @@ def ensemble_executors():
 """
 
 
-def test_queue_without_a_free_slot_is_said_at_the_start(tmp_path: Path) -> None:
+def test_queue_without_a_free_slot_is_reported_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "full.py"
     file.write_text(FULL)
     options = ("--plugin", str(file))

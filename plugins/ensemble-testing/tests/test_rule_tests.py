@@ -1,4 +1,4 @@
-"""``ensemble test``: rules tested on what happens, without a queue, a clock or a job."""
+"""Tests of ``ensemble test``: rules are tested without a queue, a clock or a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ensemble_core.model.events import Event
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-#: The study of the manual's page, with a rule for each kind of event.
+#: The study on the manual's page, with a rule for each kind of event.
 STUDY = """
 logging: {heartbeat: 60s}
 jobs:
@@ -42,7 +42,7 @@ rules:
   - {id: later, trigger: interval, seconds: 300, repetitions: 2, action: {name: log, message: time}}
 """
 
-#: The test of the manual's page, to the letter.
+#: The test on the manual's page, verbatim.
 PAGE = """
 ensemble: study.yaml
 tests:
@@ -70,7 +70,7 @@ def _test(folder: Path, text: str, *arguments: str, study: str = STUDY) -> Resul
 
 
 def _one(folder: Path, given: str, expect: str, study: str = STUDY, *arguments: str) -> Result:
-    """One test of these steps and expectations, each a line of YAML."""
+    """Run one test of these steps and expectations, each a line of YAML."""
     text = "ensemble: study.yaml\ntests:\n  - name: it\n    given:\n"
     text += "".join(f"      - {line.strip()}\n" for line in given.strip().splitlines())
     text += "    expect:\n"
@@ -78,14 +78,14 @@ def _one(folder: Path, given: str, expect: str, study: str = STUDY, *arguments: 
     return _test(folder, text, *arguments, study=study)
 
 
-def test_the_test_of_the_manual_passes_and_says_which_rules_no_test_saw(tmp_path: Path) -> None:
+def test_the_manuals_test_passes_and_lists_untested_rules(tmp_path: Path) -> None:
     result = _test(tmp_path, PAGE)
     assert result.exit_code == 0, result.output
     assert "1 test passed" in result.output
     assert "tests saw 3 of 9 rules fire; none saw melted, slow, nodes" in result.output
 
 
-def test_a_failure_shows_the_step_what_was_expected_what_was_decided_and_why(
+def test_a_failure_shows_the_step_the_expectation_the_decisions_and_the_reason(
     tmp_path: Path,
 ) -> None:
     result = _test(tmp_path, PAGE.replace("Temp: 4.2", "Temp: 3.9"))
@@ -118,7 +118,7 @@ def test_a_failure_shows_the_step_what_was_expected_what_was_decided_and_why(
         ("{at: 1s, stopped: enough}\n{at: 9s, finished: sim}", "fired: begin", "the run ended at 1 s: enough"),
     ],
 )  # fmt: skip
-def test_what_is_not_as_expected_fails(tmp_path: Path, given: str, expect: str, said: str) -> None:
+def test_an_unmet_expectation_fails(tmp_path: Path, given: str, expect: str, said: str) -> None:
     result = _one(tmp_path, given or "at: 0s", expect)
     assert result.exit_code == 1, result.output
     assert said in result.output
@@ -151,12 +151,12 @@ def test_what_is_not_as_expected_fails(tmp_path: Path, given: str, expect: str, 
         ("job-event: {job: sim.0, name: exception, context: {type: timeout, severity: 1, note: slow}}", "fired: slow"),
     ],
 )  # fmt: skip
-def test_there_is_a_word_for_each_kind_of_event(tmp_path: Path, given: str, expect: str) -> None:
+def test_each_kind_of_event_has_a_word(tmp_path: Path, given: str, expect: str) -> None:
     result = _one(tmp_path, given, expect)
     assert result.exit_code == 0, result.output
 
 
-#: Sixteen jobs a submit, of which a limit lets 15 go.
+#: Sixteen jobs per submit, of which a limit allows 15.
 LIMITED = """
 limits: {LIMITS}
 jobs:
@@ -195,7 +195,7 @@ def test_jobs_held_by_a_limit_count_as_submitted_and_the_limit_is_named(
 
 
 def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> None:
-    """Neither the limit's own warning nor the rule's message is among the decisions expected."""
+    """Neither the limit's own warning nor the rule's message counts as an expected decision."""
     study = LIMITED.replace("{LIMITS}", "{core_hours: 0.5}")
     given = "started: ising\n{at: 1s, row: {job: ising.3, E: 4}}"
     for expect in (
@@ -218,8 +218,9 @@ def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> Non
 
 
 def test_every_kind_of_event_has_a_word() -> None:
-    """Who adds an event must give it one; timers elapse, messages arrive and jobs have identities by
-    themselves, and the queue answers look-ups."""
+    """A new event needs a word. Exempt are elapsed timers, received messages and job identities,
+    which happen automatically, and answers of the queue.
+    """
     text = inspect.getsource(words)
     kinds = {kind.__name__ for kind in Event.kinds.values()} - {
         "Started",
@@ -244,7 +245,7 @@ rules:
 """
 
 
-def test_functions_are_called_as_they_are_unless_the_test_answers_for_them(tmp_path: Path) -> None:
+def test_functions_are_called_unless_the_test_answers_for_them(tmp_path: Path) -> None:
     given, expect = "finished: a", "metric: {count.a.submitted: 2}"
     refused = _one(tmp_path, given, expect, FUNCTIONS)
     assert refused.exit_code == 2
@@ -294,7 +295,7 @@ def test_functions_are_called_as_they_are_unless_the_test_answers_for_them(tmp_p
         ("study.yaml", "stud.yaml", "", "stud.yaml"),
     ],
 )  # fmt: skip
-def test_a_wrong_test_is_refused_with_its_place_and_the_nearest_word(
+def test_an_invalid_test_is_rejected_with_its_place_and_a_suggestion(
     tmp_path: Path, old: str, new: str, word: str, said: str
 ) -> None:
     assert old in PAGE
@@ -307,14 +308,14 @@ def test_a_wrong_test_is_refused_with_its_place_and_the_nearest_word(
     assert f"study.ensemble-test.yaml:{place}" in result.output or not word
 
 
-def test_an_error_of_the_study_is_told_as_ever(tmp_path: Path) -> None:
+def test_an_error_of_the_study_is_reported_as_usual(tmp_path: Path) -> None:
     result = _test(tmp_path, PAGE, study=STUDY.replace("name: cancel", "name: cancle"))
     assert result.exit_code == 2
     assert "study.yaml:8:" in result.output
     assert "did you mean 'cancel'?" in result.output
 
 
-def test_a_report_for_ci_has_each_test_and_why_it_failed(tmp_path: Path) -> None:
+def test_a_junit_report_has_each_test_and_its_failure(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     text = PAGE + PAGE.split("tests:\n")[1].replace("once", "twice").replace("4.2", "3")
     result = _test(tmp_path, text, "--junit", str(report))
@@ -331,7 +332,7 @@ def test_a_report_for_ci_has_each_test_and_why_it_failed(tmp_path: Path) -> None
     assert nowhere.exit_code == 2
 
 
-def test_as_json_each_test_is_told_and_which_rules_none_saw(tmp_path: Path) -> None:
+def test_json_lists_each_test_and_untested_rules(tmp_path: Path) -> None:
     result = _test(tmp_path, PAGE, "--json")
     told: Any = json.loads(result.stdout)
     assert told["passed"] is True
@@ -371,7 +372,7 @@ def test_a_test_recorded_from_a_run_passes_and_has_its_decisions(
     events = CliRunner().invoke(main, ["events", "one", "--json", *state]).stdout
     told = [json.loads(line) for line in events.splitlines()]
     fired = [each["rule"] for each in told if each["type"] == "fired"]
-    # Nothing of what the run did is missing: without one of its expectations it would still pass.
+    # No decision of the run may be missing; the test would pass without some of its expectations.
     assert fired
     assert len(re.findall(r"fired: \{", recorded.stdout)) >= 1
     for rule in set(fired):
@@ -379,8 +380,8 @@ def test_a_test_recorded_from_a_run_passes_and_has_its_decisions(
         assert told == fired.count(rule), rule
 
 
-def test_a_recorded_test_leaves_out_rows_that_woke_no_rule(tmp_path: Path) -> None:
-    """Rows of a group of which no rule speaks are the larger part of many a run."""
+def test_a_recorded_test_omits_rows_that_triggered_no_rule(tmp_path: Path) -> None:
+    """In many runs most rows belong to groups that no rule uses."""
     study = """
 jobs:
   - {name: quiet, command: 'sh -c "for i in 1 2 3; do echo {\\\\\\"x\\\\\\": $i}; done"', observe: {json-lines: {fields: [x]}}}
@@ -400,7 +401,7 @@ rules: [{id: begin, trigger: start, action: {name: submit, label: quiet}}]
 RULE_TESTS = sorted(EXAMPLES.rglob("*.ensemble-test.yaml"))
 
 
-def test_the_rule_tests_of_the_examples_pass_and_see_every_rule() -> None:
+def test_the_rule_tests_of_the_examples_pass_and_cover_every_rule() -> None:
     assert len(RULE_TESTS) >= 3
     result = CliRunner().invoke(main, ["test", "--json", *map(str, RULE_TESTS)])
     told: Any = json.loads(result.stdout)
@@ -426,7 +427,7 @@ def test_pytest_collects_rule_tests(tmp_path: Path) -> None:
 
 # -- recorded from a run ---------------------------------------------------------------------------
 
-#: A generator, a rule that steers it, and parameters that a function gives.
+#: A generator, a rule that steers it, and parameters from a function.
 SEARCH = """
 jobs:
   - {name: sim, command: 'echo "E: {x}"', observe: {key-value: {fields: [E]}}, result: {E: last.E}}
@@ -467,7 +468,7 @@ def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
     test.write_text(recorded.stdout)
     result = CliRunner().invoke(main, ["test", str(test)])
     assert result.exit_code == 0, result.output
-    assert not (tmp_path / "ran").exists()  # neither when it is recorded nor when it is played
+    assert not (tmp_path / "ran").exists()  # neither while recording nor in the test
     changed = recorded.stdout.replace("points: [{x: ", "points: [{x: 7", 1)
     test.write_text(changed)
     result = CliRunner().invoke(main, ["test", str(test)])
@@ -475,7 +476,7 @@ def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
     assert "not a point of 's'" in result.output
 
 
-def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refused(
+def test_a_generator_may_fail_in_a_test_and_excess_points_are_rejected(
     tmp_path: Path,
 ) -> None:
     study = SEARCH.partition("  - {id: given")[0]
@@ -492,7 +493,7 @@ def test_a_generator_may_fail_in_a_test_and_more_points_than_asked_for_are_refus
 def test_recording_a_run_executes_none_of_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
-    """The journal of another user's run names a file, which may say anything by now."""
+    """The journal of another user's run names a file with unknown content."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "theirs.py").write_text(
         "from ensemble_core import ActionPlugin, hookimpl\n"
@@ -515,7 +516,7 @@ def test_recording_a_run_executes_none_of_its_code(
     assert recorded.exit_code == 0, recorded.output
     assert "returned: {function: train" in recorded.stdout
     assert ("belongs to another user: its plugin files are not" in recorded.stderr) == foreign
-    assert (tmp_path / "loaded").exists() != foreign  # those of our own runs are, as ever
+    assert (tmp_path / "loaded").exists() != foreign  # files of our own runs are loaded
     assert not (tmp_path / "ran").exists()
 
 
@@ -540,7 +541,7 @@ def test_the_name_of_a_study_cannot_forge_lines_of_a_recorded_test(
     assert "plugins: [evil.py]" not in recorded.stdout.splitlines()
 
 
-def test_a_plugin_that_a_test_file_names_is_not_loaded_without_consent(tmp_path: Path) -> None:
+def test_a_plugin_named_by_a_test_file_is_not_loaded_without_consent(tmp_path: Path) -> None:
     plugin = tmp_path / "theirs.py"
     plugin.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nimport ensemble_lost")
     result = _test(tmp_path, "plugins: [theirs.py]" + PAGE)
@@ -553,7 +554,7 @@ def test_a_plugin_that_a_test_file_names_is_not_loaded_without_consent(tmp_path:
 
 
 @pytest.mark.checkout
-def test_the_snippets_about_messages_are_valid_and_their_test_passes(tmp_path: Path) -> None:
+def test_snippets_about_messages_are_valid_and_their_test_passes(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/howto-notify.md").read_text("utf-8")
     study, test = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
     (tmp_path / "ising.yaml").write_text(study)
@@ -607,7 +608,7 @@ results:
 """
 
 
-def test_a_rule_test_plays_filters_pivots_and_reused_jobs(tmp_path: Path) -> None:
+def test_a_rule_test_handles_filters_pivots_and_reused_jobs(tmp_path: Path) -> None:
     values = (1, 3, 1, 3, 4, 8, -1, 1)
     told = [
         f"{{at: 1s, reused: {{job: g.{number}, rows: [{{u: {values[number]}}}, {{u: -9}}]}}}}"
