@@ -183,12 +183,34 @@ def to_author(culprit: object) -> str:
 
 _S = TypeVar("_S", bound="str | None")
 
+#: Words of other tools and of everyday use, with ours.
+_SYNONYMS = {
+    "args": "parameters", "params": "parameters", "sweep": "parameters", "script": "command",
+    "run": "command", "exec": "command", "cores": "cores_per_task", "cpus": "cores_per_task",
+    "cpus_per_task": "cores_per_task", "gpus": "gpus_per_task", "ntasks": "tasks",
+    "time": "duration", "walltime": "duration", "timeout": "duration", "env": "environment",
+    "cwd": "workdir", "dir": "workdir", "replicas": "count", "priority": "urgency",
+    "group": "label name", "job": "label name", "if": "when", "condition": "when",
+    "on": "trigger", "event": "trigger", "do": "action", "then": "action",
+    "repeat": "repetitions", "limit": "repetitions", "times": "repetitions", "delay": "wait",
+    "cpu_hours": "core_hours", "cpu-hours": "core_hours", "cpuh": "core_hours",
+    "max_jobs": "jobs", "stop": "terminate", "abort": "terminate", "exit": "terminate",
+    "quit": "terminate", "kill": "cancel", "scale-up": "grow", "scale_up": "grow",
+    "scale-down": "shrink", "scale_down": "shrink",
+}  # fmt: skip
+
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name that is most similar to ``name``; ``None`` if none is similar enough."""
+    """Return our word for a synonym, or the most similar name, or ``None`` if no name is similar.
+
+    >>> closest("walltime", ["command", "duration"])
+    'duration'
+    """
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(name, list(names), 1, cutoff)), None)
+    known = list(names)
+    ours = [word for word in _SYNONYMS.get(name.lower(), "").split() if word in known]
+    return next(iter(ours or get_close_matches(name, known, 1, cutoff)), None)
 
 
 def did_you_mean(

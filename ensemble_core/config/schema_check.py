@@ -44,17 +44,6 @@ _EXAMPLES = {
 }
 
 
-#: Names of keys in other programs, with ours.
-_USUAL = {
-    "cores": "cores_per_task", "cpus": "cores_per_task", "cpus_per_task": "cores_per_task",
-    "gpus": "gpus_per_task", "ntasks": "tasks", "time": "duration", "walltime": "duration",
-    "timeout": "duration", "env": "environment", "cwd": "workdir", "args": "parameters",
-    "priority": "urgency", "if": "when", "condition": "when", "repeat": "repetitions",
-    "cpu_hours": "core_hours", "cpu-hours": "core_hours", "cpuh": "core_hours",
-    "max_jobs": "jobs",
-}  # fmt: skip
-
-
 #: Keys that could mean a range's number of values or its step.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
@@ -268,8 +257,6 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             _no_such(context, inner, noun, key, is_key=True)
             continue
         near = closest(key, known, 0.55)
-        if _USUAL.get(key.lower()) in known:
-            near = _USUAL[key.lower()]
         inside = context.validators.schema["$defs"]["job-fields"]["properties"]
         cut = [str(value) for value in data.values() if str(value).startswith("=")]
         if any(value.count("(") > value.count(")") for value in cut):
@@ -330,6 +317,8 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
             hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_of(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
+        elif path and path[-1] == "action":
+            hint = f"write action: {{name: {value}}}"
     elif isinstance(value, list) and len(value) == 1:
         hint = f"leave the brackets out: {shown(value[0])}"
     elif isinstance(value, dict) and "array" in types:

@@ -202,10 +202,6 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return PluginError(what, hint=hint, code="plugin-clash")
 
 
-#: Names in the first implementation and elsewhere, with ours.
-_USUAL = {"scale-up": "grow", "scale-down": "shrink", "scale_up": "grow", "scale_down": "shrink"}
-
-
 class Registry:
     """The records of all plugins, and every plugin that was found.
 
@@ -299,8 +295,6 @@ class Registry:
                 *(claimed for claimed in records.clashes if ":" not in claimed),
             ]
             near = closest(name, known) or closest(bare, known)
-            if _USUAL.get(bare) in known:
-                near = _USUAL[bare]
             if near:
                 said.append(f"did you mean {near!r}?")
             elif not home:

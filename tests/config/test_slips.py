@@ -63,6 +63,7 @@ def test_a_condition_of_another_language_is_told_as_it_is_written_here(
         ),
         ("  - {trigger: job-fail, action: {name: log, message: {job} failed}}", "quote text"),
         ("  - {trigger: job-fail, repetitions: 0, action: {name: terminate}}", "enabled: false"),
+        ("  - {trigger: idle, action: terminate}", "write action: {name: terminate}"),
         ("  - {trigger: job-fail, action: {name: scale-up}}", "'grow'"),
         ("  - {trigger: job-fail, action: {name: scale-down}}", "'shrink'"),
         (
@@ -86,8 +87,23 @@ def test_a_slip_in_a_rule_is_told_with_the_right_form(rule: str, hint: str) -> N
     ("key", "right"),
     [("cores", "cores_per_task"), ("gpus", "gpus_per_task"), ("walltime", "duration")],
 )
-def test_a_key_of_other_programs_is_told_by_its_name_here(key: str, right: str) -> None:
+def test_a_key_of_other_programs_is_suggested_by_its_name_here(key: str, right: str) -> None:
     assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"
+
+
+@pytest.mark.parametrize(
+    ("rule", "right"),
+    [
+        ("{trigger: job-done, group: a, action: submit}", "name"),
+        ("{trigger: start, action: {name: submit, group: a}}", "label"),
+        ("{trigger: job-fail, name: a, action: {name: retry, limit: 2}}", "repetitions"),
+        ("{trigger: start, if: 1 > 0, action: {name: submit, label: a}}", "when"),
+        ("{trigger: idle, action: {name: stop}}", "terminate"),
+        ("{trigger: idle, action: {name: scale-up, size: 2}}", "grow"),
+    ],
+)
+def test_an_everyday_word_in_a_rule_is_answered_with_ours(rule: str, right: str) -> None:
+    assert f"did you mean {right!r}?" in (error(f"  - {rule}").hint or "")
 
 
 @pytest.mark.parametrize(
