@@ -1,4 +1,4 @@
-"""Show runs in a browser while they go on: read-only, for yourself alone."""
+"""The command ``ensemble dashboard``: shows runs in a browser, read-only, to their owner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ensemble_core.cli.toolkit import (
 
 __all__ = ["dashboard"]
 
-#: Hours without a viewer after which a dashboard ends.
+#: Hours without a request after which a dashboard ends.
 _HOURS = 8.0
-#: Runs that are offered if none is named, the newest first.
+#: Most runs to offer if none is named, newest first.
 _MOST_RUNS = 100
 
 
@@ -56,14 +56,14 @@ def dashboard(
 ) -> None:
     """Show runs in a browser.
 
-    RUN is a run's tag, a beginning or an end of it that fits no other, or 'last'; without one all
-    runs can be chosen. The page is read-only and for you alone: its address has a token, and only
-    this machine is served. In an ssh session the dashboard uses a Unix socket, and prints the ssh
-    command that brings it to your own machine. Ctrl-C ends it; without a viewer it ends after 8
-    hours.
+    RUN is a run's tag, a unique beginning or end of it, or 'last'. Without RUN, all runs are
+    offered. The page is read-only, its address contains a secret token, and only browsers on this
+    machine can connect. In an ssh session, the dashboard uses a Unix socket and prints the ssh
+    command that forwards it to your own machine. It ends with Ctrl-C, or after 8 hours without a
+    viewer.
     """
     if unix and port:
-        raise click.UsageError("--port does not go with --socket")
+        raise click.UsageError("--port cannot be combined with --socket")
     place = state_folder(state)
     named = [find_run(place, run).name for run in runs]
 
@@ -74,8 +74,8 @@ def dashboard(
 
     if not tags():
         raise UsageError(
-            f"there are no runs in {place}",
-            hint="'ensemble run FILE' begins one",
+            f"no runs in {place}",
+            hint="start one: ensemble run FILE",
             code="no-such-run",
         )
     remote = "SSH_CONNECTION" in os.environ
@@ -94,7 +94,9 @@ def dashboard(
             if not _has_browser():
                 print_line(_ssh_line(f"127.0.0.1:{own}"))
         print_line(f"Dashboard: {address}")
-        print_line("Whoever has this address can read these runs. Ctrl-C ends the dashboard.")
+        print_line(
+            "Anyone with this address can read these runs. Press Ctrl-C to end the dashboard."
+        )
         if not by_socket and (opens or (opens is None and _has_browser())):
             import webbrowser
 
@@ -111,7 +113,7 @@ def _has_browser() -> bool:
 def _ssh_line(place: str) -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container with a number for a user
+    except (KeyError, OSError):  # a container whose user has no name
         user = "USER"
     where = f"{user}@{socket.gethostname()}"
     return printable(f"On your own machine: ssh -N -L 8123:{place} {where}")
@@ -119,7 +121,7 @@ def _ssh_line(place: str) -> str:
 
 @contextlib.contextmanager
 def _private_socket() -> Iterator[Path]:
-    """A path for a socket in a folder that only the user can enter."""
+    """Yield a path for a socket, in a folder that only the user can enter."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(base) if base and Path(base).is_dir() else state_folder(None)
     folder = parent / "ensemble-dashboard"
@@ -129,12 +131,12 @@ def _private_socket() -> Iterator[Path]:
     except OSError as error:
         raise _no_place(folder, error.strerror or str(error)) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise _no_place(folder, "it belongs to somebody else")
+        raise _no_place(folder, "it is not a folder of yours")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
     path = folder / f"{os.getpid()}.sock"
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()  # of an ended process that had this number
+        path.unlink()  # left by an earlier process with this id
     try:
         yield path
     finally:
@@ -144,16 +146,16 @@ def _private_socket() -> Iterator[Path]:
 
 def _no_place(folder: Path, cause: str) -> EnsembleError:
     return EnsembleError(
-        f"no socket can be made in {folder}",
+        f"cannot create a socket in {folder}",
         cause=cause,
-        hint="--no-socket uses a port; --state names another folder",
+        hint="use a port with --no-socket, or another folder with --state",
         code="no-socket",
     )
 
 
 def _bound_to(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
-    # The mode is there from the first moment: umask, not chmod afterwards.
+    # With chmod, others could connect between bind and chmod.
     mask = os.umask(0o177)
     try:
         listener.bind(str(path))
@@ -176,9 +178,9 @@ def _listening(port: int) -> socket.socket:
         listener.close()
         used = error.errno == errno.EADDRINUSE
         raise UsageError(
-            f"port {port} {'is in use' if used else 'cannot be used'}",
+            f"port {port} is in use" if used else f"cannot listen on port {port}",
             cause=None if used else error.strerror,
-            hint="leave out --port for a free one",
+            hint="without --port, a free one is used",
             code="port",
         ) from error
     return listener
@@ -195,26 +197,26 @@ def _serve(
 
     seen = [time.monotonic()]
 
-    def note() -> None:
+    def note_request() -> None:
         seen[0] = time.monotonic()
 
-    app = application(state, tags, token, note)
+    app = application(state, tags, token, note_request)
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
     server = uvicorn.Server(config)
 
-    async def watched() -> None:
-        async def until_nobody_looks() -> None:
+    async def serve_while_viewed() -> None:
+        async def end_when_idle() -> None:
             while (left := seen[0] + _HOURS * 3600 - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             server.should_exit = True
 
-        watcher = asyncio.ensure_future(until_nobody_looks())
+        watcher = asyncio.ensure_future(end_when_idle())
         try:
             await server.serve(sockets=[listener])
         finally:
             watcher.cancel()
 
-    # While a large run is read, quick answers do not wait long for the interpreter.
+    # Switch threads often, so that quick answers are not delayed while a large run is read.
     sys.setswitchinterval(0.001)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(watched())
+        asyncio.run(serve_while_viewed())

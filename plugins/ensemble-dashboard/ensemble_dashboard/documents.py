@@ -1,7 +1,6 @@
-"""The data of the page, as plain JSON documents: one for each kind that the page asks for.
+"""The page's data, as JSON documents described by ``documents.schema.json``.
 
-``documents.schema.json`` describes them. ``FORMAT`` changes when a document changes in a way that
-an older page cannot show.
+``FORMAT`` increases if a change makes a document unreadable for an older page.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["CLIENT", "FORMAT", "NAMES", "client_file", "document", "dumps", "sch
 
 FORMAT = 1
 
-#: The files of the page, with the type of each.
+#: Content types of the page's files.
 CLIENT = {
     "index.html": "text/html; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
@@ -41,12 +40,12 @@ NAMES = (
     *("overview", "failures", "costs", "capacity", "tables"),
     *("curves", "firings", "timeline", "nodes"),
 )
-#: Rows of a page of jobs at most.
+#: Most jobs in one document.
 _PAGE = 1_000_000
 
 
 def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
-    """One document. Raises :class:`UsageError` for an unknown one, or a wrong argument."""
+    """Return a document. Raises :class:`UsageError` for an unknown name or an invalid query."""
     if name == "overview":
         found = inspection.overview()
         report = inspection.report()
@@ -69,12 +68,12 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
         return inspection.job(query.get("group", ""), _number(query.get("index", "")))
     if name == "log":
         return inspection.log(query.get("job", ""), query.get("stream", "stdout"))
-    raise UsageError(f"there is no document {name!r}", code="no-such-document")
+    raise UsageError(f"unknown document {name!r}", code="no-such-document")
 
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise UsageError(f"{text!r} is not a number from 0", code="bad-option")
+        raise UsageError(f"{text!r} is not a whole number of at least 0", code="bad-option")
     return int(text)
 
 
@@ -89,7 +88,7 @@ def _where(text: str) -> dict[str, Any]:
 
 
 def dumps(data: Any) -> str:
-    """JSON that a browser reads: values that are not finite are null."""
+    """Return JSON that browsers can read: null in place of nan and infinity."""
     try:
         return json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)
     except ValueError:
@@ -108,12 +107,12 @@ def _finite(data: Any) -> Any:
 
 @cache
 def client_file(name: str) -> str:
-    """The text of a file of the page, for example ``app.js``."""
+    """Return the text of one of the page's files, for example ``app.js``."""
     return files(__package__).joinpath("client", *name.split("/")).read_text(encoding="utf-8")
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the documents."""
+    """Return the JSON Schema of the documents."""
     text = files(__package__).joinpath("documents.schema.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found

@@ -1,4 +1,4 @@
-"""Write a run as a page in one file: progress, failures, costs, results, rules, timeline, jobs."""
+"""The command ``ensemble report``: writes the page of a run, with its data, to one file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, d
 
 __all__ = ["page_of", "report", "write_report"]
 
-#: A report lists so many jobs; of a larger run it lists at most so many failed and cancelled ones.
+#: Most jobs in a report; of larger runs, only failed and cancelled jobs are listed.
 MOST_JOBS = 20_000
-#: Bytes of a failed job's log, and jobs whose logs a report has at most.
+#: Bytes of a failed job's log, and most jobs with logs in a report.
 _LOG, _LOGS = 4096, 200
-#: Jobs whose attempts, events and values a report has, failed ones first; points of their values.
+#: Most jobs with details (attempts, events and values) in a report, and most points of a value.
 _DETAILS, _POINTS = 100, 100
-#: A run of more jobs has only the details of so many failed ones, of so many kinds of failures.
+#: Of runs with more jobs than this, only failed jobs have details: so many of each kind of
+#: failure, and of so many kinds.
 _DETAILED, _OF_A_KIND, _KINDS = 2_000, 3, 5
 
 _LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
@@ -52,22 +53,22 @@ _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
     "--output",
     metavar="FILE",
     type=click.Path(),
-    help="Where to.  [default: the run's tag, with .html]",
+    help="Write to this file.  [default: the run's tag, with .html]",
 )
 @click.option(
     "--with-logs",
     is_flag=True,
-    help="Add the last 4 kB of what failed jobs wrote (50 of each kind, 200 in all).",
+    help="Add the last 4 kB of failed jobs' output (50 jobs of each kind of failure, 200 in all).",
 )
 @state_option
 @json_option
 def report(run: str, output: str | None, with_logs: bool, state: str | None, as_json: bool) -> None:
-    """Write a run as a page in one file.
+    """Write a report of a run: one HTML file for a browser.
 
-    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; it may be under
-    way. The page needs no server and no network: open it in a browser, send it, keep it with a
-    paper. It has what the run was, its jobs, results and rules, and of failed jobs the last line of
-    output. It has no environment of jobs, and paths of your home folder begin with ~.
+    RUN is the run's tag, a unique beginning or end of it, or 'last'; the run may still be active.
+    The file needs no server and no network, so it can be sent, or archived with a paper. It shows
+    the run's jobs, results and rules, and the last line of output of failed jobs. It leaves out
+    the jobs' environment, and writes your home folder as ~.
     """
     with errors_as_json(as_json):
         path, tag, problem = write_report(state, run, output, with_logs=with_logs)
@@ -84,8 +85,10 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
 def write_report(
     state: str | None, run: str, output: str | None, *, with_logs: bool = False
 ) -> tuple[Path, str, str]:
-    """Write a report; return its path, the run's tag and what is wrong with the run's journal.
-    Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written."""
+    """Write a report. Return its path, the run's tag, and the damage of its journal, if any.
+
+    Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written.
+    """
     with Inspection(KeptRun(state, run, salvage=True)) as inspection:
         tag = inspection.overview()["tag"]
         path = Path(output or f"{tag}.html")
@@ -133,9 +136,9 @@ def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
             details[name] = inspection.job(group, int(index))
             values = details[name]["values"]
             details[name]["values"] = values[:: max(1, -(-len(values) // _POINTS))]
-    # Damage may have been found in any part.
+    # Reading any part may have found damage.
     found["overview"]["problem"] = found["overview"]["problem"] or inspection.problem
-    # Who controls the run, and where, is nobody's business who reads a report.
+    # A report does not disclose the controller's host and user.
     found["overview"]["controller"] = {}
     return {
         **found,
@@ -154,13 +157,15 @@ def _ids(jobs: dict[str, Any]) -> Iterator[str]:
 
 
 def page_of(data: dict[str, Any]) -> str:
-    """The page with its data, styles and scripts in one text. Its content security policy allows
-    these scripts only."""
+    """Return the page as one text, with data, styles and scripts.
+
+    Its content security policy allows only these scripts.
+    """
     home = os.path.expanduser("~")
     text = dumps(data)
     if len(home) > 1:
         text = re.sub(re.escape(dumps(home)[1:-1]) + r'(?=[/"\\ ])', "~", text)
-    # Nothing in a text may end the element that it is in.
+    # No text in the data may end the script element around it.
     text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     hashes: dict[str, list[str]] = {"script": [], "style": []}
 
@@ -183,7 +188,7 @@ def page_of(data: dict[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file at once or not at all."""
+    """Write a file atomically."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
@@ -200,8 +205,8 @@ def _write(path: Path, text: str) -> None:
                 raise
     except OSError as error:
         raise EnsembleError(
-            f"the report cannot be written: {path}",
+            f"cannot write the report {path}",
             cause=error.strerror or str(error),
-            hint="name another file with -o",
+            hint="write to another file: -o FILE",
             code="unwritable",
         ) from error

@@ -1,8 +1,7 @@
-"""The dashboard's server: the page, and the documents of the runs that it may show.
+"""The dashboard's web server: serves the page, and the documents of its runs, read-only.
 
-It only reads. The page itself has nothing of a run in it and is served to everybody who reaches the
-server; documents need the token. Requests whose ``Host`` or ``Origin`` is not this machine are
-refused, so that no page of another site can read anything.
+The page contains no data and needs no token; documents need the token. Requests whose ``Host`` or
+``Origin`` is not this machine are rejected, so that pages of other sites cannot read anything.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-#: Seconds in which a run is looked at once, and runs that are open at a time.
+#: Seconds between reads of a run's new events, and most open runs.
 _PAUSE, _OPEN = 0.5, 8
-#: Answers that are remembered for each run; one that took long to make is kept for so many times as
-#: long, so that a large live run does not take a core for its viewers.
+#: Most cached answers of each run. An answer is cached for ``_REST`` times as long as it took to
+#: compute, so that the viewers of a large live run do not occupy a core.
 _REMEMBERED, _REST = 64, 10
-#: Seconds that a request waits for a new answer. Then it gets the last one, or none, and the page
-#: asks again.
+#: Seconds that a request waits for a new answer. Then it gets the previous one, or none, and the
+#: page asks again.
 _PATIENCE = 0.05
-#: Documents that are found without reading all jobs. They have a thread of their own, so that none
-#: of them waits for one of the others.
+#: Documents that do not need all jobs. A separate thread computes them, so that they never wait for
+#: the others.
 _QUICK = ("overview", "job", "log")
-#: What is read ahead when a run is looked at for the first time: what the page asks for.
+#: Documents to compute as soon as a run is shown, because the page will ask for them.
 _AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("jobs", {"where": "{}", "offset": "0", "limit": "100"}),
     *((name, {}) for name in NAMES if name not in _QUICK),
@@ -63,33 +62,36 @@ _AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
 class _Answer:
     text: str
     seq: int
-    #: When it may be made again.
+    #: Time from which it may be computed again.
     until: float
-    #: False if the run has newer events.
+    #: Whether the run has no newer events.
     current: bool = True
 
 
 class _Runs:
-    """The runs that may be shown. All work is done on one thread, whose journals these are."""
+    """The runs that may be shown, read by one thread."""
 
     def __init__(
         self, state: str | None, runs: Callable[[], Sequence[str]], problems: dict[str, str]
     ) -> None:
         self._state = state
-        #: By run: damage that was found. An overview names it, whoever found it.
+        #: Damage found so far, by run; shared with other instances, and shown in the overview.
         self._problems = problems
         self.tags = runs
         self._thread = ThreadPoolExecutor(1, "documents")
         self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
         self._looked: dict[str, float] = {}
-        #: What is being made.
+        #: Answers that are being computed.
         self._made: dict[Any, asyncio.Future[_Answer]] = {}
 
     async def answer(
         self, tag: str, name: str, query: Mapping[str, str], patience: float | None = None
     ) -> _Answer | None:
-        """An answer: the last one if no new one is made in ``patience`` seconds; ``None`` if there
-        is no last one."""
+        """Return an answer.
+
+        If it takes longer than ``patience`` seconds, return the previous answer, or ``None`` if
+        there is none.
+        """
         key = (name, *sorted(query.items()))
         made = self._made.get((tag, key))
         if made is None:
@@ -104,7 +106,7 @@ class _Runs:
     def _is_made(self, tag: str, key: Any, made: asyncio.Future[_Answer]) -> None:
         self._made.pop((tag, key), None)
         if not made.cancelled():
-            made.exception()  # nobody may have waited for it
+            made.exception()  # mark it as retrieved, in case no request waits
 
     async def _make(self, tag: str, key: Any, query: Mapping[str, str]) -> _Answer:
         run = asyncio.get_running_loop().run_in_executor
@@ -116,7 +118,7 @@ class _Runs:
             inspection.refresh()
             self._looked[tag] = time.monotonic()
         name, kept, now = key[0], answers.get(key), time.monotonic()
-        # These change without an event, the last while a run goes on.
+        # These change without an event; the timeline does while the run is active.
         changes = name in ("overview", "log") or (
             name == "timeline" and inspection.state == "running"
         )
@@ -135,7 +137,9 @@ class _Runs:
     def _opened(self, tag: str) -> tuple[Inspection, dict[Any, _Answer]]:
         if tag not in self._open:
             if tag not in self.tags():
-                raise UsageError(f"this dashboard does not show a run {tag!r}", code="no-such-run")
+                raise UsageError(
+                    f"this dashboard does not show the run {tag!r}", code="no-such-run"
+                )
             if len(self._open) >= _OPEN:
                 oldest = min(self._open, key=lambda each: self._looked.get(each, 0.0))
                 self._open.pop(oldest)[0].__exit__()
@@ -147,14 +151,16 @@ class _Runs:
 def application(
     state: str | None, runs: Callable[[], Sequence[str]], token: str, seen: Callable[[], None]
 ) -> Starlette:
-    """The server for the runs whose tags ``runs`` returns. ``seen`` is called for each request
-    that had the token."""
+    """Return the server for the runs whose tags ``runs`` returns.
+
+    ``seen`` is called for each request that has the token.
+    """
     problems: dict[str, str] = {}
     quick, thorough = _Runs(state, runs, problems), _Runs(state, runs, problems)
     ahead: dict[str, asyncio.Task[None]] = {}
 
     async def read_ahead(tag: str) -> None:
-        # One at a time: what somebody asks for meanwhile comes in between.
+        # One at a time, so that requests can come in between.
         for name, query in _AHEAD:
             with suppress(EnsembleError):
                 await thorough.answer(tag, name, query)
@@ -166,9 +172,9 @@ def application(
             host = None
         origin = request.headers.get("origin")
         if host not in _LOCAL:
-            return 421, "this dashboard answers to this machine's own names only"
+            return 421, "the host is not one of this machine's own names"
         if origin is not None and origin != f"http://{request.headers['host']}":
-            return 403, "this dashboard answers to its own page only"
+            return 403, "the request is from a page of another site"
         return None
 
     def authorized(request: Request) -> bool:
@@ -180,7 +186,7 @@ def application(
             return _error(*refused)
         name = request.path_params.get("name") or "index.html"
         if name not in CLIENT:
-            return _error(404, "there is no such page")
+            return _error(404, "no such page")
         return Response(client_file(name), headers={**_HEADERS, "Content-Type": CLIENT[name]})
 
     async def api(request: Request) -> Response:
@@ -219,6 +225,6 @@ def _error(status: int, error: str) -> Response:
 
 
 def _response(status: int, text: str, *, again: bool = False) -> Response:
-    """A JSON document; ``again`` says that a newer one will be there in a moment."""
+    """Return a response; ``again`` tells the page to ask again for a newer document."""
     headers = {**_HEADERS, "Retry-After": "1"} if again else _HEADERS
     return Response(text, status, headers=headers, media_type="application/json")

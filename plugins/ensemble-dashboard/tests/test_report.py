@@ -120,7 +120,7 @@ def test_a_folder_as_output_is_refused(state: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_named(state: Path, tmp_path: Path) -> None:
-    with pytest.raises(EnsembleError, match="cannot be written") as raised:
+    with pytest.raises(EnsembleError, match="cannot write the report") as raised:
         write_report(None, "study", str(tmp_path / "none" / "x.html"))
     assert "No such file" in (raised.value.cause or "")
 

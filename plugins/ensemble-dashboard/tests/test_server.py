@@ -200,7 +200,7 @@ def test_a_folder_for_sockets_of_somebody_else_is_refused(
     folder = tmp_path / "ensemble-dashboard"
     folder.mkdir()
     os.chown(folder, 12345, 12345)
-    with pytest.raises(EnsembleError, match="no socket can be made"), _private_socket():
+    with pytest.raises(EnsembleError, match="cannot create a socket"), _private_socket():
         pass
 
 

@@ -117,7 +117,7 @@ class AlgorithmContract:
             assert not again.exception, again.output
             assert not again.return_value, again.output
 
-    # -- what they do --------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     @cached_property
     def _registry(self) -> Registry:

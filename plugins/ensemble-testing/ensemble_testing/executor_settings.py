@@ -104,7 +104,7 @@ class ExecutorKnobs:
 
     @pytest.fixture
     def session(self, tmp_path: Path) -> Iterator[Session]:
-        """An open executor, closed after the test."""
+        """Yield an open executor; close it after the test."""
         with self.new_session(tmp_path, tidy=True) as session:
             yield session
             self.let_go(tmp_path)

@@ -41,7 +41,7 @@ class RecordContract:
     def test_option_schema_refuses_unknown_options(self) -> None:
         unknown = {**self.options, "no-such-option-anywhere": 1}
         assert not self._accepts(unknown), (
-            "the schema of the options is open, so a misspelt option would be silently ignored: "
+            "the schema of the options is open, so a misspelled option would be silently ignored: "
             "list the options under 'properties'"
         )
 

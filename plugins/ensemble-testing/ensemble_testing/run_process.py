@@ -1,4 +1,4 @@
-"""Runs in processes of their own, and what they say: for tests of executors on real queues."""
+"""Runs in child processes, and their output, for tests of executors on real queues."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ rules: [{trigger: start, action: {name: terminate}}]
 
 
 def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) -> int | None:
-    """How many jobs of one core a queue runs at once, by the gauges that a run begins with;
-    ``None`` if they do not say. Fails if none of these slots is free within ``timeout`` seconds,
-    and if the queue cannot be opened."""
+    """Return how many one-core jobs a queue runs concurrently, according to the first gauges of a
+    run; ``None`` if these do not say.
+
+    Fails if the queue cannot be opened, or has no free slot within ``timeout`` seconds.
+    """
     end = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix="ensemble-slots-") as folder:
         file = Path(folder, "nothing.yaml")
@@ -38,29 +40,29 @@ def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) 
             for line in map(json.loads, done.stdout.splitlines()):
                 gauges = line.get("resources") or gauges
             if done.returncode != 0:
-                pytest.fail(f"no run can begin on {executor}:\n{done.stderr}")
+                pytest.fail(f"cannot start a run on {executor}:\n{done.stderr}")
             up = gauges.get("cores.up")
             if gauges.get("cores.free", 1) >= 1:
                 return None if up is None else int(up)
             if time.monotonic() > end:
                 pytest.fail(
                     f"this suite needs a free slot; the queue has {up:g}, and none became free "
-                    f"within {timeout:g} s: end the jobs that are in it"
+                    f"within {timeout:g} s: end the queue's jobs"
                 )
 
 
 def held_jobs(state: Path) -> str:
-    """How many jobs the runs below a state folder still have in their queue, in words."""
+    """Say how many jobs the runs in a state folder still have in their queue."""
     count = 0
     for run in (state / "runs").glob("*"):
         told = _ensemble(["status", run.name, "--state", str(state), "--json"]).stdout
         with contextlib.suppress(ValueError, KeyError):
             count += json.loads(told)["active"]
-    return f"the queue still holds {count} job{'s' * (count != 1)} of it"
+    return f"the queue still holds {count} job{'s' * (count != 1)} of the run"
 
 
 def cancel_runs(state: Path) -> None:
-    """Cancel the jobs of all runs below a state folder, after a test that failed."""
+    """Cancel the jobs of all runs in a state folder, after a failed test."""
     for run in (state / "runs").glob("*"):
         with contextlib.suppress(subprocess.TimeoutExpired):
             _ensemble(["cancel", run.name, "--state", str(state)])
@@ -79,7 +81,7 @@ def _ensemble(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 class Running:
-    """An ``ensemble`` with these words (among them ``--json``), in ``folder``."""
+    """An ``ensemble`` process in ``folder``; its arguments must include ``--json``."""
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self._errors = folder / f"errors-{time.monotonic_ns()}"
@@ -109,11 +111,11 @@ class Running:
 
     @property
     def errors(self) -> str:
-        """The program's stderr so far."""
+        """The process's stderr so far."""
         return self._errors.read_text()
 
     def of(self, **wanted: object) -> list[dict[str, Any]]:
-        """The lines so far that have these values."""
+        """Return the lines so far that have these values."""
         with self._news:
             return [
                 line
@@ -122,7 +124,7 @@ class Running:
             ]
 
     def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
-        """Wait for lines that have these values; the last of them."""
+        """Wait for ``count`` lines that have these values. Return the last of them."""
 
         def enough() -> bool:
             return len(self.of(**wanted)) >= count or not self._reader.is_alive()
@@ -136,25 +138,25 @@ class Running:
         return found[-1]
 
     def ended(self, timeout: float = 100.0) -> int:
-        """Wait until it has ended; its exit code."""
+        """Wait for the end of the process. Return its exit code."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"it did not end within {timeout:g} s; last:\n{last}\n{self.errors}")
+            pytest.fail(f"no end within {timeout:g} s; last:\n{last}\n{self.errors}")
         self._reader.join(10)
         return code
 
     def warnings(self) -> list[str]:
-        """The warnings so far."""
+        """Return the warnings so far."""
         return [str(line["message"]) for line in self.of(kind="event", type="problem")]
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         self.process.send_signal(number)
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the process if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(30)

@@ -61,7 +61,7 @@ class Story:
         self._terminated = False
         self._fired: dict[tuple[str, object], int] = {}
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> list[Decision]:
         """Pass an event to the engine and check the laws."""
@@ -135,7 +135,7 @@ class Story:
         self.now = end
         return decided
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def metric(self, path: str) -> float | None:
         """Return a metric's current value."""

@@ -157,5 +157,5 @@ def test_queue_without_a_free_slot_is_reported_at_the_start(tmp_path: Path) -> N
         slots_at_once("full", options, timeout=0.0)
     file.write_text(FULL.replace("0.0}", "1.0}"))
     assert slots_at_once("full", options) == 4
-    with pytest.raises(pytest.fail.Exception, match="no run can begin on nowhere"):
+    with pytest.raises(pytest.fail.Exception, match="cannot start a run on nowhere"):
         slots_at_once("nowhere", ())

@@ -126,15 +126,15 @@ def instrument(chance: random.Random) -> None:
         (writer.JournalWriter, "_write", "a write"),
         (orders.Performer, "perform", "an order"),
         (runtime.Runtime, "_begin", "the first event"),
-        (resumption.Resumption, "seek", "jobs are found again"),
+        (resumption.Resumption, "seek", "the search for jobs"),
         (orders.Performer, "_submit", "a submit"),
         (orders.Performer, "_cancel", "a cancel"),
         (orders.Performer, "_resize", "a resize"),
         (snapshots, "dump", "a snapshot"),
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),
-        (Lock, "release", "the lock is let go"),
+        (Lock, "release", "the lock's release"),
         (run_control.ControlledRun, "begin", "keeping"),
-        (resume, "_prepared", "the run is taken up"),
+        (resume, "_prepared", "the run's preparation"),
     ):
         _around(owner, name, label)

@@ -299,7 +299,7 @@ class Given(StepReader):
         return tell
 
     def returned(self, value: Any, path: Path) -> Tell:
-        """A function, or a plugin's slow action, returns."""
+        """Let a function, or a plugin's slow action, return."""
         data = self._mapping(value, path, ("function", "result", "parameters"), ("function",))
         name = self._function(data, path)
         result = data.get("result") or []

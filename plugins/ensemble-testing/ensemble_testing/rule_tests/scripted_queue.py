@@ -111,7 +111,7 @@ class ScriptedQueue(VirtualExecutor):
         missing = tuple(job for job in names if job not in self._looking)
         return [LookedUp(now, misses=missing)] if missing else []
 
-    # -- what steps make of it -----------------------------------------------------------------
+    # -- effects of steps ----------------------------------------------------------------------
 
     @property
     def now(self) -> float:

@@ -270,7 +270,7 @@ class _Reader:
         return tuple(steps), gauges
 
     def _time(self, entry: Mapping[str, Any], path: Path, now: float) -> float:
-        """The time of a step, which is never before that of the last."""
+        """Return the time of a step; report a time before the previous step's."""
         if "at" not in entry:
             return now
         found = self._context.duration((*path, "at"), entry["at"])
