@@ -1,4 +1,4 @@
-"""Runs to look at, made once: one that succeeds in part, and what a browser needs."""
+"""A finished run for tests, made once, and a real browser."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STUDY: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of runs with the run ``study``."""
+    """Yield a state folder with the run ``study``."""
     folder = tmp_path_factory.mktemp("state")
     before = os.environ.get("ENSEMBLE_STATE")
     os.environ["ENSEMBLE_STATE"] = str(folder)
@@ -81,7 +81,7 @@ rules:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The controller of the run ``one``, in which a job has failed and another goes on."""
+    """Yield the controller of the active run ``one``, which has a failed and a running job."""
     program = [sys.executable, "-m", "ensemble_core.cli"]
     place = ["--state", str(tmp_path)]
     (tmp_path / "slow.yaml").write_text(SLOW)
@@ -104,14 +104,14 @@ def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def browser_path() -> str | None:
-    """The system's Chromium, if there is one."""
+    """Return the path of the system's Chromium, or ``None``."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A real browser."""
+    """Yield a real browser."""
     path = browser_path()
     if path is None:
         pytest.skip("no Chromium on the PATH (Debian: apt install chromium)")

@@ -1,4 +1,4 @@
-"""The page in a real browser: each view, light, dark and on a telephone."""
+"""The page in a real browser: each view, in light and dark colours, and on a phone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def report_url(state: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @contextmanager
 def served(run: str, state: Path) -> Iterator[str]:
-    """The address of a dashboard that shows a run."""
+    """Yield the address of a dashboard that shows a run."""
     command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", run, "--state", str(state)]
     command += ["--no-open", "--no-socket"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest, browser: Any) -> str:
 
 
 class Page:
-    """A page that notes what must not happen: errors, and requests of other machines."""
+    """A page that records errors, and requests to other machines."""
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(**options)
@@ -107,7 +107,7 @@ def test_each_view_shows_what_it_is_for(browser: Any, url: str, scheme: str, wid
     page.context.close()
 
 
-def test_markup_and_codes_that_a_job_prints_are_text(browser: Any, url: str) -> None:
+def test_markup_and_escape_codes_in_output_are_shown_as_text(browser: Any, url: str) -> None:
     page = Page(browser)
     text = page.show(url, "job?id=sim.6")
     assert '<script>document.title="taken"</script>' in text
@@ -119,8 +119,8 @@ def test_markup_and_codes_that_a_job_prints_are_text(browser: Any, url: str) -> 
     page.context.close()
 
 
-def test_names_made_of_markup_are_text(browser: Any, report_url: str, tmp_path: Path) -> None:
-    # No ensemble file can have such names, but a journal that somebody else made can.
+def test_names_with_markup_are_shown_as_text(browser: Any, report_url: str, tmp_path: Path) -> None:
+    # Ensemble files reject such names, but a forged journal may have them.
     text = Path(report_url.removeprefix("file://")).read_text()
     for name in ("sim", "energies", "never", "T"):
         text = text.replace(f'"{name}"', f'"<img src=x onerror=document.title=1>{name}"')
@@ -134,7 +134,7 @@ def test_names_made_of_markup_are_text(browser: Any, report_url: str, tmp_path: 
     page.context.close()
 
 
-def test_a_table_is_sorted_and_filtered_by_keyboard_and_its_address_keeps_that(
+def test_sorting_and_filtering_work_by_keyboard_and_are_kept_in_the_address(
     browser: Any, url: str
 ) -> None:
     page = Page(browser)
@@ -152,14 +152,14 @@ def test_a_table_is_sorted_and_filtered_by_keyboard_and_its_address_keeps_that(
     page.context.close()
 
 
-def test_a_wrong_token_says_what_to_do(browser: Any, dashboard_url: str) -> None:
+def test_a_wrong_token_is_reported_with_a_hint(browser: Any, dashboard_url: str) -> None:
     page = Page(browser)
     page.page.goto(dashboard_url.partition("#")[0] + "#token=wrong")
     page.page.get_by_text("Open the address that").wait_for()
     page.context.close()
 
 
-def test_the_token_is_not_left_in_the_address(browser: Any, dashboard_url: str) -> None:
+def test_the_token_is_removed_from_the_address(browser: Any, dashboard_url: str) -> None:
     page = Page(browser)
     page.page.goto(dashboard_url)
     page.page.get_by_role("heading", name="study").wait_for()
@@ -171,7 +171,7 @@ def test_the_token_is_not_left_in_the_address(browser: Any, dashboard_url: str) 
 def altered(
     browser: Any, report_url: str, tmp_path: Path
 ) -> Iterator[Callable[[Callable[[dict[str, Any]], object], str], Any]]:
-    """Shows a view of the report after a change of its data."""
+    """Return a function that shows a view of the report after a change to its data."""
     pages = []
 
     def show(change: Callable[[dict[str, Any]], object], view: str) -> Any:
@@ -189,7 +189,7 @@ def altered(
         page.context.close()
 
 
-def test_a_bar_tells_held_and_lost_jobs_from_others(altered: Any) -> None:
+def test_bars_distinguish_held_and_lost_jobs(altered: Any) -> None:
     group = {
         "submitted": 16,
         "waiting": 5,
@@ -201,7 +201,7 @@ def test_a_bar_tells_held_and_lost_jobs_from_others(altered: Any) -> None:
     bar = page.locator(".bar").first
     words = "9 done, 3 waiting, 2 held, 2 failed, 1 lost"
     assert bar.get_attribute("aria-label") == words
-    # Colours are not all: failed jobs are striped.
+    # Failed jobs are also striped, for people who cannot tell the colours apart.
     striped = bar.locator(".fill.failed").evaluate("each => getComputedStyle(each).backgroundImage")
     assert "gradient" in striped
 
@@ -214,7 +214,7 @@ def test_the_timeline_has_a_lane_for_each_node(altered: Any) -> None:
     assert labels[:4] == ["node0", "node1", "node2", "unknown"]
 
 
-def test_a_table_is_drawn_as_its_file_says_with_error_bars(altered: Any) -> None:
+def test_tables_have_error_bars_if_the_file_says_so(altered: Any) -> None:
     table = {
         "name": "binder",
         "kind": "table",
@@ -231,7 +231,7 @@ def test_a_table_is_drawn_as_its_file_says_with_error_bars(altered: Any) -> None
     page.get_by_text("binder: U[16] against T").wait_for()
 
 
-def test_a_generator_has_its_best_so_far(altered: Any) -> None:
+def test_a_generator_shows_its_best_point_so_far(altered: Any) -> None:
     points = {
         "name": "search",
         "kind": "generator",
@@ -251,7 +251,7 @@ def test_a_generator_has_its_best_so_far(altered: Any) -> None:
     ]
 
 
-def test_a_firing_has_its_condition_and_costs_their_idle_share(altered: Any) -> None:
+def test_a_firing_shows_its_condition_and_costs_show_the_idle_share(altered: Any) -> None:
     def change(data: dict[str, Any]) -> None:
         data["overview"]["rules"][0]["when"] = "attempt < 3"
         data["capacity"] = {"cores": {"up": 8.0, "free": 2.0}}
@@ -263,9 +263,7 @@ def test_a_firing_has_its_condition_and_costs_their_idle_share(altered: Any) -> 
     assert row.first.inner_text().split()[-2:] == ["25", "%"]
 
 
-def test_a_damaged_run_says_so_in_each_view_whatever_found_the_damage(
-    browser: Any, state: Path, tmp_path: Path
-) -> None:
+def test_every_view_reports_damage_of_the_run(browser: Any, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
     with sqlite3.connect(tmp_path / "runs" / "study" / "journal.db") as journal:
         # The engine's state is read from a snapshot after this, firings are not.
@@ -282,7 +280,7 @@ def test_a_damaged_run_says_so_in_each_view_whatever_found_the_damage(
         page.context.close()
 
 
-def test_the_failing_parameter_is_two_clicks_from_the_start(browser: Any, url: str) -> None:
+def test_the_parameter_that_causes_failures_is_two_clicks_away(browser: Any, url: str) -> None:
     page = Page(browser)
     page.show(url, "overview")
     page.page.get_by_role("link", name="3 jobs failed").click()
@@ -297,7 +295,7 @@ def test_no_view_has_a_serious_accessibility_problem(
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = Page(browser, color_scheme=scheme, bypass_csp=True)
-    # In the dark, only the colours are others.
+    # The dark theme differs only in its colours.
     options = {"runOnly": ["color-contrast"]} if scheme == "dark" else None
     for view in VIEWS:
         page.show(report_url, view)
@@ -308,7 +306,7 @@ def test_no_view_has_a_serious_accessibility_problem(
 
 
 def press_until(page: Any, name: str) -> None:
-    """Press Tab until the link or button of this name has the focus, then Enter."""
+    """Press Tab until the link or button with this name has the focus, then Enter."""
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == name:
@@ -317,7 +315,7 @@ def press_until(page: Any, name: str) -> None:
     pytest.fail(f"Tab never reaches {name!r}")
 
 
-def test_the_failing_jobs_log_is_reached_by_keyboard_alone(browser: Any, url: str) -> None:
+def test_a_failed_jobs_log_can_be_reached_by_keyboard(browser: Any, url: str) -> None:
     page = Page(browser)
     page.show(url, "overview")
     press_until(page.page, "3 jobs failed")
@@ -341,7 +339,7 @@ def test_a_chart_is_saved_as_svg(browser: Any, url: str) -> None:
     page.context.close()
 
 
-def test_a_job_in_a_report_has_its_command_and_events(browser: Any, report_url: str) -> None:
+def test_a_report_has_the_commands_and_events_of_jobs(browser: Any, report_url: str) -> None:
     page = Page(browser)
     text = page.show(report_url, "job?id=sim.6")
     assert "echo energy=2.3" in text
@@ -350,7 +348,7 @@ def test_a_job_in_a_report_has_its_command_and_events(browser: Any, report_url: 
     page.context.close()
 
 
-def test_a_page_follows_a_live_run_until_it_is_stopped(
+def test_the_page_follows_a_live_run_until_it_stops(
     browser: Any, live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     with served("one", tmp_path) as url:

@@ -18,7 +18,7 @@ from ensemble_dashboard import command
 
 @contextmanager
 def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]]:
-    """The address of a dashboard and the lines that it printed before."""
+    """Start a dashboard. Yield its address, and the lines that it printed."""
     known = {name: os.environ[name] for name in os.environ if name not in ("DISPLAY", "BROWSER")}
     called = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
     with subprocess.Popen(
@@ -36,14 +36,14 @@ def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]
 
 
 def tags(client: httpx.Client, address: str) -> object:
-    """The runs that a dashboard offers, asked with the token of its address."""
+    """Return the runs that a dashboard offers to a client with its token."""
     base, _, token = address.partition("#token=")
     headers = {"Authorization": f"Bearer {token}"}
     answer = client.get(f"{base}api/runs", headers=headers)
     return answer.json()
 
 
-def test_in_an_ssh_session_the_command_for_the_own_machine_is_printed_and_a_socket_serves(
+def test_in_an_ssh_session_it_uses_a_socket_and_prints_the_ssh_command(
     state: Path, tmp_path: Path
 ) -> None:
     remote = {"SSH_CONNECTION": "10.0.0.1 2 10.0.0.2 22", "XDG_RUNTIME_DIR": str(tmp_path)}
@@ -56,7 +56,7 @@ def test_in_an_ssh_session_the_command_for_the_own_machine_is_printed_and_a_sock
             assert tags(client, address) == ["study"]
 
 
-def test_without_a_browser_the_command_for_the_own_machine_is_printed(state: Path) -> None:
+def test_without_a_browser_it_prints_the_ssh_command(state: Path) -> None:
     with dashboard("study") as (address, lines):
         port = httpx.URL(address).port
         assert f"ssh -N -L 8123:127.0.0.1:{port} " in lines[0]
@@ -65,14 +65,14 @@ def test_without_a_browser_the_command_for_the_own_machine_is_printed(state: Pat
 
 
 @pytest.mark.parametrize("words", [["--port", "80000"], ["--socket", "--port", "8123"], ["none"]])
-def test_wrong_words_are_refused(state: Path, words: list[str]) -> None:
+def test_invalid_arguments_are_rejected(state: Path, words: list[str]) -> None:
     called = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
     found = subprocess.run(called, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert "Error" in found.stderr or "error" in found.stderr
 
 
-def test_a_dashboard_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dashboard_without_viewers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_HOURS", 0.5 / 3600)
     interval = sys.getswitchinterval()
     with command._listening(0) as listener:

@@ -1,4 +1,4 @@
-"""``ensemble report``: one file, whole and safe to send."""
+"""``ensemble report``: the file is complete and discloses no secrets."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(report, list(arguments), catch_exceptions=True)
 
 
-def test_a_report_has_the_documents_that_its_schema_describes(page: Path) -> None:
+def test_a_reports_documents_are_valid_by_the_schema(page: Path) -> None:
     assert list(jsonschema_rs.validator_for(schema()).iter_errors(data_of(page))) == []
 
 
-def test_the_parameter_at_fault_is_named(page: Path) -> None:
+def test_a_report_names_the_parameter_that_causes_failures(page: Path) -> None:
     (kind,) = data_of(page)["failures"]
     assert (kind["count"], kind["of"], kind["cause"], kind["exit_code"]) == (3, 12, "exit", 3)
     assert kind["parameters"] == [{"name": "T", "value": 2.3, "failed": 3, "total": 3}]
     assert kind["examples"][0]["line"] == "lost atoms at step 41"
 
 
-def test_a_rule_that_never_fired_has_its_reason(page: Path) -> None:
+def test_a_rule_that_never_fired_has_a_reason(page: Path) -> None:
     rules = {rule["id"]: rule for rule in data_of(page)["overview"]["rules"]}
     assert "'> 99' was false; the last value was" in rules["never"]["reason"]
 
 
-def test_a_report_has_no_secrets_of_the_run(page: Path) -> None:
+def test_a_report_contains_no_secrets(page: Path) -> None:
     text = page.read_text()
     assert "do-not-show" not in text
     assert str(os.getpid()) not in str(data_of(page)["overview"]["controller"])
@@ -69,14 +69,14 @@ def test_paths_of_the_home_folder_are_shortened(monkeypatch: pytest.MonkeyPatch)
     assert "/home/adam/y" in text
 
 
-def test_text_of_a_job_cannot_end_the_element_with_the_data() -> None:
+def test_output_of_a_job_cannot_end_the_element_with_the_data() -> None:
     text = page_of({"line": "</script><script>alert(1)</script>\u2028"})
     assert "alert(1)" in text
     assert "<script>alert(1)" not in text
     assert "\u2028" not in text
 
 
-def test_logs_are_added_only_if_asked(page: Path, state: Path, tmp_path: Path) -> None:
+def test_logs_are_added_only_on_request(page: Path, state: Path, tmp_path: Path) -> None:
     assert data_of(page)["logs"] == {}
     path, _, _ = write_report(None, "study", str(tmp_path / "logs.html"), with_logs=True)
     logs = data_of(path)["logs"]
@@ -84,7 +84,7 @@ def test_logs_are_added_only_if_asked(page: Path, state: Path, tmp_path: Path) -
     assert all("lost atoms" in each["stderr"]["text"] for each in logs.values())
 
 
-def test_the_log_of_a_job_that_was_repeated_is_that_of_its_last_attempt(tmp_path: Path) -> None:
+def test_the_log_of_a_repeated_job_is_from_its_last_attempt(tmp_path: Path) -> None:
     study = {
         "jobs": [{"name": "a", "command": ["sh", "-c", "date +%N; exit 3"], "retry": {"times": 1}}],
         "rules": [{"trigger": "start", "action": {"name": "submit", "label": "a"}}],
@@ -101,7 +101,7 @@ def test_the_log_of_a_job_that_was_repeated_is_that_of_its_last_attempt(tmp_path
     assert (group["submitted"], group["repeated"], group["failed"], group["lost"]) == (2, 1, 2, 1)
 
 
-def test_a_damaged_run_is_reported_as_far_as_it_can_be_read(state: Path, tmp_path: Path) -> None:
+def test_a_damaged_run_is_reported_as_far_as_it_is_readable(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "damaged")
     with sqlite3.connect(tmp_path / "runs" / "damaged" / "journal.db") as journal:
         last = journal.execute("SELECT max(first) FROM events").fetchone()[0]
@@ -113,19 +113,19 @@ def test_a_damaged_run_is_reported_as_far_as_it_can_be_read(state: Path, tmp_pat
     assert overview["groups"][0]["name"] == "sim"
 
 
-def test_a_folder_as_output_is_refused(state: Path, tmp_path: Path) -> None:
+def test_a_folder_as_output_is_rejected(state: Path, tmp_path: Path) -> None:
     found = call("study", "-o", str(tmp_path))
     assert isinstance(found.exception, EnsembleError)
     assert found.exception.exit_code == 2
 
 
-def test_a_folder_that_cannot_be_written_is_named(state: Path, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_an_error(state: Path, tmp_path: Path) -> None:
     with pytest.raises(EnsembleError, match="cannot write the report") as raised:
         write_report(None, "study", str(tmp_path / "none" / "x.html"))
     assert "No such file" in (raised.value.cause or "")
 
 
-def test_a_deleted_log_is_said_to_be_gone(state: Path, tmp_path: Path) -> None:
+def test_a_deleted_log_is_reported_as_missing(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
     with Inspection(KeptRun(str(tmp_path), "study", salvage=True)) as inspection:
         (state / "runs" / "study" / "output" / "sim.0.out").rename(tmp_path / "away")
@@ -135,7 +135,7 @@ def test_a_deleted_log_is_said_to_be_gone(state: Path, tmp_path: Path) -> None:
             (tmp_path / "away").rename(state / "runs" / "study" / "output" / "sim.0.out")
 
 
-def test_a_log_that_is_a_link_is_not_followed(state: Path, tmp_path: Path) -> None:
+def test_a_log_that_is_a_symbolic_link_is_not_read(state: Path, tmp_path: Path) -> None:
     log = state / "runs" / "study" / "output" / "sim.1.out"
     log.rename(tmp_path / "kept")
     log.symlink_to("/etc/hostname")
@@ -164,13 +164,13 @@ def test_a_line_of_1_gb_is_read_from_its_end(state: Path, tmp_path: Path) -> Non
 
 
 def reported(state: Path, run: str) -> dict[str, Any]:
-    """The data of a run's report, which are as the schema says."""
+    """Return the data of a run's report, after checking them against the schema."""
     data = data_of(write_report(str(state), run, str(state / f"{run}.html"))[0])
     assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
     return data
 
 
-def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
+def test_active_runs_and_runs_with_a_killed_controller_are_reported(
     live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     data = reported(tmp_path, "one")
@@ -182,7 +182,7 @@ def test_a_run_is_reported_while_it_goes_on_and_after_its_controller_was_killed(
     assert reported(tmp_path, "one")["overview"]["state"] == "interrupted"
 
 
-def test_a_stopped_run_is_reported_with_the_jobs_that_a_resume_submits_again(
+def test_the_report_of_a_stopped_run_has_the_jobs_that_a_resume_resubmits(
     live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     ensemble_core.open_run("one", state=tmp_path).stop()
@@ -197,7 +197,7 @@ def test_a_stopped_run_is_reported_with_the_jobs_that_a_resume_submits_again(
     assert data["overview"]["until"] == data["overview"]["newest"]
 
 
-def test_a_large_run_is_reported_with_its_failed_jobs_alone(
+def test_the_report_of_a_large_run_lists_only_failed_jobs(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_dashboard.report.MOST_JOBS", 11)
@@ -221,7 +221,7 @@ def test_a_run_without_jobs_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a run somebody else's")
-def test_a_run_of_somebody_else_is_reported(state: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_user_is_reported(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "theirs")
     for path in [tmp_path / "runs" / "theirs", *(tmp_path / "runs" / "theirs").iterdir()]:
         os.chown(path, 12345, 12345)

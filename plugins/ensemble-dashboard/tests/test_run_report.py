@@ -1,4 +1,4 @@
-"""``ensemble run --report FILE``: the page of a run as soon as it is over."""
+"""``ensemble run --report FILE``: writes the report at the end of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 
 
 @pytest.mark.parametrize(("command", "code"), [("true", 0), ("false", 1)])
-def test_a_run_writes_its_page_when_it_is_over_and_keeps_its_exit_code(
+def test_a_run_writes_its_report_at_its_end_and_keeps_its_exit_code(
     tmp_path: Path, command: str, code: int
 ) -> None:
     (tmp_path / "study.yaml").write_text(STUDY % command)
@@ -27,7 +27,7 @@ def test_a_run_writes_its_page_when_it_is_over_and_keeps_its_exit_code(
     assert '"tag":"one"' in page.read_text()
 
 
-def test_a_page_that_cannot_be_written_does_not_change_the_exit_code(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY % "true")
     words = ["run", str(tmp_path / "study.yaml"), "--executor", "local"]
     words += ["--state", str(tmp_path), "--report", str(tmp_path / "none" / "page.html")]
@@ -37,7 +37,7 @@ def test_a_page_that_cannot_be_written_does_not_change_the_exit_code(tmp_path: P
 
 
 @pytest.mark.parametrize("other", ["--no-journal", "--dry-run"])
-def test_a_run_that_is_not_kept_has_no_report(tmp_path: Path, other: str) -> None:
+def test_a_run_without_a_journal_has_no_report(tmp_path: Path, other: str) -> None:
     (tmp_path / "study.yaml").write_text(STUDY % "true")
     words = ["run", str(tmp_path / "study.yaml"), "--report", "page.html", other]
     found = CliRunner().invoke(main, words)

@@ -1,4 +1,4 @@
-"""The dashboard's server: who may read what."""
+"""The dashboard's server: what it answers, and to whom."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ TOKEN = {"Authorization": "Bearer right"}
 
 
 class Client:
-    """Requests to the server, without a network; repeated while a run is being read."""
+    """Sends requests to the server without a network, and repeats them while a run is being
+    read.
+    """
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
@@ -45,7 +47,7 @@ class Client:
                         return answer
                     await asyncio.sleep(0.05)
 
-        # On a thread of its own: a browser of another test may hold this one's event loop.
+        # In a separate thread, because a browser of another test may use this thread's event loop.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, send()).result()
 
@@ -58,7 +60,7 @@ def client(state: Path) -> Client:
     return Client(application(None, lambda: ["study"], "right", lambda: None))
 
 
-def test_the_page_is_served_without_a_token_and_has_nothing_of_a_run(client: Client) -> None:
+def test_the_page_needs_no_token_and_contains_nothing_of_a_run(client: Client) -> None:
     for path in ("/", "/app.js", "/style.css", "/vendor/htm-preact.js"):
         answer = client.get(path)
         assert answer.status_code == 200
@@ -83,17 +85,17 @@ def test_documents_need_the_token(client: Client, headers: dict[str, str]) -> No
     assert (answer.status_code, "study" in answer.text) == (401, False)
 
 
-def test_the_token_in_the_request_line_does_not_count(client: Client) -> None:
+def test_a_token_in_the_request_line_is_ignored(client: Client) -> None:
     assert client.get("/api/runs?token=right").status_code == 401
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
-def test_a_request_for_another_host_is_refused(client: Client, host: str) -> None:
+def test_a_request_for_another_host_is_rejected(client: Client, host: str) -> None:
     assert client.get("/api/runs", headers={**TOKEN, "Host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:4001"])
-def test_a_request_from_another_page_is_refused(client: Client, origin: str) -> None:
+def test_a_request_from_another_page_is_rejected(client: Client, origin: str) -> None:
     assert client.get("/api/runs", headers={**TOKEN, "Origin": origin}).status_code == 403
 
 
@@ -108,7 +110,7 @@ def test_a_request_from_another_page_is_refused(client: Client, origin: str) -> 
         "/vendor/../server.py",
     ],
 )
-def test_nothing_else_can_be_read(client: Client, path: str) -> None:
+def test_other_files_cannot_be_read(client: Client, path: str) -> None:
     answer = client.get(path, headers=TOKEN)
     assert answer.status_code == 404
     assert "root:" not in answer.text
@@ -118,14 +120,14 @@ def test_nothing_else_can_be_read(client: Client, path: str) -> None:
     "query",
     ["sort=nothing", "where=[1]", "where={", "offset=-1", "limit=1e9", 'where={"x":1}'],
 )
-def test_a_wrong_question_is_answered_with_an_error(client: Client, query: str) -> None:
+def test_an_invalid_query_is_answered_with_an_error(client: Client, query: str) -> None:
     answer = client.get(f"/api/runs/study/jobs?{query}", headers=TOKEN)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_the_dashboard_only_reads(client: Client, method: str) -> None:
+def test_methods_other_than_get_are_rejected(client: Client, method: str) -> None:
     assert client.request(method, "/api/runs/study/overview", headers=TOKEN).status_code == 405
 
 
@@ -136,7 +138,7 @@ def test_jobs_are_sorted_filtered_and_paged(client: Client) -> None:
     assert (page["total"], [row[at] for row in page["rows"]]) == (3, ["<b>1</b>", "3"])
 
 
-def test_the_socket_is_for_its_owner_alone_whatever_the_umask(
+def test_only_its_owner_can_use_the_socket_whatever_the_umask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -154,7 +156,7 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(
 def test_another_user_cannot_connect_to_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = os.umask(0)
     try:
-        # Everybody can enter this one, as they could not enter pytest's.
+        # Unlike pytest's folder, everybody can enter this one.
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
@@ -170,7 +172,7 @@ def test_another_user_cannot_connect_to_the_socket(monkeypatch: pytest.MonkeyPat
         os.umask(mask)
 
 
-def test_the_token_of_an_earlier_dashboard_is_not_taken(state: Path) -> None:
+def test_the_token_of_an_earlier_dashboard_is_rejected(state: Path) -> None:
     later = Client(application(None, lambda: ["study"], "new", lambda: None))
     assert later.get("/api/runs", headers=TOKEN).status_code == 401
 
@@ -186,14 +188,14 @@ def test_the_token_of_an_earlier_dashboard_is_not_taken(state: Path) -> None:
         "job=&path=/etc/passwd",
     ],
 )
-def test_a_log_is_asked_for_by_job_and_stream_never_by_a_path(client: Client, query: str) -> None:
+def test_a_log_is_requested_by_job_and_stream_never_by_path(client: Client, query: str) -> None:
     answer = client.get(f"/api/runs/study/log?{query}", headers=TOKEN)
     assert answer.json().get("text", "") == ""
     assert "root:" not in answer.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a folder somebody else's")
-def test_a_folder_for_sockets_of_somebody_else_is_refused(
+def test_a_socket_folder_of_another_user_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -204,7 +206,7 @@ def test_a_folder_for_sockets_of_somebody_else_is_refused(
         pass
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -213,12 +215,12 @@ def test_a_port_in_use_is_named() -> None:
             _listening(port)
 
 
-def test_only_this_machine_is_served() -> None:
+def test_only_this_machine_can_connect() -> None:
     with _listening(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_nobody_waits_while_a_large_run_is_read_and_the_last_answer_is_given_meanwhile(
+def test_the_previous_answer_is_given_while_a_large_run_is_read(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, asked = threading.Event(), []
@@ -228,7 +230,7 @@ def test_nobody_waits_while_a_large_run_is_read_and_the_last_answer_is_given_mea
         if name == "costs":
             asked.append(name)
             may_go_on.wait(30)
-            inspection.seq += len(asked)  # as if events came meanwhile
+            inspection.seq += len(asked)  # as if events arrived meanwhile
         return costs(inspection, name, query)
 
     monkeypatch.setattr(server, "document", slow)
@@ -247,7 +249,7 @@ def test_nobody_waits_while_a_large_run_is_read_and_the_last_answer_is_given_mea
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             assert (await ask(client, "costs")).status_code == 202
-            # What needs no table of jobs is there all the same.
+            # Documents that need no table of jobs are available.
             assert (await until(client, "overview", 200)).json()["tag"] == "study"
             assert (await ask(client, "costs")).json() is None
             assert len(asked) == 1

@@ -1,4 +1,4 @@
-"""What is vendored is what its authors published; the rest of the page stays small."""
+"""Vendored files are as their authors published them; the rest of the page stays small."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_vendored_files_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(("ending", "most"), [("js", 1200), ("css", 300)])
-def test_the_page_stays_as_small_as_its_design_says(ending: str, most: int) -> None:
+def test_the_page_is_no_larger_than_its_design_allows(ending: str, most: int) -> None:
     client = files("ensemble_dashboard").joinpath("client")
     own = [each.name for each in client.iterdir() if each.name.endswith(f".{ending}")]
     lines = [line for name in own for line in client.joinpath(name).read_text().splitlines()]
