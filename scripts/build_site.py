@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,18 @@ SINGLE = {
     run_examples.EXAMPLES / each.file
     for each in run_examples.examples()
     if each.file.parent == Path()
+}
+#: What people search for, by the page that answers it; the glossary has its own words, too.
+FOUND_BY = {
+    "docs/cookbook/limit-core-hours.md": ("core hours", "core-hours", "budget"),
+    "docs/cookbook/resume.md": ("resume", "continue"),
+    "docs/cookbook/retry-by-cause.md": ("retry",),
+    "docs/cookbook/several-queues.md": ("several queues",),
+    "docs/cookbook/sweep.md": ("sweep",),
+    "docs/cookbook/why-a-rule-did-not-fire.md": ("rule did not fire", "why", "debug"),
+    "docs/executor-tutorial.md": ("executor", "write executor", "write an executor", "own queue"),
+    "docs/install.md": ("install", "pip install"),
+    "docs/stopping.md": ("exit code", "stop"),
 }
 MOST_BYTES = 10_000_000
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
@@ -142,10 +154,19 @@ def copy(path: Path) -> None:
     text = _LINK.sub(redirected, path.read_text("utf-8"))
     if path.name == "error-codes.md":  # each code is an anchor
         text = re.sub(r"(?m)^\| (`[^|]*`) \|", lambda row: f"| {anchored(row[1])} |", text)
+    if path.name == "glossary.md":
+        words = re.findall(r"(?m)^\| ([a-z, ]+) \| (?!meaning)", text)
+        text = indexed([word for cell in words for word in cell.split(", ")]) + text
+    text = indexed(FOUND_BY.get(path.relative_to(ROOT).as_posix(), ())) + text
     # The navigation: a reader of the Markdown does not see it.
     text = re.sub(r"(?ms)^<!-- only in the site\n(.*?)^-->\n", r"\1", text)
     # Sphinx draws no diagrams of this language: their text is readable, too.
     target.write_text(text.replace("```mermaid", "```text"), encoding="utf-8")
+
+
+def indexed(words: Iterable[str]) -> str:
+    """Return directives that make the search show this page first for these words."""
+    return "".join(f"```{{index}} ! {word}\n```\n" for word in words)
 
 
 def add_toctree(page: Path, pages: Sequence[Path]) -> None:

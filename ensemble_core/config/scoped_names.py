@@ -152,7 +152,8 @@ def _check_count(context: Context, path: Path, name: str, counter: str) -> None:
 def _check_variable(context: Context, path: Path, name: str, over: Over) -> None:
     statistic, _, variable = name.partition(".")
     if variable in context.known.groups:  # mean.sim-E is read as a difference
-        why, hint = f"{variable!r} is a job group", f"write metric('{name}-…') for the whole group"
+        why = f"{variable!r} is a job group"
+        hint = f"write metric('{name}-…') for the whole group; rename it if you mean a column"
         _report(context, path, name, why, hint)
         return
     variables: set[str] = set()

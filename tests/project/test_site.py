@@ -180,6 +180,27 @@ def test_the_search_finds_pages_without_a_server(site: Path, browser: Any) -> No
 
 
 @pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("resume", "Resume a run"),
+        ("idle", "Glossary"),
+        ("core hours", "Limit core-hours"),
+        ("write an executor", "Write an executor for your own queue"),
+        ("why", "Find out why a rule did not fire"),
+        ("exit code", "Stop, resume, and exit codes"),
+    ],
+)
+def test_the_search_shows_first_the_page_that_answers_a_frequent_question(
+    site: Path, browser: Any, words: str, page: str
+) -> None:
+    shown = browser.new_page()
+    shown.goto(f"{site.as_uri()}/search.html?q={words}")
+    shown.wait_for_selector("ul.search li a")
+    assert shown.locator("ul.search li a").first.inner_text() == page
+    shown.close()
+
+
+@pytest.mark.parametrize(
     ("link", "answer"),
     [
         ("Resume a run", "ensemble resume"),
