@@ -31,6 +31,7 @@ from ensemble_core.config.rule_warnings import (
     actions_of,
     warn_of_counts,
     warn_of_endings,
+    warn_of_job_counts,
     warn_of_no_heartbeat,
     warn_of_submits,
 )
@@ -273,6 +274,7 @@ class _Loader:
         if not context.errors:
             warn_of_submits(context, rules)
             warn_of_counts(context, rules)
+            warn_of_job_counts(context, rules)
             warn_of_endings(context, rules)
             warn_of_cycles(context, rules)
             if self._must_begin:

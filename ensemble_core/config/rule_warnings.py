@@ -10,15 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
+from ensemble_core.model.formula_mistakes import contradiction
 from ensemble_core.model.rules import BoundAction, BoundRule
 
 __all__ = [
     "actions_of",
     "warn_of_counts",
     "warn_of_endings",
+    "warn_of_job_counts",
     "warn_of_no_heartbeat",
     "warn_of_submits",
 ]
+
+#: Counts that are at most 1 for one job, however often it is retried.
+_OF_ONE_JOB = ("active", "open", "done", "lost")
+#: Triggers of jobs that did not succeed: a retry there does not raise ``count.success`` above 1.
+_WITHOUT_SUCCESS = {"job-fail", "job-lost", "job-cancel", "job-exception"}
 
 
 def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
@@ -71,6 +78,30 @@ def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
                 f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, but at most {jobs} "
                 f"jobs of {path.group!r} are ever submitted"
             )
+
+
+def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
+    """Warn about a condition that expects a count of the event's job to be that of its group."""
+    repeated = {
+        rule.trigger.group
+        for rule in rules
+        if rule.retries and not _WITHOUT_SUCCESS.issuperset(rule.trigger.wakes)
+    }
+    for rule in rules:
+        tree = rule.condition.tree if rule.condition else None
+        if tree is None or rule.reads_of is not None or isinstance(rule.each, tuple):
+            continue
+        group = rule.trigger.group
+        may_repeat = None in repeated or group in repeated or (group is None and repeated)
+        counters = _OF_ONE_JOB if may_repeat else (*_OF_ONE_JOB, "success")
+        for counter in counters:
+            name = f"count.{counter}"
+            if name in rule.reads and contradiction(tree, {name: 1.0}) is not None:
+                whole = f"all.{name}" if group else f"metric('count.GROUP.{counter}')"
+                context.warnings.append(
+                    f"rule {rule.id!r} can never fire: {name} counts only the event's job, so it "
+                    f"is at most 1; for the whole group, write {whole}"
+                )
 
 
 def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int]:

@@ -205,6 +205,9 @@ def _unknown(
     head, _, rest = text.partition(".")
     if head in statistics:
         candidates += [f"{head}.{gauge}" for gauge in gauges]
+        group, _, variable = rest.partition(".")
+        if variable and group in groups:  # a dot where the hyphen belongs
+            candidates.append(f"{head}.{group}-{variable}")
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
     near = meant if meant in candidates else closest(text, candidates, 0.5)

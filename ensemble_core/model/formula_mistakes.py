@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 __all__ = ["contradiction", "suggested_formula", "tautology"]
 
@@ -48,13 +50,15 @@ def suggested_formula(text: str) -> str | None:
     return found if found != " ".join(text.split()) else None
 
 
-def contradiction(tree: ast.expr) -> str | None:
-    """Return why a condition can never be true: two contradictory comparisons of one name."""
+def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
+    """Return why a condition can never be true: two contradictory comparisons of one name, or one
+    that needs more than the name's value can be at ``most``."""
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
     for part in tree.values if both else [tree]:  # type: ignore[attr-defined]
         for name, sign, number in _comparisons(part):
-            low, above, high, below = bounds.get(name, (-math.inf, False, math.inf, False))
+            unknown = -math.inf, False, most.get(name, math.inf), False
+            low, above, high, below = bounds.get(name, unknown)
             if sign in (">", ">=", "==") and (number, sign == ">") > (low, above):
                 low, above = number, sign == ">"
             if sign in ("<", "<=", "==") and (number, sign != "<") < (high, not below):

@@ -71,6 +71,10 @@ def test_a_condition_of_another_language_is_told_as_it_is_written_here(
             "'mean.a-duration'",
         ),
         (
+            "  - {trigger: metric, name: mean.a.duration, action: {name: terminate}}",
+            "'mean.a-duration'",
+        ),
+        (
             (
                 "  - trigger: start\n"
                 "    action: {name: submit, label: a, with: {parameters: {T: = min(T, 3)}}}"
@@ -148,6 +152,33 @@ def test_a_count_that_can_never_come_is_warned_of(
     rule = f"  - {{trigger: metric, name: count.a.success, when: {condition}, action: {{name: terminate}}}}\n"  # fmt: skip
     said = [text for text in loaded(rule + rest, job).warnings if "are ever submitted" in text]
     assert bool(said) == warned
+
+
+@pytest.mark.parametrize(
+    ("rule", "rest", "written"),
+    [
+        ("trigger: job-done, name: a, when: count.success == 3", "", "all.count.success"),
+        ("trigger: job-done, name: a, when: count.done >= 2 and E > 1", "", "all.count.done"),
+        ("trigger: job-success, when: 3 <= count.done", "", "metric('count.GROUP.done')"),
+        ("trigger: job-done, name: a, when: count.done == 1", "", ""),
+        ("trigger: job-fail, name: a, when: count.failed == 3", "", ""),
+        ("trigger: job-done, name: a, when: all.count.done == 3", "", ""),
+        ("trigger: job-done, name: a, each: [x], when: count.done == 3", "", ""),
+        ("trigger: idle, name: a, when: count.done == 3", "", ""),
+        # A job that is repeated after a success succeeds several times.
+        ("trigger: job-done, name: a, when: count.success == 3", "job-success", ""),
+        ("trigger: job-done, name: a, when: count.success == 3", "job-fail", "all.count.success"),
+    ],
+)
+def test_a_count_of_one_job_that_is_meant_for_the_group_gets_a_warning(
+    rule: str, rest: str, written: str
+) -> None:
+    job = "{name: a, command: 'x {x}', parameters: {x: [1, 2]}, result: {E: duration}, count: 2}"
+    rules = f"  - {{{rule}, action: {{name: terminate}}}}\n"
+    if rest:
+        rules += f"  - {{trigger: {rest}, name: a, action: {{name: retry, repetitions: 2}}}}\n"
+    said = [text for text in loaded(rules, job).warnings if "only the event's job" in text]
+    assert [text.rpartition("write ")[2] for text in said] == ([written] if written else [])
 
 
 def test_a_program_that_is_not_there_is_told_with_where_it_is(
