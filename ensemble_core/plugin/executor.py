@@ -226,7 +226,7 @@ class Executor(ABC):
 
     @property
     def queue_is_new(self) -> bool:
-        """Whether the queue that an earlier executor of the run used is gone with all its jobs.
+        """True if the queue that an earlier executor of the run used is gone with all its jobs.
 
         Jobs that :meth:`reattach` does not find then cannot be running. The run resubmits those
         that had not started; the others have failed with their node.
@@ -239,13 +239,13 @@ class Executor(ABC):
 
     @property
     def sees_strangers(self) -> bool:
-        """Whether the open executor emits events of foreign jobs. If not, a run with rules of
+        """True if the open executor emits events of foreign jobs. If not, a run with rules of
         ``scope: queue`` prints a warning."""
         return True
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """What happens to jobs if the run is stopped and its file does not say: they are kept if
+        """Fate of the jobs of a stopped run whose file does not say: they are kept if
         the executor can ``detach`` and ``reattach``, and cancelled otherwise."""
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
