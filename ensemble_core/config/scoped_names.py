@@ -62,7 +62,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger names no single group",
-                f"give the trigger a group, 'name: GROUP', or use metric({_example(base)!r})",
+                _named_group(context, path, base),
             )
         elif not over:
             _report(
@@ -70,7 +70,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger has no job and names no single group",
-                f"use metric({_example(base)!r}) for a whole group",
+                _named_group(context, path, base),
             )
         elif statistic == "count":
             _check_count(context, path, base, variable)
@@ -107,9 +107,18 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
     check_filter_names(context, path, base, names, known, "job")
 
 
-def _example(name: str) -> str:
+def _named_group(context: Context, path: Path, name: str) -> str:
+    """Return how a rule can name the group of a ``STAT.NAME``."""
+    groups = context.known.groups
+    group = next(iter(groups)) if len(groups) == 1 else "GROUP"
     statistic, _, variable = name.partition(".")
-    return f"count.GROUP.{variable}" if statistic == "count" else f"{statistic}.GROUP-{variable}"
+    joint = "." if statistic == "count" else "-"
+    written = f"use metric('{statistic}.{group}{joint}{variable}')"
+    rule = context.document.get(path[:2]) if path[0] == "rules" else {}
+    trigger = context.registry.triggers.get(rule.get("trigger"))
+    if trigger is None or trigger.name_means not in ("group", "groups"):
+        return f"{written} for a whole group"
+    return f"give the trigger a group, 'name: {group}', or {written}"
 
 
 def _check_statistic(

@@ -63,6 +63,10 @@ def test_a_condition_of_another_language_is_told_as_it_is_written_here(
         ),
         ("  - {trigger: job-fail, action: {name: log, message: {job} failed}}", "quote text"),
         ("  - {trigger: job-fail, repetitions: 0, action: {name: terminate}}", "enabled: false"),
+        (
+            "  - {trigger: idle, when: count.done > 2, action: {name: terminate}}",
+            "give the trigger a group, 'name: a', or use metric('count.a.done')",
+        ),
         ("  - {trigger: idle, action: terminate}", "write action: {name: terminate}"),
         ("  - {trigger: job-fail, action: {name: scale-up}}", "'grow'"),
         ("  - {trigger: job-fail, action: {name: scale-down}}", "'shrink'"),
