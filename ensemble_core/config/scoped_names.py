@@ -114,8 +114,8 @@ def _named_group(context: Context, path: Path, name: str) -> str:
     statistic, _, variable = name.partition(".")
     joint = "." if statistic == "count" else "-"
     written = f"use metric('{statistic}.{group}{joint}{variable}')"
-    rule = context.document.get(path[:2]) if path[0] == "rules" else {}
-    trigger = context.registry.triggers.get(rule.get("trigger"))
+    kind = context.document.get(path[:2])["trigger"] if path[0] == "rules" else ""
+    trigger = context.registry.triggers.get(kind)
     if trigger is None or trigger.name_means not in ("group", "groups"):
         return f"{written} for a whole group"
     return f"give the trigger a group, 'name: {group}', or {written}"
