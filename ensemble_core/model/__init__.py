@@ -1,1 +1,1 @@
-"""The data model: jobs, events, decisions, rules, conditions, and the ensemble of them. Pure."""
+"""Data model: jobs, events, decisions, rules, conditions, ensembles. Pure."""

@@ -1,10 +1,9 @@
-"""Causes: why a job ended, in one word, whatever queue ran it.
+"""Causes of a job's end, in one word that is the same for all queues.
 
-What the queue says of an end is a fatal exception (RFC 21: ``timeout``, ``cancel``, and what else
-it has), or a wait status, or neither. :func:`cause_of` makes one of :data:`CAUSES` of that. An
-executor that knows more than these tell adds ``cause`` to the context of that ``exception`` or
-``finish`` event; it then goes wherever events go. Used by the engine, which gives conditions the
-name ``cause``, by whoever shows how jobs ended, and by executors.
+A queue reports a fatal exception (RFC 21: ``timeout``, ``cancel`` …), a wait status, or neither.
+:func:`cause_of` maps these to one of :data:`CAUSES`. An executor that knows more puts ``cause``
+into the context of the ``exception`` or ``finish`` event. Used by the engine (conditions may use
+``cause``), by executors, and by displays of job results.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import Literal, get_args
 __all__ = ["CAUSES", "Cause", "cause_of", "said_cause"]
 
 Cause = Literal[
-    "exit",  # by itself, with any exit code
-    "signal",  # by a signal, or with the exit code by which a shell reports one
+    "exit",  # the program exited, with any code
+    "signal",  # killed by a signal, or an exit code with which shells report one
     "timeout",  # at its time limit
-    "memory",  # it used more memory than there was for it
-    "node-failure",  # a machine that it ran on failed
-    "preempted",  # the queue gave what it held to another job
+    "memory",  # out of memory
+    "node-failure",
+    "preempted",  # the queue gave its resources to another job
     "cancelled",
-    "submit",  # it could not be started: refused, no program, no folder
-    "lost",  # whether and how it ended cannot be known
+    "submit",  # could not be started: rejected, no program, no folder
+    "lost",  # the queue no longer knows how or whether it ended
     "unknown",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -59,8 +58,7 @@ def said_cause(context: Mapping[str, object]) -> Cause | None:
 
 
 def cause_of(exception: str | None, status: int | None) -> Cause:
-    """The cause of an end of which the executor says nothing more than the type of its first fatal
-    exception, if there was one, and its wait status, if it has one.
+    """Return the cause of a job's end from its first fatal exception's type and its wait status.
 
     >>> cause_of("timeout", 15), cause_of(None, 3 << 8), cause_of(None, 9), cause_of(None, 137 << 8)
     ('timeout', 'exit', 'signal', 'signal')

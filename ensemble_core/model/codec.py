@@ -1,14 +1,14 @@
-"""Serialization of events, decisions and jobs: one table of fields for every place that keeps them.
+"""Serialization of events, decisions and jobs, derived from the fields of their dataclasses.
 
-An event, a decision or a job is a frozen dataclass that inherits :class:`Record`. What it is as
-plain data follows from its fields alone, so a field that is added to the class is written and read
-by the journal, by the supervisor's ledger and protocol, and by the service's messages:
+Each of them is a frozen dataclass that inherits :class:`Record`. A new field is therefore written
+and read everywhere: in the journal, the supervisor's ledger and protocol, and the service's
+messages.
 
-- :meth:`Record.to_dict`: every field, for users (``--json``, a function's ``event``);
-- :meth:`Record.compact`: without the fields that have their default, for whatever is kept or sent;
-- :meth:`Record.from_dict`: reads both; that of ``Event`` and ``Decision`` finds the class itself;
-- :meth:`Record.to_json`, or :func:`dumps` for data with records in it: the compact form as text. It
-  never fails on what a plugin put into an event, and keeps nan and infinity (as ``NaN`` and
+- :meth:`Record.to_dict`: all fields, for users (``--json``, a function's ``event``);
+- :meth:`Record.compact`: only fields that differ from their default, for storage and transport;
+- :meth:`Record.from_dict`: reads both forms; ``Event`` and ``Decision`` choose the class by type;
+- :meth:`Record.to_json`, or :func:`dumps` for data that contains records: the compact form as
+  text. It accepts any content of a plugin's event, and keeps nan and infinity (as ``NaN`` and
   ``Infinity``, which ``json.loads`` reads).
 """
 
@@ -29,21 +29,21 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _Some = TypeVar("_Some", bound="Record")
 
-#: What a plugin's event holds deeper than this is not kept.
+#: Deeper levels of a plugin's event are not written.
 _DEEPEST = 40
 
 
 class Layout(NamedTuple):
-    """A record class as the encoders see it."""
+    """Fields of a record class, as encoders need them."""
 
     #: The class's ``type`` if there are several kinds.
     kind: str | None
     names: tuple[str, ...]
-    #: Each field's default; ``MISSING`` where it has none.
+    #: Each field's default, or ``MISSING``.
     defaults: tuple[Any, ...]
-    #: The fields' values of a record, in order.
+    #: Returns the values of a record's fields, in order.
     values: Callable[[Any], tuple[Any, ...]]
-    #: The fields that are tuples, with the class of their items where those are records.
+    #: The fields that are tuples, with the class of their items if these are records.
     tuples: tuple[tuple[str, type[Record] | None], ...]
 
 
@@ -72,7 +72,7 @@ def _layout(cls: type[Any]) -> Layout:
     )
 
 
-#: How records of a class are encoded, from its fields.
+#: Return the layout of a record class.
 layout = cast(Callable[[type[Any]], Layout], cache(_layout))
 
 
@@ -81,27 +81,27 @@ def _values_of(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
     return names, attrgetter(*names) if names else lambda record: ()
 
 
-#: The names of a class's fields, and their values of a record.
+#: Return the names of a class's fields, and a function that reads their values from a record.
 _values = cast(
     Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_values_of)
 )
 
 
 class Record:
-    """A frozen dataclass that goes to plain data and back; see the module.
+    """Base of frozen dataclasses that can be converted to plain data and back; see the module.
 
-    Those of the core leave what is the same for all of them to this class (``eq=False,
-    repr=False``): each that a dataclass writes for itself is compiled anew in every process.
+    Subclasses in the core inherit comparison, hash and repr (``eq=False, repr=False``), because
+    methods that ``dataclass`` generates are compiled again in every process.
     """
 
     __slots__ = ()
-    #: Of the base of several classes: each by its ``type``. (``slots=True`` makes every class a
-    #: second time, so that of two subclasses of one ``type`` the later is meant.)
+    #: Only for a base of several classes: each class by its ``type``. (``slots=True`` creates
+    #: every class twice; the second one counts.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in _values(type(self))[0])
-        return f"{type(self).__qualname__}({told})"
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in _values(type(self))[0])
+        return f"{type(self).__qualname__}({values})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -114,7 +114,7 @@ class Record:
         return (values(self),).__hash__()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field as plain data that JSON can hold; :meth:`from_dict` reads it back."""
+        """Return all fields as plain data for JSON; :meth:`from_dict` reads it back."""
         kind, names, _, values, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         for name, value in zip(names, values(self), strict=True):
@@ -129,8 +129,8 @@ class Record:
         return data
 
     def compact(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, for :func:`dumps`: what is inside is left
-        as it is. :meth:`from_dict` reads that back."""
+        """Return the fields that differ from their defaults, for :func:`dumps`. Values inside are
+        not converted. :meth:`from_dict` reads the result back."""
         kind, names, defaults, values, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         for name, default, value in zip(names, defaults, values(self), strict=True):
@@ -140,12 +140,12 @@ class Record:
         return data
 
     def to_json(self) -> str:
-        """:meth:`compact` as JSON text."""
+        """Return :meth:`compact` as JSON text."""
         return dumps(self)
 
     @classmethod
     def from_dict(cls: type[_Some], data: Mapping[str, Any]) -> _Some:
-        """The record of this plain data. Raises ``ValueError`` for an unknown type and
+        """Return the record of this plain data. Raises ``ValueError`` for an unknown type and
         ``TypeError`` for wrong fields."""
         values = {**data}
         kind = values.pop("type", None)
@@ -164,7 +164,7 @@ class Record:
 
 
 def _plain(value: object) -> object:
-    """A value that JSON does not know, as one that it does."""
+    """Return a JSON value for one of another type."""
     if isinstance(value, Record):
         return value.compact()
     if isinstance(value, Mapping):
@@ -174,7 +174,7 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     item = getattr(value, "item", None)
-    if callable(item):  # a number of numpy's
+    if callable(item):  # a numpy number
         number = item()
         if isinstance(number, (int, float, str, bool)):
             return number
@@ -182,8 +182,7 @@ def _plain(value: object) -> object:
 
 
 def _tame(value: object, depth: int = 0) -> object:
-    """A value that JSON cannot hold, with text for what it cannot: keys that are neither text nor
-    numbers, and what is inside itself."""
+    """Return the value with text in place of what JSON cannot hold: odd keys, cycles, objects."""
     if isinstance(value, Record):
         value = value.compact()
     if isinstance(value, Mapping) and depth < _DEEPEST:
@@ -199,7 +198,7 @@ def _tame(value: object, depth: int = 0) -> object:
         return value
     try:
         plain = _plain(value)
-    except Exception:  # a plugin's own class: the journal is written all the same
+    except Exception:  # a plugin's class: the journal must be written anyway
         return f"<{type(value).__name__}>"
     return plain if isinstance(plain, (str, int, float, bool)) else f"<{type(value).__name__}>"
 
@@ -210,7 +209,7 @@ _encode: Callable[[object], str] = json.JSONEncoder(
 
 
 def dumps(value: object) -> str:
-    """Plain data with records in it as JSON text, in ASCII."""
+    """Return plain data that may contain records as JSON text in ASCII."""
     try:
         return _encode(value)
     except Exception:  # a plugin may put anything into an event, but decisions must be recorded
@@ -218,9 +217,12 @@ def dumps(value: object) -> str:
 
 
 def quick_to_make(cls: type[Any]) -> None:
-    """Have ``__init__`` of a frozen dataclass with slots assign its fields while the object is of
-    a subclass that is not frozen: half the time of ``object.__setattr__`` for each."""
-    # CPython assigns a slot directly only in a class with both of these of ``object``.
+    """Replace ``__init__`` of a frozen dataclass with slots by a faster one.
+
+    It assigns the fields while the object has an unfrozen subclass as its class, in half the time
+    that ``object.__setattr__`` takes.
+    """
+    # CPython assigns slots directly only if the class has both of these methods of ``object``.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     names: dict[str, Any] = {
         "_class": object.__dict__["__class__"].__set__,

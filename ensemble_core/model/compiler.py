@@ -1,11 +1,13 @@
-"""Compiles the syntax tree of a formula to a Python function, in which nothing but arithmetic over
-the event's fields and metrics can happen. The one pure module that calls ``eval``.
+"""Compiler of formulas: from the syntax tree to a safe Python function.
 
-What is compiled is never the parsed tree itself: a new one is built from it, node by node, by a
-whitelist (:class:`_Builder`). Names become lookups of constant strings, calls go to ``FUNCTIONS``,
-arithmetic takes numbers of bounded size. Whatever is not listed cannot be built and is refused, so
-the code reaches its three arguments and ``_NAMESPACE``, and its cost is bounded by the length of
-its text. A formula is :func:`checked` by building it once.
+The function can only do arithmetic on the event's fields and metrics. This is the only pure module
+that calls ``eval``.
+
+The parsed tree itself is never compiled. :class:`_Builder` builds a new tree, node by node, from a
+whitelist: names become lookups of constant strings, calls go to ``FUNCTIONS``, and arithmetic takes
+numbers of bounded size. Other nodes are rejected. So the code can reach only its three arguments
+and ``_NAMESPACE``, and its cost is bounded by the length of the text. :func:`checked` builds a
+formula once to check it.
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ __all__ = [
     "refused",
 ]
 
-#: Takes ``value``, what looks a field up, and what looks a metric up.
+#: Its arguments: ``value``, a function that looks up a field, one that looks up a metric.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
 
-#: Bits of the largest integer that arithmetic takes; no float is larger.
+#: Bits of the largest integer in arithmetic; no float is larger.
 _BITS = 1024
 
 
 class _NoValue(Exception):
-    """Raised if a name in the formula has no value now."""
+    """Raised if a name in the formula currently has no value."""
 
 
-#: What compiled code raises where something makes no sense, or has no value in a branch.
+#: Raised by compiled code for an invalid operation, or a missing value in a branch.
 NO_VALUE = (_NoValue, TypeError, ValueError, ArithmeticError)
 
 
@@ -49,7 +51,7 @@ def _nothing() -> Any:
 
 
 def _bounded(value: object) -> TypeGuard[float]:
-    """True if it is a number that arithmetic takes."""
+    """Return True for a number that arithmetic takes."""
     return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
 
 
@@ -65,19 +67,19 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _round(number: object, digits: Any = None) -> float:
-    # Too many digits before the point give 0, and 10**digits must stay computable.
+    # Limits 10**-digits; with so many digits before the point the result is 0 anyway.
     return round(_number(number), None if digits is None else max(operator.index(digits), -_BITS))
 
 
 def _attempt(part: Callable[[], Any]) -> Any:
-    """The value of a part of a formula; ``...`` where it raises."""
+    """Return the value of a part of a formula, ``...`` if it raises."""
     try:
         return part()
     except NO_VALUE:
         return ...
 
 
-#: Functions that a formula may call, beside ``metric``. Each bounds its arguments.
+#: Functions that a formula may call, besides ``metric``. Each limits its arguments.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "min": min,
@@ -114,17 +116,17 @@ _SPOKEN: Mapping[type[ast.AST], str] = {
     ast.NamedExpr: "an assignment",
     ast.JoinedStr: "an f-string",
 }
-#: Where every node stands: of compiled formulas nobody sees a traceback.
+#: Position of every node: compiled formulas have no traceback.
 _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _UNKNOWN = ast.Constant(..., **_AT)
 
 
 class Unfinished(EnsembleError):
-    """A formula that lacks something at its end."""
+    """Error: the formula is incomplete."""
 
 
 def refused(what: str, hint: str) -> EnsembleError:
-    """The error for what cannot stand in a formula."""
+    """Return the error for something that a formula cannot contain."""
     return EnsembleError(what, hint=hint, code="bad-condition")
 
 
@@ -142,9 +144,9 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
     """Compile a formula to a function. It returns ``...`` if a value is missing.
 
-    ``A or B`` is true if either is, ``A and B`` false if either is, even if the other has no value.
-    Invalid operations raise one of ``NO_VALUE``; with the slower ``careful``, only the failing part
-    of ``and`` or ``or`` has no value.
+    ``A or B`` is true if A or B is true, ``A and B`` is false if A or B is false, even if the other
+    one has no value. Invalid operations raise one of ``NO_VALUE``. With the slower ``careful``,
+    only the failing part of ``and`` or ``or`` has no value.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
@@ -152,9 +154,11 @@ def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
 
 
 class _Builder:
-    """Builds the code of one formula, by the one list of what may stand in it. What may have no
-    value is looked up once, and kept as a local variable of a name of its own. ``fields`` and
-    ``metrics`` are what was met."""
+    """Builder of one formula's code, from a whitelist of nodes.
+
+    Each value that may be missing is looked up once and kept in a local variable. ``fields`` and
+    ``metrics`` collect the names that the formula uses.
+    """
 
     def __init__(self, *, careful: bool = False, text: str = "the formula") -> None:
         self.fields: set[str] = set()
@@ -162,18 +166,20 @@ class _Builder:
         self._careful = careful
         self._text = text
         self._names = (f"_{number}" for number in itertools.count())
-        #: What was looked up already, by the ``id`` of its node.
+        #: Values that were looked up already, by the ``id`` of their node.
         self._found: dict[int, ast.expr] = {}
 
     def truth(self, node: ast.expr) -> ast.expr:
-        """The expression for the whole formula or a part that ``and``, ``or`` or ``not`` takes;
-        it gives ``...`` where it has no value."""
+        """Return the code for the formula, or for an operand of ``and``, ``or`` or ``not``.
+
+        Its value is ``...`` if a value is missing.
+        """
         match node:
             case ast.BoolOp(op, parts):
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(op, ast.Or):  # ``...`` is true, which decides here
+                if isinstance(op, ast.Or):  # ``...`` counts as true, so it would decide
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
@@ -189,7 +195,7 @@ class _Builder:
         return _call("_attempt", _lambda(code)) if self._careful else code
 
     def _look_up(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Look up what this needs in any case; whether each has no value."""
+        """Look up all values that this node always needs; yield a test for each: is it missing?"""
         match node:
             case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
                 code, nothing = self._lookup(node)
@@ -205,8 +211,8 @@ class _Builder:
                     yield from self._look_up(part)
 
     def _lookup(self, node: ast.expr) -> tuple[ast.expr, object]:
-        """The code that reads a field, a metric or the result of ``and`` and ``or``, and its value
-        where there is none."""
+        """Return the code that reads a field, a metric or the result of ``and`` and ``or``, and the
+        constant that it gives if the value is missing."""
         match node:
             case ast.BoolOp():
                 return self.truth(node), ...
@@ -221,12 +227,12 @@ class _Builder:
         raise self._refusal(node)
 
     def _kept(self, code: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression that keeps its value, and the name by which it is kept."""
+        """Return code that assigns the value to a local variable, and the variable."""
         name = next(self._names)
         return ast.NamedExpr(ast.Name(name, ast.Store(), **_AT), code, **_AT), _name(name)
 
     def _build(self, node: ast.expr) -> ast.expr:
-        """The expression that this part of a formula becomes."""
+        """Return the code for this part of a formula."""
         build, number = self._build, self._number
         if id(node) in self._found:
             return self._found[id(node)]
@@ -252,7 +258,7 @@ class _Builder:
         return ast.IfExp(_is(kept, nothing), _call("_nothing"), name, **_AT)
 
     def _number(self, node: ast.expr) -> ast.expr:
-        """The expression for an operand of arithmetic."""
+        """Return the code for an operand of arithmetic."""
         code = self._build(node)
         if _is_small(node) or (
             isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Pow))
@@ -260,21 +266,22 @@ class _Builder:
             return code
         if id(node) not in self._found:
             return _call("_number", code)
-        # Most fields and metrics are floats: those need no call.
+        # Most fields and metrics are floats, which need no call.
         is_float = ast.Compare(_call("_type", code), [ast.Is()], [_name("_float")], **_AT)
         return ast.IfExp(is_float, code, _call("_number", code), **_AT)
 
     def _refusal(self, node: ast.AST) -> EnsembleError:
-        """The error for a node that a formula cannot have."""
+        """Return the error for a node that formulas do not allow."""
         text = self._text
         match node:
-            case ast.Attribute(attr=name):  # what is left of them: what can be no column's name
-                what = f"reaches for the attribute {name!r}"
-                hint = 'conditions see fields by their bare names, and metrics by metric("path")'
+            case ast.Attribute(attr=name):  # names of columns were handled before
+                what = f"uses the attribute {name!r}"
+                hint = 'use the bare name of a field, or metric("path") for a metric'
                 return refused(f"{text!r} {what}", hint)
             case ast.Constant():
                 return refused(
-                    f"{text!r} has a constant of another kind", "use numbers and strings"
+                    f"{text!r} has a constant that is not a number or a string",
+                    "use numbers and strings",
                 )
             case ast.Call(ast.Name("metric"), _, []):
                 hint = 'write for example metric("mean.sleep-duration")'
@@ -282,9 +289,9 @@ class _Builder:
             case ast.Call(ast.Name(name)) if name in (*FUNCTIONS, "metric"):
                 return refused(f"{text!r} has keyword arguments", "give plain arguments")
             case ast.Call(function):
-                name = function.id if isinstance(function, ast.Name) else "what is no function"
+                name = function.id if isinstance(function, ast.Name) else "an unnamed function"
                 hint = f"allowed are metric, {', '.join(sorted(FUNCTIONS))}"
-                return refused(f"{text!r} calls {name}, which conditions cannot", hint)
+                return refused(f"{text!r} calls {name}, which conditions do not allow", hint)
             case ast.BinOp(op=op) | ast.UnaryOp(op=op):
                 node = op
             case ast.Compare(ops=ops):
@@ -295,7 +302,7 @@ class _Builder:
 
 
 def _is_small(node: ast.expr) -> bool:
-    """True if this is a constant that arithmetic takes."""
+    """Return True for a constant that arithmetic takes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
     return isinstance(node, ast.Constant) and _bounded(node.value)

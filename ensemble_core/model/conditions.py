@@ -1,9 +1,9 @@
-"""Conditions, the ``when`` of rules: parsed and checked once, compiled, unable to do harm.
+"""Conditions, the ``when`` of rules: parsed, checked and compiled once.
 
 A condition is a number (equals), one or more comparisons (``"> 5 and < 10"``), or a formula (see
 ``expressions``) over ``value``, ``metric("path")`` and the event's fields. A single comparison is
-kept as operator and number, so that the index can find the rules that a new value satisfies
-without asking each of them.
+stored as operator and number, so the rule index can find the rules that match a new value without
+evaluating each one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"
 )
-#: The same where columns of a row are compared.
+#: For conditions on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
-#: How to ask for nan, which no metric ever is.
+#: Metrics are never nan; rows can be.
 NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
@@ -63,7 +63,7 @@ class Condition(Formula):
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """True if it needs a nan or infinite metric; metrics skip those, so it can never hold."""
+        """True if it needs a nan or infinite metric. Metrics skip these, so it can never hold."""
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -83,7 +83,7 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool:
-        """True if the condition holds. Where something it needs has no value, it does not."""
+        """Return True if the condition holds. It does not hold if a required value is missing."""
         return self.verdict(value, fields, metric) is True
 
     def verdict(
@@ -92,10 +92,10 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool | None:
-        """True if the condition holds; ``None`` if a metric or field that decides it has no value.
+        """Return True if the condition holds, ``None`` if that depends on a missing value.
 
-        ``A or B`` holds as soon as one of them does, and ``A and B`` is false as soon as one of
-        them is, whatever is known of the other.
+        ``A or B`` holds if A or B holds, and ``A and B`` is false if A or B is false, even if the
+        other one has no value.
         """
         if self.comparison is not None:
             name, number = self.comparison
@@ -105,9 +105,11 @@ class Condition(Formula):
 
 
 def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
-    """Parse and check a ``when``; ``has_value`` says whether there is a metric for ``value`` to
-    mean. Under another ``key`` (``where``) it is over the columns of a table's rows. Which fields
-    there are is the caller's to check. Raises :class:`EnsembleError` with the reason and a hint.
+    """Parse and check a ``when``.
+
+    ``has_value``: the trigger has a metric, which ``value`` means. With another ``key`` (``where``)
+    the condition uses the columns of a table's rows. The caller checks the names of fields. Raises
+    :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         found = _SPOKEN.get(type(when), f"a {type(when).__name__}")
@@ -118,7 +120,7 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
     if isinstance(when, (int, float)):
         if math.isnan(when):
             raise refused(
-                f"{key!r} is not a number (nan), which equals nothing",
+                f"{key!r} is nan, and no value equals nan",
                 NAN_HINT,
             )
         _needs_value(str(when), has_value, key)
@@ -156,8 +158,10 @@ def _needs_value(text: str, has_value: bool, key: str) -> None:
 
 
 def check_nan(condition: Condition, known: Collection[str]) -> None:
-    """Raise an error for a comparison with ``nan``, which is never true, unless ``known`` has a
-    field of that name."""
+    """Raise an error for a comparison with ``nan``, which is never true.
+
+    If ``known`` has a field named nan, that is allowed.
+    """
     for node in ast.walk(condition.tree) if condition.tree is not None else ():
         if not isinstance(node, ast.Compare):
             continue
@@ -180,7 +184,7 @@ def _is_nan(node: ast.expr, known: Collection[str]) -> bool:
 
 
 def _with_value(text: str, key: str) -> str:
-    """``> 5 and < 10`` as Python has it."""
+    """Return ``> 5 and < 10`` as ``value > 5 and value < 10``."""
     if re.match(r"=[^=]", text):
         raise refused(f"{key!r} does not parse: {text!r}", f'write "{suggested_formula(text)}"')
     return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

@@ -1,8 +1,8 @@
 """Decisions: the closed set of instructions that the engine gives.
 
-The engine returns these in order; the runtime carries them out, the journal keeps them, the
-console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself), and
-``firing`` numbers the firings of the whole run, so that what belongs together is known.
+The engine returns them in order, the runtime carries them out, the journal keeps them and the
+console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself).
+``firing`` numbers the firings of the run; decisions of one firing have the same number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "WhenBusy",
 ]
 
-#: What becomes of nodes that are to be given back while jobs run on them.
+#: How to release nodes on which jobs run; see :class:`Resize`.
 WhenBusy = Literal["wait", "skip", "force"]
 
 
@@ -50,12 +50,12 @@ class Decision(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fired(Decision):
-    """A rule fired: the head of the decisions that carry the same ``firing``.
+    """A rule fired: the first of the decisions with the same ``firing``.
 
-    ``label`` is the trigger as people know it (``start``, ``count.sleep.success``, ``job-fail
-    (lammps)``), ``count`` how often this rule has fired with this one, ``job`` the event's job and
-    ``value`` the metric's value, where there is one. ``each`` are the parameters of the slice that
-    an instance of the rule is about.
+    ``label`` shows the trigger (``start``, ``count.sleep.success``, ``job-fail (lammps)``).
+    ``count`` is how often this rule has fired, including this time. ``job`` is the event's job and
+    ``value`` the metric's value, if it has one. ``each`` holds the parameters of the slice, for an
+    instance of a rule with ``each``.
     """
 
     type: ClassVar[str] = "fired"
@@ -67,7 +67,7 @@ class Fired(Decision):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.each:  # of nearly every firing
+        if not self.each:  # nearly always
             del data["each"]
         return data
 
@@ -83,8 +83,10 @@ class Submit(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LookUp(Decision):
-    """Find out which of these jobs, all of one group, an earlier run did already (``--reuse``). The
-    others are submitted then."""
+    """Find which of these jobs, all of one group, an earlier run has done already (``--reuse``).
+
+    The others are then submitted.
+    """
 
     type: ClassVar[str] = "look-up"
     group: str
@@ -93,9 +95,11 @@ class LookUp(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Retry(Decision):
-    """Submit this job once more when it is over, ``wait`` seconds later, as the next attempt of its
-    index, with these fields changed. ``resume``: its statistics go on where they stood. Nothing is
-    to be carried out: the attempt is a :class:`Submit` when it comes."""
+    """Retry this job when it is over, after ``wait`` seconds, with these fields changed.
+
+    ``resume``: its statistics continue. The runtime has nothing to do: a :class:`Submit` of the
+    next attempt follows at that time.
+    """
 
     type: ClassVar[str] = "retry"
     job: str
@@ -114,13 +118,13 @@ class Cancel(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Resize(Decision):
-    """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes.
+    """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
-    ``attempt`` is above 1 where the same ``request`` was made before and its answer is not known:
-    it could not be delivered, or the controller that made it was gone. An executor answers a
-    request that it knows and does not carry it out twice. ``when_busy`` says what becomes of nodes
-    that are to be given back while jobs run on them: they go when they are idle (``wait``), stay
-    (``skip``), or go at once, and their jobs fail (``force``).
+    ``attempt`` is above 1 if the same ``request`` was made before without a known answer: it could
+    not be delivered, or its controller ended. The request is idempotent: an executor answers a
+    known one without carrying it out again. ``when_busy`` applies to nodes to be released on which
+    jobs run: release them when they are idle (``wait``), keep them (``skip``), or release them at
+    once, so that their jobs fail (``force``).
     """
 
     type: ClassVar[str] = "resize"
@@ -132,7 +136,7 @@ class Resize(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AddRule(Decision):
-    """A rule joined the set; ``spec`` is the rule as plain data."""
+    """Add a rule; ``spec`` is the rule as plain data."""
 
     type: ClassVar[str] = "add-rule"
     id: str
@@ -141,7 +145,7 @@ class AddRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class EnableRule(Decision):
-    """These rules may fire from now on."""
+    """Enable these rules."""
 
     type: ClassVar[str] = "enable-rule"
     rules: tuple[str, ...]
@@ -149,7 +153,7 @@ class EnableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DisableRule(Decision):
-    """These rules do not fire until they are enabled again."""
+    """Disable these rules until they are enabled again."""
 
     type: ClassVar[str] = "disable-rule"
     rules: tuple[str, ...]
@@ -157,10 +161,10 @@ class DisableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
-    """Switch rules of the instances ``off`` off and of ``on`` on; the latter start.
+    """Disable the rules of the instances ``off``; enable and start those of ``on``.
 
-    ``keep``: returns of functions called by the old ones still count. ``reset``: firing counters
-    restart.
+    ``keep``: results of functions that the old ones called are still used. ``reset``: reset the
+    new ones' firing counters.
     """
 
     type: ClassVar[str] = "switch"
@@ -172,7 +176,7 @@ class Switch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
-    """A group's fields changed for its later submits."""
+    """Change a group's fields for its later submits."""
 
     type: ClassVar[str] = "set-group"
     group: str
@@ -181,10 +185,9 @@ class SetGroup(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGenerator(Decision):
-    """Pause (``pause``) or continue (``False``) a generator, or request ``count`` additional
-    points.
+    """Pause (``pause``) or continue (``False``) a generator, or request ``count`` more points.
 
-    ``learns``: it also gets the points of these generators, finished and future ones.
+    ``learns``: it also receives the points of these generators, finished and future ones.
     """
 
     type: ClassVar[str] = "set-generator"
@@ -198,13 +201,18 @@ class SetGenerator(Decision):
 class Call(Decision):
     """Call a function off the engine's thread; its outcome returns as an event.
 
-    ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part), ``parameters``
-    (a submit of ``options["group"]`` asks functions for values: ``name`` says which), ``action``
-    (``name`` is an action of a plugin) or ``generator`` (``name`` is one of the file's;
-    ``options`` has what it is told and how many points it is to suggest). ``event`` is the event
-    that led here and ``job`` what is known of the job it concerns, both as plain data. ``attempt``
-    is above 1 where the call was made before, by a controller that was gone before it knew the
-    result. ``tolerated``: a failure is a warning (``on_error: warn`` of the file).
+    ``kind`` is one of
+
+    - ``custom``: ``name`` is a function of the file's ``custom:`` part;
+    - ``parameters``: ``name`` lists the functions that give values for a submit of
+      ``options["group"]``;
+    - ``action``: ``name`` is an action of a plugin;
+    - ``generator``: ``name`` is a generator of the file; ``options`` has the points to ingest and
+      the number of points to suggest.
+
+    ``event`` is the event that led to the call, ``job`` the job that it concerns, both as plain
+    data. ``attempt`` is above 1 if an earlier controller made the call and ended without a result.
+    ``tolerated``: a failure is only a warning (``on_error: warn``).
     """
 
     type: ClassVar[str] = "call"
@@ -219,14 +227,14 @@ class Call(Decision):
 
     def to_dict(self) -> dict[str, Any]:
         data = Decision.to_dict(self)
-        if not self.tolerated:  # of nearly every call
+        if not self.tolerated:  # nearly always
             del data["tolerated"]
         return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Log(Decision):
-    """Tell the user something."""
+    """Show the user a message."""
 
     type: ClassVar[str] = "log"
     message: str
@@ -235,9 +243,12 @@ class Log(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Notify(Decision):
-    """Send the user a message outside the terminal. ``to`` are addresses
-    (``model.notification_addresses``); ``job`` is the event's job. ``attempt`` is above 1 where an
-    earlier controller was gone before it knew whether the message had arrived."""
+    """Send the user a message outside the terminal.
+
+    ``to`` holds addresses (``model.notification_addresses``), ``job`` is the event's job.
+    ``attempt`` is above 1 if an earlier controller ended before it knew whether the message
+    arrived.
+    """
 
     type: ClassVar[str] = "notify"
     notice: str
@@ -249,10 +260,10 @@ class Notify(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End the run. Nothing is submitted after it. ``cancel`` are the jobs to cancel first.
+    """End the run. Nothing is submitted after it. The jobs in ``cancel`` are cancelled first.
 
-    ``reason`` is for the user; ``natural`` says that the run ended by itself because nothing more
-    could happen, ``stopped`` that it has not ended, but stops until it is resumed.
+    ``reason`` is for the user. ``natural``: nothing more could happen. ``stopped``: the run has not
+    ended and can be resumed.
     """
 
     type: ClassVar[str] = "terminate"

@@ -1,6 +1,6 @@
-"""Lengths of time as people write them: seconds, ``10m``, ``1h30m``, or Flux's ``1.5h``.
+"""Parser of durations: seconds, ``10m``, ``1h30m``, or ``1.5h`` as in Flux.
 
-Used by every check that meets a duration, in job groups, rules and options.
+Used by all checks of durations, in job groups, rules and options.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
 _CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
-_LONGEST = 3.2e9  # a century: anything above is a slip, and timers have a limit
+_LONGEST = 3.2e9  # a century: timers have a limit, and more is a mistake
 
 
 def seconds(value: object) -> float:
-    """A duration in seconds.
+    """Return a duration in seconds.
 
-    Raises :class:`EnsembleError` (code ``bad-duration``) with what to write instead.
+    Raises :class:`EnsembleError` (code ``bad-duration``).
 
     >>> seconds("1h30m"), seconds("1.5h"), seconds(90)
     (5400.0, 5400.0, 90.0)
@@ -41,11 +41,12 @@ def seconds(value: object) -> float:
         return found
     short = text if len(text) <= 40 else text[:39] + "…"
     if found is not None or text in ("inf", "infinity", "nan"):
-        what, hint = f"the duration {short} is out of range", "write 0 for none; at most 100 years"
+        what = f"the duration {short} is out of range"
+        hint = "write 0 for no duration, or at most 100 years"
     else:
         what, hint = f"{short!r} is not a duration", 'write seconds (90), or "10m", "1h30m", "2d"'
     if _CLOCK.fullmatch(text):
-        hint = "say which units are meant: " + _with_units(text)
+        hint = "add units: " + _with_units(text)
     raise EnsembleError(what, hint=hint, code="bad-duration")
 
 

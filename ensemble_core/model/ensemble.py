@@ -1,4 +1,4 @@
-"""One ensemble, checked and immutable: what the config part makes and the engine runs."""
+"""A checked, immutable ensemble: made by the config package, run by the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AlgorithmInstance", "Binder", "Ensemble", "Limits", "amount"]
 
 
 def amount(number: float) -> str:
-    """A number of jobs or hours as people read it.
+    """Return a number of jobs or hours as text for people.
 
     >>> amount(12), amount(0.04321), amount(1234.5678)
     ('12', '0.0432', '1234.57')
@@ -30,14 +30,15 @@ def amount(number: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Guards against storms, and what a run may cost.
+    """Limits of a run; ``None`` is no limit.
 
-    ``jobs``: attempts that are handed on in the whole run, ``None`` for no limit; ``core_hours``,
-    ``node_hours``, ``gpu_hours``: what these may take, likewise. What could pass one of them is
-    held. ``submits_per_second``: jobs above this rate wait for their turn. ``chain``: rule firings
-    that may cause one another without any job finishing in between. ``wall``: seconds after which
-    a controller stops the run. ``stop``: seconds that a stop or an end waits while nothing is heard
-    of the jobs that it cancelled.
+    - ``jobs``: attempts submitted in the whole run;
+    - ``core_hours``, ``node_hours``, ``gpu_hours``: what these attempts may use. Jobs that could
+      exceed one of these four limits are held;
+    - ``submits_per_second``: a rate limit; other jobs wait;
+    - ``chain``: rule firings that may cause one another before a job has to finish;
+    - ``wall``: seconds after which a controller stops the run;
+    - ``stop``: seconds that a stop or an end waits for events of the jobs that it cancelled.
     """
 
     jobs: int | None = None
@@ -51,7 +52,7 @@ class Limits:
 
     @property
     def hours(self) -> dict[str, float | None]:
-        """The limits on what jobs take, by name, in hours."""
+        """The limits in hours, by name."""
         return {
             "core_hours": self.core_hours,
             "node_hours": self.node_hours,
@@ -60,21 +61,21 @@ class Limits:
 
     @property
     def holds(self) -> bool:
-        """True if there is a limit that jobs are held by until there is room."""
+        """True if one of the limits can hold jobs."""
         return any(most is not None for most in (self.jobs, *self.hours.values()))
 
 
 def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
-    raise EnsembleError("this ensemble has no binder: it takes no rules and actions while it runs")
+    raise EnsembleError("this ensemble has no binder: rules and actions cannot be added to its run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binder:
-    """Checks and binds specifications that arrive during the run.
+    """Functions that check and bind specifications that arrive during the run.
 
-    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` gets the
-    specification and a default id; ``group`` a group and the fields to change. By default, rules
-    and actions are rejected and fields unchecked.
+    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` takes the
+    specification and a default id, ``group`` a group and the fields to change. The defaults reject
+    rules and actions, and do not check fields.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
@@ -86,11 +87,10 @@ class Binder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmInstance:
-    """One entry under ``use:``: rules that are switched on and off as one.
+    """One entry under ``use:``: rules that are enabled and disabled together.
 
-    ``algorithm`` is what made them, empty where the file has them itself, and ``version`` the
-    distribution that it came from, with its version. ``enabled`` says that it is on when the run
-    begins.
+    ``algorithm`` is the algorithm that made the rules, empty if the file lists them. ``version`` is
+    its distribution with the version. ``enabled``: the instance is on when the run begins.
     """
 
     name: str
@@ -103,13 +103,12 @@ class AlgorithmInstance:
 class Ensemble:
     """A checked ensemble file.
 
-    ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
-    ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
-    ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``,
-    ``generators`` those under ``generators:``.
-    ``instances`` are those of ``use:``, by name; each of their rules names its own.
-    ``on_stop`` is what a stop does with jobs: to leave them to the queue (``keep``), or to cancel
-    them; ``None`` leaves that to the executor.
+    ``heartbeat`` is in seconds, 0 for none. ``statistics`` holds all statistics by name.
+    ``custom`` is the source of the file's ``custom:`` part, ``functions`` the names of its
+    functions. ``attached`` has the text of each file that the ensemble file names. ``tables``,
+    ``generators`` and ``instances`` are the entries under ``results:``, ``generators:`` and
+    ``use:`` by name; each rule of an instance has its name. ``on_stop``: a stop leaves the jobs to
+    the queue (``keep``), cancels them, or does what the executor prefers (``None``).
     """
 
     name: str
@@ -129,15 +128,15 @@ class Ensemble:
     on_stop: Literal["keep", "cancel"] | None = None
     file: str = ""
     warnings: tuple[str, ...] = ()
-    #: The run's tag and the folder where it was started, once it is begun.
+    #: The run's tag and the folder where it was started; empty before the run begins.
     run: str = ""
     cwd: str = ""
-    #: The folders of the earlier runs whose jobs it reuses.
+    #: Folders of earlier runs whose jobs are reused.
     reuse: tuple[str, ...] = ()
 
     def begun(self, tag: str, cwd: str, reuse: Sequence[str] = ()) -> Ensemble:
-        """The ensemble of the run with this tag, started in this folder: its jobs' placeholders
-        ``{run}`` and ``{cwd}``. It reuses jobs of the runs in the folders ``reuse``."""
+        """Return the ensemble for a run: its tag ``{run}``, its folder ``{cwd}``, and the folders
+        of the runs whose jobs it reuses."""
 
         def known(group: JobGroup) -> JobGroup:
             return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))

@@ -1,9 +1,8 @@
-"""Events: what happened, as frozen and typed classes that can be serialized (``model.codec``).
+"""Events: frozen, typed, serializable classes (``model.codec``) for everything that happens.
 
-Executors, timers, users' functions and the person at the keyboard all speak to the engine through
-these classes and in no other way. Each carries its own ``timestamp`` (seconds since the epoch):
-the engine has no other clock. Built by executors and the runtime; read by the engine, the journal
-and whoever watches a run.
+They are the only input of the engine: from executors, timers, users' functions and commands. Each
+has a ``timestamp`` (seconds since the epoch), which is the engine's only clock. Built by executors
+and the runtime; read by the engine, the journal and displays.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resumed(Event):
-    """A later controller has taken the run up again, and asked the queue what became of its jobs.
+    """A new controller has resumed the run and has asked the queue about its jobs.
 
-    ``absent`` are jobs (our ids) of which no event was ever seen and that the queue does not know:
-    they never arrived. ``gone`` are jobs that waited in a queue that is gone, and never ran. Events
-    of the others follow. ``resources`` as in :class:`Started`. ``reopened``: the run had ended, and
-    goes on because its file was changed.
+    ``absent``: jobs (our ids) without any event that the queue does not know; they never arrived.
+    ``gone``: jobs that waited in a queue that no longer exists; they never ran. Events of the other
+    jobs follow. ``resources``: as in :class:`Started`. ``reopened``: the run had ended, and
+    continues because its file was changed.
     """
 
     type: ClassVar[str] = "resume"
@@ -78,14 +77,14 @@ class Resumed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class JobEvent(Event):
-    """An event of one job in the words of Flux RFC 21 (``submit``, ``start``, ``finish`` …).
+    """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …).
 
-    ``job`` is our id of the job (``GROUP.INDEX``), or, where ``ours`` is false, the queue's own id
-    of somebody else's job. ``context`` is the event's context as RFC 21 defines it: ``finish`` has
-    ``status`` (a wait status, as ``os.waitpid`` gives it), ``exception`` has ``type``,
-    ``severity`` (0 is fatal) and ``note``. Executors add what an observer needs to find the
-    output: ``start`` may have ``workdir`` and ``stdout``; ``submit`` may have ``queue_id``. Where
-    the run has corrected the event's time, ``told_at`` is the one that the executor gave.
+    ``job`` is our id of the job (``GROUP.INDEX``); for a foreign job (``ours`` is false) it is the
+    queue's id. ``context`` is defined by RFC 21: ``finish`` has ``status`` (a wait status, as from
+    ``os.waitpid``), ``exception`` has ``type``, ``severity`` (0 is fatal) and ``note``. Executors
+    may add ``queue_id`` to ``submit``, and ``workdir`` and ``stdout`` to ``start``, so that
+    observers find the output. If the run has corrected the event's time, ``told_at`` holds the
+    executor's.
     """
 
     type: ClassVar[str] = "job"
@@ -96,17 +95,17 @@ class JobEvent(Event):
 
     @property
     def told_at(self) -> float:
-        """Its time as the executor gave it: a resume asks for what came after that."""
-        told = self.context.get("told_at")
-        return told if isinstance(told, float) else self.timestamp
+        """The executor's time of the event; a resume asks for later events."""
+        time = self.context.get("told_at")
+        return time if isinstance(time, float) else self.timestamp
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Observed(Event):
     """One row of values that an observer read from a job's output.
 
-    ``clock`` is the row's own time or step, or ``None``. ``anew``: the file was restarted before
-    it, so a later controller finds this row first.
+    ``clock`` is the row's time or step, or ``None``. ``anew``: the file was truncated or replaced
+    before this row, so a later controller reads this row first.
     """
 
     type: ClassVar[str] = "observed"
@@ -118,29 +117,29 @@ class Observed(Event):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.anew:  # of nearly every row
+        if not self.anew:  # nearly always
             del data["anew"]
         return data
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resources(Event):
-    """Gauges of the queue that changed, by metric path (``nodes.up``, ``cores.free`` …)."""
+    """Changed gauges of the queue, by metric path (``nodes.up``, ``cores.free`` …)."""
 
     type: ClassVar[str] = "resources"
     values: Mapping[str, float]
 
 
-#: Of no other classes are so many made.
+#: By far the most frequent events.
 quick_to_make(JobEvent)
 quick_to_make(Resources)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerElapsed(Event):
-    """A time that the engine waited for has come.
+    """A timer of the engine has elapsed.
 
-    ``timer`` is its purpose; ``key`` is the rule's id for an interval, the group's name for silent
+    ``timer`` is its purpose. ``key`` is the rule's id for an interval, the group's name for silent
     jobs, the request's id for a repeated resize, the job's id for an attempt.
     """
 
@@ -154,7 +153,7 @@ class ResizeOutcome(Event):
     """The outcome of a resize request.
 
     ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the nodes never
-    came), or ``undelivered`` (nobody received it: it will be asked again).
+    came), or ``undelivered`` (not received; it will be repeated).
     """
 
     type: ClassVar[str] = "resize-outcome"
@@ -168,10 +167,13 @@ class ResizeOutcome(Event):
 class CallReturned(Event):
     """A custom function, a plugin's slow action or a generator returned.
 
-    ``result`` is a list of plain specifications, each ``{"action": {...}}`` (perhaps with
-    ``"fields": {...}`` that it may speak of), ``{"rule": {...}}`` or, where a submit asked for
-    values, ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}``; of a generator
-    ``{"point": {...}}`` or ``{"prune": NUMBER}``. Checked before the event was made.
+    ``result`` is a list of plain specifications, checked before the event was made:
+
+    - ``{"action": {...}}``, optionally with ``"fields": {...}`` that the action may use;
+    - ``{"rule": {...}}``;
+    - ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}`` for a submit that needs
+      values;
+    - ``{"point": {...}}`` or ``{"prune": NUMBER}`` of a generator.
     """
 
     type: ClassVar[str] = "call-returned"
@@ -181,7 +183,7 @@ class CallReturned(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallFailed(Event):
-    """A custom function or a plugin's slow action raised, or returned what it must not."""
+    """A custom function or a plugin's slow action raised, or returned an invalid result."""
 
     type: ClassVar[str] = "call-failed"
     call: str
@@ -191,8 +193,10 @@ class CallFailed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Delivered(Event):
-    """Notices, merged into one message, were sent to the address ``to``; ``error`` says why that
-    failed for good, and is empty if it did not."""
+    """Notices, merged into one message, were sent to the address ``to``.
+
+    ``error`` is the reason of a final failure, or empty.
+    """
 
     type: ClassVar[str] = "delivered"
     notices: tuple[str, ...]
@@ -202,12 +206,12 @@ class Delivered(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Identified(Event):
-    """The identities of jobs that are about to be submitted, by which a later run finds them
-    (``--reuse``; see ``model.identity``).
+    """The identities of jobs that are about to be submitted, for a later run's ``--reuse``.
 
-    ``jobs`` maps our id to ``[identity, source]``, and to ``[identity, source, inputs]`` if files
-    are part of it. ``sources`` and ``inputs`` have what these stand for, once in a controller's
-    time. ``unchanged`` are jobs that have succeeded and whose inputs were the same at their end.
+    ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
+    are part of the identity (``model.identity``). ``sources`` and ``inputs`` hold the data behind
+    these keys; a controller reports each once. ``unchanged``: jobs that succeeded and whose inputs
+    had not changed when they ended.
     """
 
     type: ClassVar[str] = "identified"
@@ -219,8 +223,11 @@ class Identified(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LookedUp(Event):
-    """The answer to a look-up: ``hits`` maps jobs to the earlier job (``RUN/JOB``) that stands in
-    for each, and whose events follow; ``misses`` are to be run."""
+    """The answer to a look-up.
+
+    ``hits`` maps each reusable job to the earlier job (``RUN/JOB``), whose events follow. The jobs
+    in ``misses`` have to run.
+    """
 
     type: ClassVar[str] = "looked-up"
     hits: Mapping[str, str] = field(default_factory=lambda: NOTHING)
@@ -229,13 +236,15 @@ class LookedUp(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StopRequested(Event):
-    """Somebody wants the run to end or to stop: a signal, a command, the time given to it.
+    """A signal, a command or a time limit requests that the run ends or stops.
 
-    ``then`` says which. ``end``: its jobs are cancelled and it is over. It is stopped, so that a
-    resume goes on with it, by ``cancel`` (its jobs are cancelled, and handed on again by the
-    resume) and by ``keep`` (they are left to the queue). ``cancel-left`` is the first event of a
-    controller that takes the run up for nothing else: as ``cancel``, of the jobs too that an
-    earlier stop or end left to the queue.
+    ``then`` is
+
+    - ``end``: cancel its jobs; the run is over;
+    - ``cancel``: cancel its jobs and stop; a resume submits them again;
+    - ``keep``: leave its jobs to the queue and stop;
+    - ``cancel-left``: as ``cancel``, including jobs that an earlier stop or end left to the queue.
+      The first event of a controller that resumes the run only for that.
     """
 
     type: ClassVar[str] = "stop"
@@ -257,9 +266,11 @@ class StopRequested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Requested(Event):
-    """A user asks the run for an action beside its rules, from a shell or a program: ``action`` is
-    one of ``submit``, ``cancel``, ``set``, ``enable``, ``disable`` as a rule of the file has it;
-    parameters that a submit gives are merged over the group's. ``by`` says who asks."""
+    """A user requests an action from a shell or a program.
+
+    ``action`` is written as in a rule: ``submit``, ``cancel``, ``set``, ``enable`` or ``disable``.
+    Parameters of a submit override the group's. ``by`` names the user.
+    """
 
     type: ClassVar[str] = "request"
     by: str
@@ -268,7 +279,7 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExecutorLost(Event):
-    """An executor's queue went away: no further event of its jobs will come."""
+    """An executor has lost its queue: no further events of its jobs will come."""
 
     type: ClassVar[str] = "executor-lost"
     executor: str
@@ -278,11 +289,11 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
-    """A problem besides the jobs: a file that cannot be followed, a cancel that the queue rejected.
+    """A problem that is not a job's failure: an unreadable file, a rejected cancel.
 
-    An ``error`` makes the run's exit code 1. ``jobs`` are ours that could not be cancelled: their
-    rows trigger rules again. If it ``lasts``, the summary and status repeat it; ``jobs`` are then
-    those whose output was not understood.
+    An ``error`` makes the run's exit code 1. ``jobs`` are our jobs that could not be cancelled;
+    their rows trigger rules again. If the problem ``lasts``, the summary and the status repeat it,
+    and ``jobs`` are those whose output was not understood.
     """
 
     type: ClassVar[str] = "problem"
@@ -300,8 +311,11 @@ class Problem(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PluginEvent(Event):
-    """An event of a plugin's own: ``name`` is the trigger it wakes, ``data`` the fields that its
-    ``when`` may use; ``job`` is our id of the job it concerns, if it concerns one."""
+    """An event that a plugin defines.
+
+    ``name`` is the trigger, ``data`` has the fields that its ``when`` may use. ``job`` is our id of
+    the job that it concerns, or ``None``.
+    """
 
     type: ClassVar[str] = "plugin"
     name: str

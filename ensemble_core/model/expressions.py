@@ -1,13 +1,12 @@
 """The language of conditions and expressions over an event's fields and metrics.
 
-:func:`parse` reads a formula and refuses what is none: there are no attributes, no subscripts, and
-no calls but those of ``FUNCTIONS``. What looks like one of the first two
-(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. So is a filter: ``mean.U(L == 16)``
-is the field of that name, with its condition in normal form (see ``filters``). ``conditions``
-makes a ``when`` of a formula; an :class:`Expression` gives a number, and plugins' options have such
-ones. ``compiler`` checks a formula, and makes a function of it when it is first asked.
+:func:`parse` reads a formula. Formulas have no attributes and no subscripts, and call only
+``FUNCTIONS``. ``c_msd[4]`` and ``PotEng.mean`` are names of fields. So is a filter such as
+``mean.U(L == 16)``, with its condition in normal form (see ``filters``). ``conditions`` uses
+formulas for ``when``; an :class:`Expression` gives a number, for options of plugins for example.
+``compiler`` checks a formula, and compiles it at its first evaluation.
 
-A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
+If a field is nan, comparisons with it are false (except ``!=``); use ``isnan``.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = [
     "worked_out",
 ]
 
-#: Names that a condition may use of any event, where the event has them.
+#: Names that a condition may use with any event that has them.
 EVENT_FIELDS: frozenset[str] = frozenset(
     {
         "name",  # the event's name
@@ -71,16 +70,17 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     }
 )
 
-#: Fields that a column or a parameter of the same name comes before.
-_GIVE_WAY = {"cause", "limit", "attempt", "replica", "run"}
-#: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
-_WHOLE = (EVENT_FIELDS - _GIVE_WAY) | FUNCTIONS.keys() | {"value", "metric"}
+#: Fields that a column or a parameter of the same name overrides.
+_OVERRIDABLE = {"cause", "limit", "attempt", "replica", "run"}
+#: Names that no column begins with: ``value[1]`` and ``job.name`` are errors.
+_WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 
 LONGEST = 2000
-#: Levels of a syntax tree; its evaluation goes down them one by one.
+#: Levels of a syntax tree; its evaluation is recursive.
 _DEEPEST = 150
 
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
+_NO_VALUE_HINT = "add a condition to the rule that waits for this value"
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Formula:
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> Any:
-        """The result; ``None`` where something that it needs has no value, or makes no sense."""
+        """Return the result; ``None`` if a required value is missing or an operation is invalid."""
         try:
             result = self._quick(value, fields.get, metric)
         except NO_VALUE:
-            # A part that makes no sense may not matter to the whole.
+            # An invalid part of ``and`` or ``or`` need not matter.
             result = self._careful(value, fields.get, metric)
         return None if result is ... else result
 
@@ -132,15 +132,15 @@ class Formula:
 
 @dataclass(frozen=True)
 class Expression(Formula):
-    """A checked expression whose result is a number; see :func:`expression`."""
+    """A checked formula whose result is a number; see :func:`expression`."""
 
     def value(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> float | None:
-        """The number; whole where the arithmetic is (``2 * 3`` is 6, ``6 / 2`` is 3.0).
+        """Return the number, an integer if the arithmetic gives one (``2 * 3`` is 6).
 
-        ``None`` where something that it needs has no value, and where the result is no finite
-        number. Safe to call from any thread.
+        ``None`` if a required value is missing or the result is not a finite number. Safe to call
+        from any thread.
         """
         result = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(result, bool) or not isinstance(result, (int, float)):
@@ -150,9 +150,11 @@ class Expression(Formula):
     def result(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> int | float | str | None:
-        """The number as :func:`tidy` has it, or the text. ``None`` where something that it needs
-        has no value, and where the result is neither."""
-        try:  # asked at each job's end: what has no value (``...``) is sorted out by its type below
+        """Return the number, rounded by :func:`tidy`, or the text.
+
+        ``None`` if a required value is missing or the result is neither.
+        """
+        try:  # fast, for the end of each job; the type checks below exclude ``...`` (no value)
             found = self._quick(fields.get("value"), fields.get, metric)
         except NO_VALUE:
             found = self.evaluate(fields.get("value"), fields, metric)
@@ -162,8 +164,8 @@ class Expression(Formula):
 
 
 def tidy(number: int | float) -> int | float:
-    """A number that was worked out, as parameters have it: a float has 12 significant digits, and
-    0 no sign; an integer is exact.
+    """Return a computed number as parameters have it: a float with 12 significant digits, and 0
+    without a sign; an integer is exact.
 
     >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
     (0.3, 0.0, 100000000000000000000)
@@ -177,9 +179,10 @@ def worked_out(
     metric: Callable[[str], float | None],
     pattern: re.Pattern[str] = FIELD_PLACEHOLDER,
 ) -> Any:
-    """Options with each text that begins with ``=`` worked out, and each placeholder of this
-    pattern filled; a text that is nothing but one placeholder keeps the field's type. Raises
-    :class:`EnsembleError` that names what has no value.
+    """Return options with each ``= EXPRESSION`` evaluated and each placeholder filled in.
+
+    ``pattern`` matches placeholders. A text that consists of one placeholder becomes the field's
+    value, with its type. Raises :class:`EnsembleError` if a value is missing.
 
     >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
@@ -197,11 +200,12 @@ def worked_out(
     if found is None:
         missing = [name for name in sorted(formula.names) if fields.get(name) is None]
         missing += [path for path in sorted(formula.metrics) if metric(path) is None]
-        why = f": {', '.join(missing)} has none" if missing else ": it is no finite number"
+        if missing:
+            why = f"{', '.join(missing)} {'have' if len(missing) > 1 else 'has'} no value yet"
+        else:
+            why = "the result is not a finite number"
         raise EnsembleError(
-            f"{value!r} has no value{why}",
-            hint="a condition on the rule can wait until there is one",
-            code="no-value",
+            f"cannot compute {value!r}: {why}", hint=_NO_VALUE_HINT, code="no-value"
         )
     return found
 
@@ -215,13 +219,13 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
         found = fields.get(name)
         if found is None:
             raise EnsembleError(
-                f"{text!r} has no value: {name} has none",
-                hint="a condition on the rule can wait until there is one",
+                f"cannot fill in {text!r}: {name} has no value yet",
+                hint=_NO_VALUE_HINT,
                 code="no-value",
             )
         if match[0] == text and form is None:
             if isinstance(found, float) and found - found != 0:
-                raise EnsembleError(f"{text!r} is no finite number", code="no-value")
+                raise EnsembleError(f"{text!r} is not a finite number", code="no-value")
             return found
     return fill(text, fields, pattern)
 
@@ -245,13 +249,11 @@ def _expression(text: str, texts: bool) -> Expression:
 def expression(
     text: str, *, names: Collection[str] | None = None, texts: bool = False
 ) -> Expression:
-    """Parse and check an expression whose result is a number, with ``texts`` perhaps a text; a
-    ``=`` before it is passed over.
+    """Parse and check an expression whose result is a number, or with ``texts`` also a text.
 
-    It is made of the same words as a condition: arithmetic, functions, fields by their names,
-    ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked). Parsing
-    the same text again costs next to nothing. Raises :class:`EnsembleError` with the reason and a
-    hint.
+    A leading ``=`` is ignored. The syntax is that of conditions: arithmetic, functions, names of
+    fields, ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked).
+    Results are cached. Raises :class:`EnsembleError` with the reason and a hint.
 
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7
@@ -267,8 +269,8 @@ def parse(
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     """Parse and check ``source``; return its tree, and the fields and metrics that it uses.
 
-    ``text`` is the original, ``what`` its name in errors (:class:`EnsembleError`), ``hint`` a
-    suggestion.
+    Errors (:class:`EnsembleError`) quote ``text``, the original, call it ``what`` and end with
+    ``hint``.
     """
     try:
         whole = ast.parse(source, mode="eval")
@@ -280,7 +282,7 @@ def parse(
         if reason.startswith("expected 'else'"):
             raise Unfinished(
                 f"{text!r} has 'if' without 'else'",
-                hint=f"say what holds otherwise: {text} else VALUE",
+                hint=f"add the other value: {text} else VALUE",
                 code="bad-condition",
             ) from None
         if text.count("(") > text.count(")"):
@@ -300,7 +302,7 @@ def parse(
 
 
 def _check_lists(node: ast.Compare, source: str, text: str) -> None:
-    """Refuse ``in ("a")``: brackets around one value are no list."""
+    """Reject ``in ("a")``: brackets around one value do not make a list."""
     for operator, right in zip(node.ops, node.comparators, strict=True):
         if not isinstance(operator, (ast.In, ast.NotIn)) or not isinstance(right, ast.Constant):
             continue
@@ -310,21 +312,21 @@ def _check_lists(node: ast.Compare, source: str, text: str) -> None:
             one = ast.unparse(right)
             sign = "==" if isinstance(operator, ast.In) else "!="
             raise refused(
-                f"({one}) in {text!r} is no list of one value",
-                f"write {sign} {one}, or ({one},) with a comma",
+                f"({one}) in {text!r} is not a list",
+                f"write {sign} {one}, or ({one},) with a comma for a list of one value",
             )
 
 
-#: What people write who want ``mean.U(L == 16)``.
+#: A common mistake: ``mean.U where L == 16`` instead of ``mean.U(L == 16)``.
 _WHERE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
 
 
 def _no_filter(what: str, better: str) -> EnsembleError:
-    return refused(f"{what} has no such filter", f"write {better}")
+    return refused(f"{what} has an invalid filter", f"write {better}")
 
 
 def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
-    """Refuse a filter that is written in another way, or that is no condition."""
+    """Reject filters with a wrong syntax, and filters that are not conditions."""
     for node in ast.walk(whole):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.BoolOp)):
             name = ast.unparse(node.value)
@@ -353,13 +355,13 @@ def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
             ):
                 raise refused(
                     f"a filter sees one job: {ast.unparse(part)!r} is a statistic",
-                    "compare parameters, or what the job printed",
+                    "compare parameters, or values that the job printed",
                 )
         parse(conditions[0], conditions[0], f"the filter of {name!r}", hint)
 
 
 def _name_columns(whole: ast.AST) -> None:
-    """Make names of what only looks like a subscript, an attribute or a call: ``c_msd[4]``,
+    """Replace subscripts, attributes and calls that are names of fields: ``c_msd[4]``,
     ``mean.U(L == 16)``."""
     for node in ast.walk(whole):
         for name, value in ast.iter_fields(node):
@@ -370,7 +372,7 @@ def _name_columns(whole: ast.AST) -> None:
 
 
 def _column(node: Any) -> Any:
-    """The field whose name this is; the node itself where it can be none."""
+    """Return the field that this node names, or the node itself if it is not such a name."""
     here: Any = node
     rest = ""
     if isinstance(node, ast.Call):
@@ -390,14 +392,14 @@ def _column(node: Any) -> Any:
             break
     if not rest or not isinstance(here, ast.Name) or here.id.startswith("_"):
         return node
-    # min and max are functions, and statistics: min.energy.
+    # min and max are functions and also statistics: min.energy.
     if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
         return node
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
 
 
 def _index(node: ast.expr) -> int | float | str | None:
-    """The value within ``[…]``; ``None`` where it can be none."""
+    """Return the value within ``[…]``; ``None`` if it cannot be part of a name."""
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     if negative:
         node = node.operand  # type: ignore[attr-defined]
@@ -408,7 +410,7 @@ def _index(node: ast.expr) -> int | float | str | None:
 
 
 def index_label(value: object) -> str:
-    """A value as it stands within the brackets of a column's name: ``U[16]``, ``U[hex]``.
+    """Return a value as text within the brackets of a column's name: ``U[16]``, ``U[hex]``.
 
     >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
     ('16', '0.5', 'hex', "'16'")
@@ -430,22 +432,22 @@ def _check_depth(tree: ast.expr, text: str) -> None:
 
 
 def check_names(text: str, used: Collection[str], known: Collection[str]) -> None:
-    """Refuse names that are not known here."""
+    """Raise an error for the first name that is not in ``known``."""
     for name in sorted(used):
         if name in known:
             continue
         names, listed = sorted(known), f"known: {', '.join(sorted(known))}"
         hint = did_you_mean(name, [*names, *FUNCTIONS, "metric"], listed)
-        raise refused(f"{name!r} in {text!r} is not known here", hint)
+        raise refused(f"unknown name {name!r} in {text!r}", hint)
 
 
 def called(node: ast.Call) -> str:
-    """The name of the function that is called."""
+    """Return the name of the called function."""
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 def _no_number(tree: ast.expr) -> str | None:
-    """The kind of an expression that can never give a number; ``None`` for all others."""
+    """Return the kind of an expression that can never be a number; ``None`` for others."""
     branches = [tree]
     while branches:
         node = branches.pop()

@@ -1,8 +1,8 @@
 """Filters: ``NAME(CONDITION)`` is NAME over the items for which CONDITION holds.
 
-A filtered name stands in formulas as one name with its condition in normal form
-(``mean.U(L == 16)``); this parses the condition and evaluates it. Used by the checks of the file,
-by the job table for statistics and counts, and by tables for jobs and rows.
+In formulas, ``mean.U(L == 16)`` is one name, with its condition in normal form. This module parses
+and evaluates the condition. Used by the checks of the file, by the job table for statistics and
+counts, and by tables for jobs and rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 #: Prefix of names that cover everything, regardless of the rule's instance or job.
 ALL = "all."
-#: What every filter sees of a job, beside its parameters.
+#: Fields that every filter may use, besides the job's parameters.
 ATTEMPT_NAMES = ("index", "replica", "attempt")
 
 
@@ -57,23 +57,25 @@ def spoken(name: str) -> Spoken:
 
 
 def attempt_fields(job: Job) -> dict[str, Any]:
-    """The fields of an attempt that filters see before it prints; parameters come first."""
+    """Return an attempt's fields that filters see before it prints; parameters take precedence."""
     own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
     return {**own, **job.parameters}
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed filter. ``names`` are those that it reads, ``not_nan`` those of which nan is as good
-    as no value: all but those that it asks whether they are nan."""
+    """A parsed filter. ``names`` are the fields that it uses.
+
+    For those in ``not_nan``, nan counts as a missing value: all except arguments of ``isnan`` and
+    ``isinf``.
+    """
 
     condition: Condition
     names: tuple[str, ...]
     not_nan: frozenset[str]
 
     def passes(self, known: Mapping[str, Any]) -> bool:
-        """True if the condition holds. If something that it compares has no value or is nan, it
-        does not."""
+        """Return True if the condition holds. It does not if a value is missing or nan."""
         for name in self.not_nan:
             value = known.get(name)
             if value is not None and value != value:
@@ -85,13 +87,14 @@ def _no_metric(path: str) -> None:
     return None
 
 
-#: What people write who want ``NAME(CONDITION)``.
+#: Common mistakes: ``NAME where CONDITION``, ``NAME[CONDITION]``.
 _OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 
 
 def filtered(text: str, key: str) -> tuple[str, str]:
-    """The name and the condition of ``NAME(CONDITION)``, the value of ``key``; the condition is
-    empty where there is none. Raises :class:`EnsembleError`.
+    """Split ``NAME(CONDITION)``, the value of ``key``, into both parts.
+
+    Without a filter, the condition is empty. Raises :class:`EnsembleError`.
 
     >>> filtered("ising(T>2)", "of"), filtered("ising", "of")
     (('ising', 'T > 2'), ('ising', ''))
@@ -99,7 +102,7 @@ def filtered(text: str, key: str) -> tuple[str, str]:
     otherwise = _OTHERWISE.fullmatch(text.strip())
     if otherwise is not None:
         better = f"{otherwise[1]}({otherwise[2] or otherwise[3]})"
-        raise refused(f"{key!r} has no such filter", f"write {better}")
+        raise refused(f"{key!r} has an invalid filter", f"write {better}")
     name, bracket, inner = text.strip().partition("(")
     if not bracket:
         return name, ""

@@ -1,7 +1,7 @@
 """Likely mistakes in formulas: syntax of other languages, contradictions and tautologies.
 
-Used by ``expressions`` for hints when parsing fails, and by the config package for conditions that
-parse but cannot be meant.
+Used by ``expressions`` for hints if parsing fails, and by the config package for valid conditions
+that are probably mistakes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 __all__ = ["contradiction", "suggested_formula", "tautology"]
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-#: What other languages write, and what it is here.
+#: Operators of other languages, and ours.
 _WORDS = (
     (re.compile(r"&&"), "and"),
     (re.compile(r"\|\|"), "or"),
@@ -33,7 +33,7 @@ _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
 
 
 def suggested_formula(text: str) -> str | None:
-    """The formula as it is written here, where it has words of other languages.
+    """Return the formula with operators of other languages replaced; ``None`` without any.
 
     >>> suggested_formula('T > 1 && type = "x"')
     'T > 1 and type == "x"'
@@ -64,13 +64,13 @@ def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({
             if sign in ("<", "<=", "==") and (number, sign != "<") < (high, not below):
                 high, below = number, sign == "<"
             if low > high or (low == high and (above or below)):
-                return f"no {name} fits all of it"
+                return f"no value of {name} fits"
             bounds[name] = (low, above, high, below)
     return None
 
 
 def _comparisons(part: ast.expr) -> list[tuple[str, str, float]]:
-    """``name SIGN number`` for each comparison of a name with a number, as far as it is one."""
+    """Return ``(name, sign, number)`` for each comparison of a name with a number."""
     if not isinstance(part, ast.Compare):
         return []
     found = []

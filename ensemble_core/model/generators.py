@@ -1,9 +1,9 @@
-"""Generators: they choose the next point of a study.
+"""Generators: algorithms that choose the next points of a study.
 
 A :class:`Vocs` is the problem (variables, objectives, constraints), a :class:`Point` one suggestion
-with its outcome, a :class:`Generator` the interface that a plugin's record builds.
-``GeneratorSpec`` is a checked entry under ``generators:``. The engine decides when to ask; the
-runtime calls the generator on its own thread.
+with its outcome, a :class:`Generator` the interface that plugins implement. ``GeneratorSpec`` is a
+checked entry under ``generators:``. The engine decides when to call a generator; the runtime calls
+it on a thread for this generator.
 """
 
 from __future__ import annotations
@@ -37,22 +37,25 @@ __all__ = [
 ]
 
 Goal = Literal["minimize", "maximize"]
-#: Why a file is read. ``check``: to validate, render, show, replay or record it. ``look``: to show
-#: a kept run that only its user can have written. ``rehearse``: to play its rules, where the user
-#: allowed its code (``--run-code``, pytest). ``run``: to run or resume it.
+#: Why a file is read; it decides whether the file's code may run. ``check``: validate, render,
+#: show, replay or record. ``look``: show a kept run that only its user can have written.
+#: ``rehearse``: simulate or test its rules after the user has allowed its code (``--run-code``,
+#: pytest). ``run``: run or resume.
 Purpose = Literal["check", "look", "rehearse", "run"]
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-#: By which share of its range a number may lie beyond an end: what rounding does.
+#: Rounding may put a number beyond an end of its range by this share of the range.
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable of a study: one of ``values``, or a number from ``low`` to ``high``, both
-    included; ``log``: drawn evenly by its logarithm; ``step``: only every so much from ``low``
-    (whole numbers where both are)."""
+    """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
+
+    ``log``: sampled uniformly in its logarithm. ``step``: only ``low``, ``low + step`` … (integers
+    if both are).
+    """
 
     name: str
     low: float = 0.0
@@ -63,8 +66,7 @@ class Variable:
 
     @cached_property
     def steps(self) -> Sequence[Any]:
-        """All values that it can have, as a range where they have a step; empty where any number
-        will do."""
+        """All possible values, as a range if they have a step; empty if it is continuous."""
         if self.values or self.step is None:
             return self.values
         count = math.floor((self.high - self.low) / self.step + _SLACK) + 1
@@ -74,7 +76,7 @@ class Variable:
 
     @cached_property
     def whole(self) -> bool:
-        """True if its values are whole numbers from ``low`` on, ``step`` apart."""
+        """True if its values are integers, ``step`` apart."""
         return isinstance(self.low, int) and isinstance(self.step, int)
 
     def refused(self, value: object) -> str | None:
@@ -99,11 +101,11 @@ class Variable:
         return None
 
     def clipped(self, value: Any) -> Any:
-        """A value that is not refused, moved to the end of the range that it lies beyond."""
+        """Return a valid value; one that rounding put beyond the range is moved to its end."""
         return value if self.values else min(max(value, self.low), self.high)
 
     def at(self, share: float) -> Any:
-        """The value at this share of the variable, from 0 up to 1."""
+        """Return the value at this share of the range, 0 to 1."""
         steps = self.steps
         if steps:
             return steps[min(int(share * len(steps)), len(steps) - 1)]
@@ -113,7 +115,7 @@ class Variable:
         return min(self.low + share * (self.high - self.low), self.high)
 
     def share(self, value: float) -> float:
-        """The share of the range, from 0 to 1, that a value of it lies at."""
+        """Return the share of the range, 0 to 1, at which this value lies."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -127,19 +129,21 @@ class Constraint:
     bound: float
 
     def holds(self, value: float) -> bool:
-        """True if a value meets it."""
+        """Return True if the value satisfies the constraint."""
         return _COMPARE[self.sign](value, self.bound)
 
     def violation(self, value: float) -> float:
-        """By how much a value misses it; 0 or less where it is met."""
+        """Return by how much a value violates the constraint; 0 or less if it satisfies it."""
         return value - self.bound if self.sign.startswith("<") else self.bound - value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocs:
-    """The problem that a generator is built for: its variables, objectives and constraints (VOCS,
-    as the standard gest-api says it). Objectives and constraints are names of the group's
-    ``result``. ``prunes``: rows of running jobs are told."""
+    """The problem of a generator: variables, objectives and constraints (VOCS, as in gest-api).
+
+    Objectives and constraints are names of the group's ``result``. ``prunes``: the generator also
+    receives rows of running jobs.
+    """
 
     variables: tuple[Variable, ...]
     objectives: Mapping[str, Goal]
@@ -157,11 +161,11 @@ class Vocs:
         return tuple(dict.fromkeys((*self.objectives, *self.constraints)))
 
     def refused(self, parameters: Mapping[str, Any]) -> str | None:
-        """Why these parameters are no point of the problem; ``None`` if they are one."""
+        """Return why these parameters are not a point of the problem; ``None`` if they are."""
         names = self.names
         for name in parameters:
             if name not in names:
-                return f"it suggested {name!r}, which is no variable"
+                return f"it suggested {name!r}, which is not a variable"
         for variable in self.variables:
             if variable.name not in parameters:
                 return f"it suggested no value for {variable.name!r}"
@@ -172,22 +176,22 @@ class Vocs:
         return None
 
     def clipped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters that are not refused, each within its variable."""
+        """Return valid parameters, each clipped to the range of its variable."""
         return {each.name: each.clipped(parameters[each.name]) for each in self.variables}
 
     def feasible(self, values: Mapping[str, float]) -> bool:
-        """True if these results meet every constraint."""
+        """Return True if these results satisfy all constraints."""
         return all(each.holds(values[name]) for name, each in self.constraints.items())
 
     def better(self, values: Mapping[str, float], others: Mapping[str, float], name: str) -> bool:
-        """True if the objective ``name`` is better in ``values`` than in ``others``."""
+        """Return True if the objective ``name`` is better in ``values`` than in ``others``."""
         if self.objectives[name] == "minimize":
             return values[name] < others[name]
         return values[name] > others[name]
 
 
 def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, float]) -> bool:
-    """True if ``values`` are worse in no objective and better in one."""
+    """Return True if ``values`` are better in one objective at least and worse in none (Pareto)."""
     return not any(vocs.better(others, values, name) for name in vocs.objectives) and any(
         vocs.better(values, others, name) for name in vocs.objectives
     )
@@ -195,14 +199,19 @@ def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, floa
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Point:
-    """One suggestion, and what became of it.
+    """One suggestion and its outcome.
 
-    ``number`` counts a generator's points from 0; ``tag`` is the ``_id`` that it gave the point, if
-    it did. ``state`` is ``pending`` while its jobs are open, ``done`` with ``values`` of every
-    objective and constraint (means over its jobs; ``errors``: their standard errors, where two or
-    more are done), ``lost`` without, or ``pruned``: cancelled because it would not be good.
-    ``origin`` is the name of the generator that suggested it and its number there, where a switch
-    handed it on to another: there its ``number`` is -1.
+    ``number`` counts a generator's points from 0; ``tag`` is the ``_id`` that the generator gave,
+    if any. ``state`` is
+
+    - ``pending``: its jobs are open;
+    - ``done``: ``values`` has each objective and constraint (means over its jobs; ``errors``: their
+      standard errors, if two or more are done);
+    - ``lost``: it has no values;
+    - ``pruned``: cancelled because it was not promising.
+
+    If a switch passed the point on to another generator, its ``number`` there is -1, and ``origin``
+    holds the name of the generator that suggested it and the number it had.
     """
 
     number: int
@@ -214,7 +223,7 @@ class Point:
     #: The indices of its jobs in their group, and how many of them are open.
     jobs: tuple[int, ...] = ()
     open: int = 0
-    #: What the jobs that are done left.
+    #: The results of its done jobs.
     results: tuple[Mapping[str, Any], ...] = ()
     origin: tuple[str, int] | None = None
 
@@ -231,7 +240,7 @@ class Point:
 
 
 class Reading(NamedTuple):
-    """A value that a running job of a point has come to at a step."""
+    """An intermediate value of a point's running job, at a step."""
 
     point: int
     step: float
@@ -239,8 +248,7 @@ class Reading(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One call of a generator with its answer: the points and readings that it was told, and the
-    points that it suggested then."""
+    """One call of a generator: the points and readings that it received, and its suggestions."""
 
     told: tuple[Point, ...]
     readings: tuple[Reading, ...]
@@ -248,44 +256,49 @@ class Exchange(NamedTuple):
 
 
 class Generator:
-    """Chooses points. Built by each controller; called on its own thread, one call at a time.
+    """Interface of generators, which choose points.
 
-    Calls may take long; its state is in memory.
+    Each controller builds one. It is called on one thread, one call at a time. Calls may take long.
+    Its state is in memory.
     """
 
-    #: Whether no call can hang or take long: then who waits for the answer makes the call itself,
-    #: and no timeout ends it.
+    #: True if no call can hang or take long. The calls are then made without a thread or timeout.
     quick: ClassVar[bool] = False
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points, at most ``count``: a value for each variable, optionally ``_id``.
 
-        Fewer: no more until something is ingested. None while no point is open: it has no more.
+        Fewer points mean: no more until the next ``ingest``. No points while none is open mean:
+        finished.
         """
         raise NotImplementedError
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Take the points that are over, in the order of their ends; before the next ``suggest``.
-        Their ``parameters`` and ``number`` (the order of suggestion) say which they are; a number
-        of -1 is a point of another generator, from which the run was switched to this one: to learn
-        from, where it can."""
+        """Receive finished points, in the order of their ends, before the next ``suggest``.
+
+        ``number`` (the order of suggestion) and ``parameters`` identify them. The number -1 is a
+        point of another generator, from which the run switched to this one; learn from it if
+        possible.
+        """
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
-        """Take what jobs have come to; the numbers of points that are to be cancelled."""
+        """Receive intermediate values; return the numbers of points to cancel."""
         return ()
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Go on after all these calls, made to an earlier one built the same way. Points that were
-        suggested and not told since are under way. Where the file was changed, some of those
-        suggested may be no points of the problem: they count, and are never told. Here: every
-        ``ingest`` again."""
+        """Restore the state after these calls, made to an earlier generator built the same way.
+
+        Suggested points without an outcome are still open. If the file has changed, some suggested
+        points may be invalid for the problem; they keep their numbers and will have no outcome. The
+        default repeats every ``ingest``.
+        """
         for exchange in exchanges:
             if exchange.told:
                 self.ingest(exchange.told)
 
 
 class Prune(NamedTuple):
-    """Columns of rows for a pruner: the value and the step."""
+    """Names of the columns that a pruner reads: the value and the step."""
 
     value: str
     step: str
@@ -296,10 +309,10 @@ class GeneratorSpec:
     """An entry under ``generators:``, checked.
 
     ``build`` makes the generator; ``classes`` are the import paths in its options, which are loaded
-    only for some purposes. Each point is ``replicas`` jobs of ``group`` (``None``: as many
-    as the group says), ``at_once`` points are under way, until ``until`` holds. ``failed`` are the
-    values that a lost point is told with; ``None``: it is told without. A call that takes more than
-    ``timeout`` seconds is given up (one that makes those on record again: so many times as long).
+    only for some purposes. Each point is ``replicas`` jobs of ``group`` (``None``: the group's
+    number). At most ``at_once`` points are open. No more are suggested once ``until`` holds.
+    ``failed`` are the values reported for a lost point; ``None``: it is reported without values. A
+    call times out after ``timeout`` seconds; a resume of N recorded calls after N times as long.
     """
 
     name: str
@@ -315,6 +328,6 @@ class GeneratorSpec:
     prune: Prune | None = None
     timeout: float = 600.0
     enabled: bool = True
-    #: The ``STAT.NAME`` and the gauges that ``until`` speaks of, and the metrics behind them.
+    #: The ``STAT.NAME`` and gauges that ``until`` uses, and the metrics behind them.
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()

@@ -1,9 +1,9 @@
-"""Identity of a job: what must be the same for a job of an earlier run to stand in for it.
+"""Identity of a job: an earlier run's job can be reused if its identity is the same.
 
 Command, parameters, replica, tasks, environment, observers and inputs count; resources, executor,
-folder and result do not. ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` compare as they are
-written, so that a moved study is the same study. Used by the runtime, which reads the inputs, and
-by whoever tells why a job was not reused.
+folder and result do not. ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` are compared as they
+are written, so a study can be moved. Used by the runtime, which reads the inputs, and by the
+explanation why a job was not reused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ensemble_core.model.placeholders import fill
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
-#: Changes when the parts of an identity do, so that those of other versions never match.
+#: Increase this whenever the parts of an identity change, so that older ones never match.
 _VERSION = 1
-#: Sorted: a file may name its parameters and variables in another order.
+#: Sorted, so that the order of parameters and variables in the file does not matter.
 _sorted_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
 _AS_WRITTEN = {"here": "{here}", "cwd": "{cwd}", "run": "{run}", "attempt": "{attempt}"}
 
@@ -38,14 +38,14 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Parts that the identities of all jobs of one group have in common, as plain data."""
+    """The parts of an identity that all jobs of a group share, as plain data."""
 
     parts: Mapping[str, Any]
     key: str
 
     @classmethod
     def of(cls, group: JobGroup) -> Source:
-        """The source of the jobs that are made of this group."""
+        """Return the source of this group's jobs."""
         parts: dict[str, Any] = {"command": list(group.command)}
         if group.environment:
             parts["environment"] = dict(group.environment)
@@ -69,8 +69,11 @@ def _values(job: Job) -> dict[str, object]:
 
 
 def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
-    """The parts of a job's identity. ``source`` are those of its :class:`Source`, ``inputs`` maps
-    its files, as written, to what is known of each."""
+    """Return the parts of a job's identity.
+
+    ``source`` holds the parts of its :class:`Source`. ``inputs`` maps its files, as written, to
+    their digest or time.
+    """
     values = _values(job)
     parts: dict[str, Any] = {
         **source,
@@ -87,10 +90,10 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
 
 
 def written(text: str, job: Job) -> str:
-    """A text of the file, filled in as identities have it."""
+    """Fill in a text's placeholders as for identities."""
     return fill(text, _values(job)) if "{" in text else text
 
 
 def identity_of(parts: Mapping[str, Any]) -> str:
-    """The identity of a job with these parts, as 32 hexadecimal digits."""
+    """Return the identity of a job with these parts, as 32 hexadecimal digits."""
     return short([_VERSION, parts])

@@ -1,6 +1,6 @@
 """Job groups, jobs and job states.
 
-A :class:`JobGroup` is an entry under ``jobs:``; a :class:`Job` is one submission of it, complete
+A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission of it, complete
 and immutable, as executors receive it. The states are those of Flux (RFC 21).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 
-#: Job events of Flux RFC 21, the one event vocabulary; other queues map onto it.
+#: Job events of Flux RFC 21; executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (
     "submit",
     "jobspec-update",
@@ -54,7 +54,7 @@ RFC21_EVENTS: tuple[str, ...] = (
 
 
 class JobState(enum.IntEnum):
-    """States of a job in the order they are passed through (RFC 21); INACTIVE is final."""
+    """States of a job in their order (RFC 21); INACTIVE is final."""
 
     NEW = 0
     DEPEND = 1
@@ -76,16 +76,19 @@ class JobState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Record):
-    """One submission of a group, complete: what an executor is given.
+    """One submission of a job group, as an executor receives it.
 
-    ``id`` is ours (``GROUP.INDEX``) and travels into the queue; ``index`` counts the group's jobs
-    from 0 over the whole run. ``duration`` is the time limit in seconds, 0 for none. ``tasks``
-    copies of ``command`` are launched over ``nodes`` nodes. ``workdir`` ``None`` means the folder
-    the run was started in; ``stdout``/``stderr`` ``None`` mean that the run keeps the output.
-    ``replica`` numbers the jobs of one combination of parameters from 0, where the group has
-    ``replicas``; ``attempt`` those of one index, from 0. ``requeued`` counts how often an attempt
-    was handed on again because a stop of the run had cancelled it: the engine knows it by its id
-    all the time, an executor is given it with :attr:`queue_name` as its ``id``.
+    - ``id`` is ours (``GROUP.INDEX``) and is passed to the queue; ``index`` counts the group's jobs
+      from 0 over the whole run.
+    - ``duration`` is the time limit in seconds, 0 for none.
+    - ``tasks`` copies of ``command`` are launched over ``nodes`` nodes.
+    - ``workdir`` ``None`` is the folder where the run was started; ``stdout`` and ``stderr``
+      ``None``: the run keeps the output.
+    - ``replica`` counts the jobs of one combination of parameters from 0, if the group has
+      ``replicas``; ``attempt`` counts the attempts of one index from 0.
+    - ``requeued`` counts how often the attempt was submitted again after a stop of the run had
+      cancelled it. The engine always uses the same id; an executor gets :attr:`queue_name` as
+      ``id``.
     """
 
     id: str
@@ -113,19 +116,19 @@ class Job(Record):
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
         for name in ("replica", "attempt", "requeued"):
-            if not data[name]:  # of nearly every job
+            if not data[name]:  # nearly always
                 del data[name]
         return data
 
     @property
     def label(self) -> str:
-        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: what the job itself is told that it is,
-        however often it was requeued."""
+        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: the id in the job's environment, which stays
+        the same if it is requeued."""
         return f"{self.group}.{self.index}" + (f"-{self.attempt}" if self.attempt else "")
 
     @property
     def queue_name(self) -> str:
-        """Its name in the queue: one of its own each time that it is handed on there.
+        """The job's name in the queue, a new one each time that it is requeued.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",), requeued=2).queue_name
         'melt.3~2'
@@ -134,19 +137,19 @@ class Job(Record):
 
     @property
     def cores(self) -> int:
-        """Cores the whole job needs: ``tasks * cores_per_task``."""
+        """Cores of the whole job: ``tasks * cores_per_task``."""
         return self.tasks * self.cores_per_task
 
     @property
     def gpus(self) -> int:
-        """GPUs the whole job needs: ``tasks * gpus_per_task``."""
+        """GPUs of the whole job: ``tasks * gpus_per_task``."""
         return self.tasks * self.gpus_per_task
 
     def fill(self, text: str) -> str:
-        """``text`` with this job's ``{group}``, ``{index}``, ``{id}``, ``{replica}``,
-        ``{attempt}`` and parameters filled in.
+        """Fill in this job's ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}`` and
+        parameters.
 
-        For plugins whose options may hold placeholders, a path for instance.
+        For plugins whose options may contain placeholders, a path for example.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",)).fill("log.{index}")
         'log.3'
@@ -162,11 +165,12 @@ class Job(Record):
         return fill(text, names)
 
 
-#: Fields that each job of a group has from it: as they are, and with placeholders filled in.
+#: Fields that jobs copy from their group.
 _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "duration", "urgency", "observe", "executor",
     "options",
 )  # fmt: skip
+#: Fields that jobs copy with placeholders filled in.
 _TEXTS = ("workdir", "stdout", "stderr")
 
 
@@ -175,11 +179,10 @@ class JobGroup:
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
 
     ``parameters`` is a sweep: one job per combination, ``count`` times. ``points`` are further
-    parameters whose values stand side by side: the first of each, the second of each … A value
-    ``None`` must be given by whoever submits, :class:`GivenBy` is by a function. ``tasks`` ``None``
-    means as many as ``nodes``.
-    ``environment_from`` are variables that must be set where the run is started: jobs inherit
-    them, and no job holds their values.
+    parameters whose values are combined one by one: all first values, all second values … A
+    parameter with the value ``None`` must be given at each submit; a :class:`GivenBy` is computed
+    by a function. ``tasks`` ``None`` means one per node. ``environment_from`` are variables that
+    must be set where the run is started; jobs inherit them, and their values are not stored.
     """
 
     name: str
@@ -201,37 +204,39 @@ class JobGroup:
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
-    #: What its jobs leave at a success, by name; what is done about its failed attempts; how many
-    #: attempts are in the queue at a time; the ``STAT.NAME`` that these two speak of.
+    #: Results of a successful job, by name.
     result: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
     retry: RetryPolicy | None = None
+    #: How many attempts may be in the queue at a time.
     at_once: int | None = None
+    #: The ``STAT.NAME`` that ``result`` and ``retry`` use.
     reads: frozenset[str] = frozenset()
-    #: Files that its jobs read beside those in the command, each with how it is compared: by its
-    #: ``content`` or its ``mtime``. And whether jobs of earlier runs may stand in for its own.
+    #: Files that its jobs read, besides those in the command, and how each is compared: by
+    #: ``content`` or ``mtime``.
     inputs: tuple[tuple[str, str], ...] = ()
+    #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
     #: The command as the file has it, for display.
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.
     here: str = "."
-    #: The run's tag and the folder where it was started; a run that is not begun has neither.
+    #: The run's tag and the folder where it was started; placeholders before the run begins.
     run: str = "{run}"
     cwd: str = "{cwd}"
-    #: Whether jobs are numbered within each combination: the file says ``replicas``.
+    #: Whether jobs are numbered within each combination: the file has ``replicas``.
     replicated: bool = False
-    #: Further entries of the file with this name: one submit is of all of them.
+    #: Further entries of the file with this name; a submit includes all of them.
     more: tuple[JobGroup, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that its jobs have as parameters."""
+        """The names of its jobs' parameters."""
         own = dict.fromkeys((*self.points, *self.parameters))
         return tuple(dict.fromkeys([*own, *(name for entry in self.more for name in entry.names)]))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Parameters without a value: each submit must give them."""
+        """Parameters without a value; each submit must give them."""
         own = (
             name
             for name, values in self.parameters.items()
@@ -241,7 +246,7 @@ class JobGroup:
 
     @property
     def asked(self) -> dict[str, str]:
-        """The parameters that a function gives at each submit, with its name."""
+        """The parameters that a function computes at each submit, with the function's name."""
         found = {}
         for entry in (self, *self.more):
             for name, values in entry.parameters.items():
@@ -250,7 +255,7 @@ class JobGroup:
         return found
 
     def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
-        """The group with these values for parameters that it has."""
+        """Return the group with these values for its parameters; other names are ignored."""
         own = {name: given.get(name, values) for name, values in self.parameters.items()}
         more = tuple(entry.giving(given) for entry in self.more)
         return replace(self, parameters=own, more=more)
@@ -262,7 +267,7 @@ class JobGroup:
 
     @property
     def own_size(self) -> int:
-        """The same without further entries of this name."""
+        """Jobs per submit, without further entries of this name."""
         size = self.count * self._rows
         for values in self.parameters.values():
             size *= len(values)
@@ -270,20 +275,22 @@ class JobGroup:
 
     @property
     def _rows(self) -> int:
-        """How many points there are; one, of no columns, where the group has none."""
+        """The number of ``points``, 1 if the group has none."""
         return len(next(iter(self.points.values()))) if self.points else 1
 
     def combinations(self) -> Iterator[dict[str, object]]:
-        """The parameters of each job, but for replicas: points first, then the combinations of the
-        others in the file's order, the last of them the fastest."""
+        """Yield the parameters of each job, without replicas.
+
+        The outer loop is over ``points``, then over the parameters in the file's order; the last
+        one varies fastest.
+        """
         for row in range(self._rows):
             point = {name: column[row] for name, column in self.points.items()}
             for values in itertools.product(*self.parameters.values()):
                 yield {**point, **dict(zip(self.parameters, values, strict=True))}
 
     def element(self, place: int) -> tuple[JobGroup, dict[str, object], int]:
-        """The job of this place among those of one submit, from 0: the entry that it is of, its
-        parameters and its replica."""
+        """Return the entry, the parameters and the replica of job number ``place`` of a submit."""
         for entry in (self, *self.more):
             size = entry.size - sum(each.size for each in entry.more)
             if place >= size:
@@ -299,7 +306,7 @@ class JobGroup:
         raise IndexError(place)
 
     def jobs(self, first: int) -> Iterator[Job]:
-        """The jobs of one submit; ``first`` is the index of the first of them."""
+        """Yield the jobs of one submit; ``first`` is the index of the first one."""
         index = first
         for entry in (self, *self.more):
             for chosen in entry.combinations():
@@ -310,7 +317,7 @@ class JobGroup:
     def job(
         self, index: int, parameters: Mapping[str, object], replica: int = 0, attempt: int = 0
     ) -> Job:
-        """One job with these parameters."""
+        """Return one job with these parameters."""
         job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
         values = {
             "run": self.run,

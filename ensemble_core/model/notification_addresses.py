@@ -1,8 +1,8 @@
 """Addresses of notifications as text: ``bell``, ``desktop``, ``mail:WHO``, ``webhook:NAME``.
 
-``NAME`` is an environment variable with the URL, so that no URL is in a file or a journal;
-``webhook:NAME:discord`` names the format too. Used by the action ``notify``, by the check before a
-run begins, and by the delivery.
+``NAME`` is an environment variable that contains the URL, so that files and journals do not;
+``webhook:NAME:discord`` also names the format. Used by the action ``notify``, the check before a
+run begins, and the delivery.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["addresses", "webhook_of"]
 
 
 def addresses(to: Any) -> tuple[str, ...]:
-    """Return the addresses under ``to:`` of the action, each once.
+    """Return the addresses under the action's ``to:``, without duplicates.
 
     >>> addresses(["bell", {"mail": "me@uni.edu"}, {"webhook": "HOOK", "format": "discord"}])
     ('bell', 'mail:me@uni.edu', 'webhook:HOOK:discord')

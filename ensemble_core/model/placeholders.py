@@ -1,8 +1,8 @@
-"""Placeholders: ``{name}`` and ``{name:format}`` in the texts of a job, and of messages.
+"""Placeholders: ``{name}`` and ``{name:format}`` in texts of jobs and in messages.
 
-``${name}`` is the shell's own, and ``{{name}}`` stands for the literal ``{name}``. A format is one
-of Python's for numbers and text; only names that are known take one, so that other braces stay as
-they are. Filled by job groups and actions, checked by the config part.
+``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. A format is one
+of Python's for numbers and text. Unknown names stay as they are, with their braces. Filled in by
+job groups and actions, checked by the config package.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 _NAME = r"[A-Za-z_]\w*"
-#: A field may have the name of a column: ``c_msd[4]``, ``PotEng.error``; or be a statistic with a
-#: filter: ``mean.U(L == 16)``.
+#: A column such as ``c_msd[4]`` or ``PotEng.error``, or a statistic with a filter:
+#: ``mean.U(L == 16)``.
 _FIELD = rf"{_NAME}(?:(?:\.\w+|\[[\w.]+\])+(?:\([^{{}}]*\))?)?"
 
 
@@ -36,25 +36,25 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
 
 
-#: In a command, workdir, environment or output path. Groups: the name and format within doubled
-#: braces, the name and format of a placeholder.
+#: In a command, workdir, environment or output path. Regex groups: name and format within double
+#: braces, name and format of a placeholder.
 PLACEHOLDER = _pattern(_NAME)
 
 #: The same in a message.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
-#: The event's job, where bare names are those of another: ``{job.workdir}``.
+#: A field of the event's job (``{job.workdir}``), in texts whose bare names are a new job's.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
-#: Names that a placeholder may have in any group, and no parameter may. ``here`` is the folder of
-#: the ensemble file.
+#: Placeholders of all groups; parameters cannot have these names. ``here`` is the folder of the
+#: ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
-#: Further names, unless a parameter has one of them: the run's tag, the folder where it was
-#: started, and the numbers of the job's replica and attempt, both from 0.
+#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder
+#: where it was started, and the numbers of the job's replica and attempt, from 0.
 RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
 
-#: What a format may say: no width or precision beyond 999, and nothing nested.
+#: Allowed formats: width and precision up to 999, nothing nested.
 _FORMAT = re.compile(
     r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
 )
@@ -67,8 +67,9 @@ def fill(
     pattern: re.Pattern[str] = PLACEHOLDER,
     shown: Callable[[object], str] = str,
 ) -> str:
-    """Replace each ``{name}`` that ``values`` knows; ``{{name}}`` becomes ``{name}``. ``shown``
-    makes text of what has no format, or one that it does not fit.
+    """Replace each ``{name}`` that is in ``values``, and ``{{name}}`` by ``{name}``.
+
+    ``shown`` converts a value to text if it has no format, or one that does not fit.
 
     >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
     'run-1.50 ${HOME} {T}'
@@ -94,8 +95,9 @@ def fill(
 
 
 def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
-    """The message with each field of the event filled in, and whether one is missing: it is shown
-    as ``?``, and the message ends with its name.
+    """Return the message with the event's fields filled in, and whether a field is missing.
+
+    A missing field becomes ``?``, and the end of the message names it.
 
     >>> filled_message("{job}: {E:.1f}", {"job": "sim.0", "E": 2})
     ('sim.0: 2.0', False)
@@ -119,7 +121,7 @@ def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
 
 @lru_cache(maxsize=1024)
 def normal_name(name: str) -> str:
-    """A name with its filter in normal form, as formulas have it.
+    """Return a name with its filter in normal form, as in formulas.
 
     >>> normal_name("mean.U(L==16)"), normal_name("mean.U")
     ('mean.U(L == 16)', 'mean.U')
@@ -137,12 +139,12 @@ def _shown(value: object) -> str:
 
 
 def _is_field(name: str, form: str | None) -> bool:
-    """False for what may well be text: ``{x.y}``, ``{x:y}``."""
+    """Return False for what is probably text: ``{x.y}``, ``{x:y}``."""
     return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
 
 
 def is_format(form: str) -> bool:
-    """True if this may be a format of something.
+    """Return True for a valid format.
 
     >>> is_format(".2f"), is_format("80/tcp")
     (True, False)
@@ -151,14 +153,15 @@ def is_format(form: str) -> bool:
 
 
 def formatted(value: object, form: str) -> str:
-    """The value in this format; a whole float serves where the format is one of integers. Raises
-    ``ValueError`` where it does not fit.
+    """Return the value in this format. Formats for integers also take a float without a fraction.
+
+    Raises ``ValueError`` if the format does not fit.
 
     >>> formatted(3.0, "03d")
     '003'
     """
     if not is_format(form):
-        raise ValueError(f"{form!r} is no format")
+        raise ValueError(f"{form!r} is not a format")
     if isinstance(value, float) and value.is_integer() and form[-1:] in tuple(_WHOLE):
         value = int(value)
     try:

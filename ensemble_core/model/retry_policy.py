@@ -1,4 +1,4 @@
-"""Retry policy of a job group, and how a retry or an action changes fields of its group."""
+"""Retry policy of a job group, and the fields of a group that a retry or an action changes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
-#: Fields whose texts are no expressions: patterns and columns of files.
+#: Fields whose texts are never expressions: patterns and columns of files.
 LITERAL_FIELDS = frozenset({"observe", "points"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """A group's ``retry``: a failed attempt for which ``when`` holds is submitted again, at most
-    ``times`` times for each index, after ``wait`` (seconds or an expression), with ``fields``
-    changed, as a chain if ``resume``. ``reads`` and ``metrics`` are the ``STAT.NAME`` and the
-    metrics that these speak of."""
+    """A group's ``retry``: failed attempts for which ``when`` holds are submitted again.
+
+    Each index is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
+    ``fields`` changed. ``resume``: statistics continue over the attempts. ``reads`` and ``metrics``
+    are the ``STAT.NAME`` and the metrics that it uses.
+    """
 
     times: int
     when: Condition | None = None
@@ -35,8 +37,8 @@ class RetryPolicy:
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> tuple[Mapping[str, Any], float]:
-        """The fields that change and the wait in seconds, for an attempt of which this is known.
-        Raises :class:`EnsembleError`."""
+        """Return the changed fields and the wait in seconds, for an attempt with the fields
+        ``known``. Raises :class:`EnsembleError`."""
         wait = worked_out(self.wait, known, metric)
         return changed_fields(self.fields, known, metric), max(0.0, float(wait))
 
@@ -46,9 +48,11 @@ def changed_fields(
     known: Mapping[str, Any],
     metric: Callable[[str], float | None],
 ) -> dict[str, Any]:
-    """Fields of a group as an action changes them: expressions worked out, and placeholders filled
-    under ``parameters``; elsewhere ``{job.NAME}`` alone, for bare names are the new job's. Raises
-    :class:`EnsembleError` that names what has no value."""
+    """Return an action's changes to a group's fields, with expressions evaluated.
+
+    Placeholders are filled in under ``parameters``. Elsewhere only ``{job.NAME}`` is, because bare
+    names are the new job's. Raises :class:`EnsembleError` if a value is missing.
+    """
     return {
         key: value
         if key in LITERAL_FIELDS

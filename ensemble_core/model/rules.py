@@ -1,8 +1,8 @@
-"""Rules: triggers, conditions, actions, and the rules made of them, with repetitions and backoff.
+"""Rules: a trigger, a condition and actions, with repetitions and backoff.
 
-:class:`Rule` and :class:`Action` are specifications, as a user's function returns them or the file
-has them. A :class:`BoundRule` is a rule after checking: its trigger, condition and actions are
-objects made by plugins, ready for the engine.
+:class:`Rule` and :class:`Action` are specifications, from a file or a user's function. A
+:class:`BoundRule` is a checked rule: its trigger, condition and actions are objects made by
+plugins, ready for the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.placeholders import filled_message
 
-if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+if TYPE_CHECKING:  # keeps `ensemble validate` fast
     from ensemble_core.model.decisions import Decision, WhenBusy
     from ensemble_core.model.events import Event
     from ensemble_core.model.jobs import Job, JobGroup
@@ -34,12 +34,12 @@ __all__ = [
     "group_path",
 ]
 
-#: ``repetitions`` of a rule that may fire as often as it likes.
+#: ``repetitions`` of a rule without a limit.
 UNLIMITED = 2**53
 
 
 class _Spec:
-    """The result of a custom function, as data."""
+    """Base of specifications that custom functions return."""
 
     __slots__ = ("spec",)
 
@@ -59,8 +59,9 @@ class _Spec:
 
 
 class Action(_Spec):
-    """An action as data: what a custom function returns. ``fields`` are what it may speak of beside
-    the event's own; see :meth:`knowing`.
+    """An action as data, as a custom function returns it.
+
+    ``fields`` are additional fields that it may use; see :meth:`knowing`.
 
     >>> Action({"name": "submit", "label": "echo"}).name
     'submit'
@@ -73,8 +74,9 @@ class Action(_Spec):
         self.fields: Mapping[str, Any] = NOTHING
 
     def knowing(self, fields: Mapping[str, Any]) -> Action:
-        """The same action with these fields (numbers, strings, booleans) beside the event's own,
-        for its messages and expressions.
+        """Return the action with additional fields (numbers, strings, booleans).
+
+        Its messages and expressions may use them like the event's fields.
 
         >>> Action(name="log", message="it was {outcome}").knowing({"outcome": "halted"}).fields
         {'outcome': 'halted'}
@@ -85,12 +87,12 @@ class Action(_Spec):
 
     @property
     def name(self) -> str:
-        """Which action: ``submit``, ``cancel`` …"""
+        """The action's name: ``submit``, ``cancel`` …"""
         return str(self.spec.get("name", ""))
 
     @property
     def label(self) -> str | None:
-        """The job group or function that the action refers to, if it does."""
+        """The job group or function that the action refers to, if any."""
         return self.spec.get("label")
 
     def __eq__(self, other: object) -> bool:
@@ -104,7 +106,7 @@ class Action(_Spec):
 
 
 class Rule(_Spec):
-    """A rule as data: what a custom function returns to add a rule.
+    """A rule as data, as a custom function returns it to add a rule.
 
     >>> Rule({"trigger": "job-fail", "action": {"name": "terminate"}}).action.name
     'terminate'
@@ -119,7 +121,7 @@ class Rule(_Spec):
 
     @property
     def name(self) -> str:
-        """The metric's path or the job group, or else the trigger's name."""
+        """The metric's path or the job group; without either, the trigger's name."""
         return str(self.spec.get("name") or self.trigger)
 
     @property
@@ -128,25 +130,29 @@ class Rule(_Spec):
 
     @property
     def action(self) -> Action:
-        """The rule's action (the first, where it has a list)."""
+        """The rule's action, or the first of a list."""
         action = self.spec.get("action") or {}
         return Action(action[0] if isinstance(action, list) else action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """The condition under which a rule is woken. Built by a plugin's trigger record from the rule's
-    options.
+    """The events that make a rule check its condition, built by a plugin from the rule's options.
 
-    Exactly one of these wakes it: an update of the metric at path ``metric``; every ``every``
-    seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,
-    ``observed``, ``resize-granted``, or the name of a plugin's own event, which is the trigger's
-    name or that of another trigger). ``group`` narrows
-    occasions to jobs of one group; of ``idle`` alone ``groups`` may be several, which are then
-    looked at as one. ``after`` is for ``silent``: how many seconds without a row. ``match`` may
-    narrow further: it is given the occasion's event and fields (of a metric's trigger ``value``
-    too; of an observed row ``observer`` too), runs on the engine's thread, and must be pure and
-    quick.
+    Exactly one of these triggers the rule:
+
+    - ``metric``: an update of the metric with this path;
+    - ``every``: an interval in seconds;
+    - ``wakes``: events of these types: ``start``, ``heartbeat``, ``job-finish``, ``observed``,
+      ``resize-granted`` …, or a plugin's event, by the name of its trigger.
+
+    These restrict it:
+
+    - ``group``: only events of this group's jobs. Only ``idle`` may have several ``groups``, which
+      count as one;
+    - ``after``: for ``silent``, the seconds without a row;
+    - ``match``: a function of the event and its fields (with ``value`` for a metric's trigger and
+      ``observer`` for an observed row). It runs on the engine's thread and must be pure and fast.
     """
 
     wakes: tuple[str, ...] = ()
@@ -164,18 +170,19 @@ class Trigger:
             raise TypeError(f"wakes is {wakes!r:.80}, expected a tuple of names: wakes={right}")
         for name in wakes:
             if not isinstance(name, str) or not name:
-                raise TypeError(f"wakes has {name!r:.80} in it, expected names of occasions")
+                raise TypeError(f"wakes contains {name!r:.80}, expected names of event types")
         if not isinstance(wakes, tuple):
             ordered = wakes if isinstance(wakes, list) else sorted(wakes)
             object.__setattr__(self, "wakes", tuple(ordered))
 
 
 class Firing(Protocol):
-    """One firing of a rule, as an action's ``plan`` sees it: what led to it, and what it may
-    decide. Each method that decides returns the decision; it has its effect when the plan hands it
-    on, so a plan that decides one thing after another is best written as a generator.
+    """Interface of one firing of a rule for an action's ``plan``.
 
-    Everything here is pure: a plan may look and decide, not touch the world.
+    Properties and queries describe the event and the run. Each other method returns a decision,
+    which takes effect when the plan yields it. Write a plan with several decisions as a generator.
+
+    A plan must be pure: it reads and decides, without side effects.
     """
 
     @property
@@ -184,15 +191,15 @@ class Firing(Protocol):
 
     @property
     def event(self) -> Event:
-        """The event that woke the rule."""
+        """The event that triggered the rule."""
 
     @property
     def job(self) -> str | None:
-        """Our id of the event's job, if it has one that is ours."""
+        """Our id of the event's job; ``None`` without a job or for a foreign one."""
 
     @property
     def job_spec(self) -> Job | None:
-        """The event's job, whole, as it was submitted."""
+        """The event's job as it was submitted."""
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -203,24 +210,30 @@ class Firing(Protocol):
         """The names of all job groups."""
 
     def group(self, name: str) -> JobGroup | None:
-        """A job group as it is now, with what rules have set; ``None`` if there is none."""
+        """Return a job group with the changes that rules made, or ``None`` if it does not exist."""
 
     def metric(self, path: str) -> float | None:
-        """A metric's value now; ``None`` while there is none."""
+        """Return a metric's current value, or ``None`` before it has one."""
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        """Our ids of the jobs that are not over yet, oldest first, with those of retries to come.
-        In an instance of a rule with ``each``, those of its slice or index alone."""
+        """Return our ids of the open jobs, oldest first, including retries that wait.
+
+        For an instance of a rule with ``each``, only jobs of its slice or index.
+        """
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        """Submit one group (``count`` jobs times its sweep), some of its fields overridden. Where
-        functions give parameters, they are called first, and this is a call."""
+        """Submit one group (``count`` jobs times its sweep), with some fields overridden.
+
+        If functions give parameters, the decision is the call of these functions.
+        """
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
     ) -> Decision:
-        """Submit the event's job again when it is over, with some fields changed (parameters are
-        merged), after ``wait`` seconds; ``resume``: its statistics go on where they stood."""
+        """Retry the event's job when it is over, after ``wait`` seconds, with some fields changed.
+
+        Parameters are merged. ``resume``: its statistics continue.
+        """
 
     def vary(
         self,
@@ -230,8 +243,10 @@ class Firing(Protocol):
         fields: Mapping[str, Any] | None = None,
         again: bool = False,
     ) -> Iterable[Decision]:
-        """Submit jobs like the event's job, or like the rule's slice, with other parameters: each
-        combination that the group has not had, all of them ``again``."""
+        """Submit jobs like the event's job, or like the rule's slice, with other parameters.
+
+        Skips combinations that the group has already had, unless ``again``.
+        """
 
     def submit_next(
         self,
@@ -243,8 +258,10 @@ class Firing(Protocol):
         ] = "given",
         seed: int = 0,
     ) -> Iterable[Decision]:
-        """Submit the next elements of these groups' sweeps, at most so many, each once in the
-        run; of a ``random`` order see the documentation of the action ``submit-next``."""
+        """Submit the next ``count`` elements of these groups' sweeps, each at most once per run.
+
+        For the ``random`` order see the documentation of the action ``submit-next``.
+        """
 
     def submit_rows(
         self,
@@ -254,18 +271,21 @@ class Firing(Protocol):
         *,
         again: bool = False,
     ) -> Iterable[Decision]:
-        """Submit a group once for each row of a table, or of what the event's job printed
-        (``job``), all or none: columns that are parameters are given, ``fields`` see all columns
-        and come before them. Combinations that the group has had only ``again``."""
+        """Submit a group once for each row of a table, or of the event's job's output (``job``).
+
+        Columns give the parameters of the same names; ``fields`` may use all columns and take
+        precedence. Skips combinations that the group has already had, unless ``again``. If one row
+        is invalid, nothing is submitted.
+        """
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
-        """End the run; by default what is still active is cancelled."""
+        """End the run; by default, cancel active jobs."""
 
     def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
-        """Ask for more or fewer nodes; of ``when_busy`` see the decision ``Resize``."""
+        """Request more or fewer nodes; for ``when_busy`` see the decision ``Resize``."""
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         """Change fields of a group for its later submits."""
@@ -278,14 +298,16 @@ class Firing(Protocol):
         count: int = 0,
         learns: Sequence[str] = (),
     ) -> Decision:
-        """Let a generator pause or go on, or ask it for so many further points; it is told the
-        points of the generators ``learns`` too."""
+        """Pause or continue a generator, or request ``count`` more points.
+
+        It also receives the points of the generators ``learns``.
+        """
 
     def enable(self, rules: Sequence[str]) -> Decision:
-        """Let these rules fire again."""
+        """Enable these rules."""
 
     def disable(self, rules: Sequence[str]) -> Decision:
-        """Keep these rules from firing."""
+        """Disable these rules."""
 
     def switch(
         self,
@@ -296,14 +318,16 @@ class Firing(Protocol):
         reset: bool = False,
         cancel: bool = False,
     ) -> Iterable[Decision]:
-        """Switch to these instances (``use:``) and generators from those of ``away`` (``None``:
-        from all others of the kind that are on); nothing where they are on already. Generators are
-        told the points of those that they are switched from. ``keep``: what functions that the old
-        ones called return is heeded; ``reset``: the new ones' rules count anew; ``cancel``: jobs
-        that the old ones' rules submitted and that wait are cancelled."""
+        """Switch to these instances (``use:``) and generators, away from those in ``away``.
+
+        ``away`` ``None`` means all others of the same kind that are on. Instances that are on
+        already stay on. Generators receive the points of those that they replace. ``keep``: results
+        of functions that the old ones called are still used. ``reset``: reset the new ones' firing
+        counters. ``cancel``: cancel waiting jobs that the old ones' rules submitted.
+        """
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
-        """Tell the user something."""
+        """Show the user a message."""
 
     def notify(self, message: str, to: Sequence[str]) -> Decision:
         """Send the user a message to these addresses (see
@@ -317,25 +341,28 @@ class Firing(Protocol):
         spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
         fields: Mapping[str, Any] | None = None,
     ) -> Iterable[Decision]:
-        """The decisions of another action, or of several in order: what an option annotated
-        ``x-ensemble: action`` holds. To be handed on: ``yield from firing.act(options["then"])``.
-        ``fields`` are what it may speak of beside the event's own.
+        """Return the decisions of another action, or of several in order.
+
+        For options annotated ``x-ensemble: action``: ``yield from firing.act(options["then"])``.
+        ``fields`` are additional fields that the action may use.
         """
 
 
-#: An action's plan: pure; given the firing and the action's options, the decisions in order.
+#: An action's plan: a pure function from the firing and the options to the decisions in order.
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAction:
-    """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
-    engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
-    ``metrics`` are paths that its options speak of, ``reads`` the ``STAT.NAME``, ``nested`` the
-    actions that they hold, ``messages`` the places of texts that a firing fills in. ``tolerated``:
-    a failure of it is no failure of the run. ``submits``: it may submit jobs; ``retries``: the
-    event's job again; ``varies``: the groups of which it asks for combinations that they have not
-    had."""
+    """A checked action.
+
+    If ``plan`` is ``None``, it runs off the engine's thread: the engine decides a
+    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. Its options use the paths
+    ``metrics`` and the ``STAT.NAME`` in ``reads``, contain the actions ``nested``, and have
+    messages to fill in at the places ``messages``. ``tolerated``: its failure does not make the run
+    fail. ``submits``: it may submit jobs. ``retries``: it may submit the event's job again.
+    ``varies``: the groups of which it submits new combinations.
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -350,21 +377,21 @@ class BoundAction:
     tolerated: bool = False
 
     def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options with their messages filled in."""
+        """Return the options with their messages filled in."""
         options = self.options
         for place in self.messages:
             options = _with_message(options, place, fields)
         return options
 
     def flat(self) -> Iterator[BoundAction]:
-        """This action and every one within it."""
+        """Yield this action and all nested ones."""
         yield self
         for inner in self.nested:
             yield from inner.flat()
 
 
 def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -> Any:
-    """A copy of the value in which the message at this place is filled in."""
+    """Return a copy of the value with the message at this place filled in."""
     if not place:
         return filled_message(value, fields)[0]
     changed = list(value) if isinstance(value, list) else dict(value)
@@ -373,8 +400,10 @@ def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -
 
 
 class BoundSpec(dict[str, Any]):
-    """A checked action within another's options: plain data to whoever reads it, with the bound
-    action beside it for the firing that does it. A copy is plain data and nothing else."""
+    """A checked action within another action's options: plain data with the bound action attached.
+
+    A copy or pickle is plain data only.
+    """
 
     __slots__ = ("bound",)
 
@@ -388,18 +417,21 @@ class BoundSpec(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundRule:
-    """A rule after checking, immutable; how often it has fired is the engine's to know.
+    """A checked, immutable rule. The engine keeps its counters elsewhere.
 
-    ``repetitions`` is how often it may fire; with ``each`` (an index: ``job``, or the slice of the
-    parameters of these names), how often for each. ``looks`` is at how many looks in a row its
-    condition must hold, ``reads`` are the ``STAT.NAME`` that it speaks of, and ``retries`` says
-    that it may submit the event's job again. After a firing it skips ``backoff`` further matches,
-    or waits ``backoff_seconds``. ``queue_scope`` lets it see strangers' jobs. ``label`` is how
-    people know the rule; ``concerns_failure`` says that failed jobs of ``failure_group`` (any
-    group where ``None``) are this rule's business: one that it matched, or whose like it still
-    waits for, does not turn the exit code to 1.
-    ``instance`` is the instance of an algorithm (``use:``) that it belongs to. ``spec`` is the rule
-    as the file has it.
+    - ``repetitions``: how often it may fire; with ``each``, how often for each index (``job``) or
+      for each slice of the named parameters.
+    - ``looks``: at how many checks in a row its condition must hold.
+    - ``reads``: the ``STAT.NAME`` that it uses.
+    - ``retries``: it may submit the event's job again.
+    - ``backoff``, ``backoff_seconds``: matches that it skips, or seconds that it waits, after a
+      firing.
+    - ``queue_scope``: it also sees foreign jobs.
+    - ``label``: the rule's name for people.
+    - ``concerns_failure``: it handles failed jobs of ``failure_group`` (``None``: any group). A
+      failure that it matched, or could still match, does not make the exit code 1.
+    - ``instance``: the instance of an algorithm (``use:``) that it belongs to.
+    - ``spec``: the rule as in the file.
     """
 
     id: str
@@ -412,11 +444,11 @@ class BoundRule:
     each: Literal["job"] | tuple[str, ...] | None = None
     looks: int = 1
     reads: frozenset[str] = frozenset()
-    #: The group whose metrics ``reads`` are; ``None``: of the instance, or else of the event's job.
+    #: The group of the metrics in ``reads``; ``None``: the instance's or the event's job's group.
     reads_of: str | None = None
-    #: The ``STAT.TABLE.COLUMN`` that it speaks of; these are the slice's in an instance of one.
+    #: The ``STAT.TABLE.COLUMN`` that it uses; with ``each``, over the rows of the slice.
     of_tables: frozenset[str] = frozenset()
-    #: The gauges that it names beside the metrics.
+    #: The gauges that it uses, besides metrics.
     of_gauges: frozenset[str] = frozenset()
     retries: bool = False
     enabled: bool = True
@@ -430,19 +462,19 @@ class BoundRule:
 
     @property
     def asks_tables(self) -> bool:
-        """True if it may ask for tables."""
+        """True if it may read tables."""
         flat = (each for action in self.actions for each in action.flat())
         return bool(self.of_tables) or any("rows" in each.options for each in flat)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The job groups that its trigger names; none where it concerns all."""
+        """The job groups that its trigger names; empty if it concerns all."""
         group = self.trigger.group
         return self.trigger.groups or (() if group is None else (group,))
 
     @property
     def of_group(self) -> Iterator[str]:
-        """The paths of the ``STAT.NAME`` that are over a whole group."""
+        """The paths of its ``STAT.NAME`` over a whole group."""
         group = self.reads_of or next(iter(self.groups), None)
         for name in sorted(self.reads):
             if group is not None and (self.reads_of is not None or name.startswith("all.")):
@@ -450,7 +482,7 @@ class BoundRule:
 
     @property
     def metrics(self) -> Iterator[str]:
-        """The paths of the metrics that the rule speaks of."""
+        """The paths of the metrics that the rule uses."""
         if self.trigger.metric is not None:
             yield self.trigger.metric
         if self.condition is not None:
@@ -463,7 +495,7 @@ class BoundRule:
 
 
 def group_path(name: str, group: str) -> str:
-    """The path of ``STAT.NAME`` over a whole group.
+    """Return the path of ``STAT.NAME`` over a whole group.
 
     >>> group_path("mean.E", "sim"), group_path("all.count.done(T == 1)", "sim")
     ('mean.sim-E', 'count.sim.done(T == 1)')

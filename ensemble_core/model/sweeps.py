@@ -1,8 +1,7 @@
-"""Values of a sweep: evenly spaced numbers that are worked out one at a time, when they are asked
-for. How many there are is known before any is made.
+"""Values of a sweep: lazy sequences of evenly spaced numbers, and values from functions.
 
-Made by the config part of ``{from, to, step}`` and ``{from, to, count}``, read by job groups. What
-stands for values that a function will give is here too.
+The config package makes a :class:`Range` from ``{from, to, step}`` or ``{from, to, count}``; job
+groups read it. Its length is known before any number is computed.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from typing import overload
 
 __all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
 
-#: So near to a step, in steps, the end of a range is one.
+#: The end of a range counts as a step if it is this close to one, in steps.
 _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """A number that was worked out, as jobs are given it: 12 significant digits; integers are
-    exact, and -0 is 0.
+    """Return a computed number as jobs get it: 12 significant digits, and -0 becomes 0.
+
+    Integers are exact.
 
     >>> rounded(0.1 + 0.2)
     0.3
@@ -31,16 +31,18 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GivenBy:
-    """Values of a parameter that a function of ``custom:`` gives at each submit of its group. It
-    stands in their place, alone."""
+    """Placeholder for a parameter's values that a function of ``custom:`` gives at each submit.
+
+    It is the only item of the parameter's values.
+    """
 
     function: str
 
 
 @dataclass(frozen=True, slots=True)
 class Range(Sequence[float]):
-    """``length`` numbers from ``first``, each by ``step`` more than the one before, or ``log``:
-    ``step`` times it. Where ``last`` is given they go evenly up to that, whatever ``step`` is."""
+    """``length`` numbers from ``first``: each is the one before plus ``step``, or times ``step`` if
+    ``log``. If ``last`` is given, they are evenly spaced up to it, regardless of ``step``."""
 
     first: float
     step: float
@@ -70,7 +72,7 @@ class Range(Sequence[float]):
             return power if isinstance(power, int) else rounded(power)
         if isinstance(self.first, int) and isinstance(self.step, int):
             return self.first + at * self.step
-        # In decimals, as they were written: 0.3 - 3 * 0.1 is 0.
+        # Decimals, as written in the file: 0.3 - 3 * 0.1 is 0.
         first = Decimal(repr(self.first))
         if self.last is None:
             way = at * Decimal(repr(self.step))
@@ -81,8 +83,9 @@ class Range(Sequence[float]):
 
 
 def by_step(first: float, last: float, step: float) -> Range:
-    """``first``, ``first + step`` … up to ``last``, which is one of them if it is within 1e-9 of a
-    step. Integers where all three are. Empty where ``last`` lies the other way.
+    """Return ``first``, ``first + step`` … up to ``last``, inclusive if within 1e-9 of a step.
+
+    Integers if all three are integers. Empty if ``last`` lies in the other direction.
 
     >>> list(by_step(2.0, 2.3, 0.1))
     [2.0, 2.1, 2.2, 2.3]
@@ -94,8 +97,8 @@ def by_step(first: float, last: float, step: float) -> Range:
 
 
 def by_count(first: float, last: float, count: int, *, log: bool = False) -> Range:
-    """``count`` numbers from ``first`` to ``last``, evenly spaced, or with ``log`` evenly spaced in
-    their logarithms. All are integers where the ends are and the rest can be, else all are floats.
+    """Return ``count`` numbers from ``first`` to ``last``, evenly spaced, with ``log`` in their
+    logarithms. They are integers if both ends and all steps are, and floats otherwise.
 
     >>> list(by_count(1, 1000, 4, log=True))
     [1, 10, 100, 1000]
@@ -107,7 +110,7 @@ def by_count(first: float, last: float, count: int, *, log: bool = False) -> Ran
     if log:
         ratio: float = (last / first) ** (1 / steps)
         near = round(ratio)
-        # Of more bits than a float's largest number has no such power is a range's end.
+        # A larger power exceeds the largest float, so it cannot be an end of a range.
         small = near >= 1 and steps * math.log2(near) < 1100
         if whole and small and first * near**steps == last:
             return Range(first, near, count, log=True)

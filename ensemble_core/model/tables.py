@@ -1,6 +1,6 @@
-"""Tables of results: what an entry under ``results:`` says, after checking.
+"""Tables of results: checked entries under ``results:``.
 
-Made by ``config.tables``, worked out by ``engine.table_rows``.
+Made by ``config.tables``; ``engine.table_rows`` computes their rows.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ensemble_core.model.expressions import Expression, index_label
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
-#: What a table knows of each job that is done, beside its parameters and its result: ``duration``
-#: is that of the attempt that succeeded, in seconds, ``attempt`` its number from 0, ``reused`` the
-#: earlier job that it was taken from, RUN/JOB.
+#: Fields of each done job, besides its parameters and its result: ``duration`` (seconds) and
+#: ``attempt`` (from 0) of the attempt that succeeded; ``reused``: the earlier job that replaces
+#: it, RUN/JOB.
 OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 
-#: So many values of a ``pivot`` have columns.
+#: At most this many values of a ``pivot`` have columns.
 MOST_PIVOT_VALUES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table over the jobs of group ``of`` that are done and pass the filter ``only``.
+    """A table over the done jobs of group ``of`` that pass the filter ``only``.
 
-    Without ``by`` it has a row for each job, else one for each combination of these parameters.
-    ``names`` are the parameters and results of the group, in their order. ``order`` is the name
-    that rows are sorted by, ``top`` how many of them are left, ``percent`` the share. ``reads`` are
-    the ``STAT.NAME`` over a row's jobs that its expressions speak of, ``others`` the
-    ``STAT.TABLE.COLUMN``. ``plot`` says what ``ensemble plot`` draws, as the file has it.
+    Without ``by`` it has a row for each job, with ``by`` one for each combination of these
+    parameters. ``names`` are the group's parameters and results, in their order. Rows are sorted by
+    ``order``; ``top`` or ``percent`` limits their number. Its expressions use the ``STAT.NAME`` in
+    ``reads``, over a row's jobs, and the ``STAT.TABLE.COLUMN`` in ``others``. ``plot`` is the
+    specification for ``ensemble plot``, as in the file.
 
-    ``pivot`` is a parameter of which each value has a column of its own, ``NAME[VALUE]``, for each
-    column in ``per_value``; ``values`` are those that the file says, the least first.
+    ``pivot`` is a parameter; for each of its values, each column in ``per_value`` becomes a column
+    ``NAME[VALUE]``. ``values`` are the values in the file, in ascending order.
     """
 
     name: str
@@ -58,8 +58,11 @@ class Table:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names of a row's fields without its columns. Of a row over many jobs, ``n`` is their
-        number and ``reused`` that of reused ones, unless a parameter or result has this name."""
+        """Names of a row's fields without its columns.
+
+        In a row over many jobs, ``n`` is their number and ``reused`` that of reused ones, unless a
+        parameter or result has this name.
+        """
         if not self.by:
             return tuple(dict.fromkeys((*OWN_NAMES, *self.names)))
         return (*self.by, "n", *(() if "reused" in self.names else ("reused",)))
@@ -70,8 +73,7 @@ class Table:
         return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
 
     def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
-        """The columns of the table as people see it, with those of these pivot values, and with
-        ``reused`` where jobs are."""
+        """Return the displayed columns for these pivot values, with ``reused`` if jobs were."""
         last = ("reused",) if reused else ()
         if self.by:
             columns = self.expanded(self.columns, values) or ("n",)
@@ -80,7 +82,7 @@ class Table:
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
-        """These columns, with one for each pivot value in the place of each per-value column."""
+        """Return these columns, with each per-value column replaced by one per pivot value."""
         found: list[str] = []
         labels = [index_label(value) for value in values] if self.per_value else []
         for name in columns:
@@ -89,7 +91,7 @@ class Table:
         return tuple(found)
 
     def drawn(self, values: Iterable[Any]) -> dict[str, Any]:
-        """``plot`` with a column for each of these pivot values."""
+        """Return ``plot`` with its per-value columns expanded for these pivot values."""
         plot, values = dict(self.plot), [*values]
         if isinstance(y := plot.get("y"), (str, list)) and self.per_value:
             plot["y"] = [*self.expanded([y] if isinstance(y, str) else y, values)]
@@ -104,17 +106,17 @@ class Table:
         return plot
 
     def per_value_of(self, name: str) -> str:
-        """The per-value column that ``NAME[VALUE]`` is of; empty for any other name."""
+        """Return the per-value column that ``NAME[VALUE]`` belongs to; empty for other names."""
         base = name.partition("[")[0]
         return base if name.endswith("]") and base in self.per_value else ""
 
 
-#: Where a value that is missing, or no number, is sorted: at the end.
+#: Missing values and nan are sorted to the end.
 NOWHERE = 3
 
 
 def value_order(value: object) -> tuple[int, Any]:
-    """The sort key of a value: numbers come before texts, texts before anything else."""
+    """Return the sort key of a value: numbers before texts, texts before other values."""
     if value is None or value != value:
         return NOWHERE, 0
     if isinstance(value, (int, float)):
@@ -123,7 +125,7 @@ def value_order(value: object) -> tuple[int, Any]:
 
 
 def table_column(name: str, tables: Mapping[str, object]) -> tuple[str, str, str] | None:
-    """The statistic, table and column of ``STAT.TABLE.COLUMN``; ``None`` for any other name.
+    """Split ``STAT.TABLE.COLUMN`` into its parts; return ``None`` for other names.
 
     >>> table_column("sum.best.E", {"best": ...}), table_column("mean.energy", {})
     (('sum', 'best', 'E'), None)

@@ -89,7 +89,7 @@ def test_the_gauges_of_this_machine_are_shown_once() -> None:
     ("args", "said"),
     [
         (["--executor", "loacl"], "did you mean 'local'?"),
-        (["--executor", "local", "--for", "1:2"], "say which units are meant"),
+        (["--executor", "local", "--for", "1:2"], "add units: "),
         (["--executor", "local", "-o", "slotz=1"], "did you mean 'slots'?"),
     ],
 )

@@ -154,19 +154,19 @@ MISTAKES = {
         "U: 1 - mean.x if L == 16«}",
         "U: mean.x}",
         "'1 - mean.x if L == 16' has 'if' without 'else'",
-        "say what holds otherwise: 1 - mean.x if L == 16 else VALUE",
+        "add the other value: 1 - mean.x if L == 16 else VALUE",
     ),
     "if without else, quoted": Mistake(
         "U: '= 1 - mean.x if L == 16«'}",
         "U: mean.x}",
         "'1 - mean.x if L == 16' has 'if' without 'else'",
-        "say what holds otherwise: 1 - mean.x if L == 16 else VALUE",
+        "add the other value: 1 - mean.x if L == 16 else VALUE",
     ),
     "if without else in a table": Mistake(
         "{m: mean.E if n > 1«}",
         "{m: mean.E}",
         "'mean.E if n > 1' has 'if' without 'else'",
-        "say what holds otherwise: mean.E if n > 1 else VALUE",
+        "add the other value: mean.E if n > 1 else VALUE",
     ),
     "a number of retries": Mistake(
         "result: {E: last.E, U: mean.x}\n    retry: «5",

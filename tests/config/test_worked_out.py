@@ -273,11 +273,11 @@ def test_so_many_nodes_are_asked_for_as_are_worked_out() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("= 1 / (T - 1)", "no finite number"),
-        ("= 0 * (1e308 * 10 * T)", "no finite number"),
-        ("= last.E", "last.E has none"),
-        ('= metric("mean.sim-E")', "mean.sim-E has none"),
-        ("{last.E}", "last.E has none"),
+        ("= 1 / (T - 1)", "not a finite number"),
+        ("= 0 * (1e308 * 10 * T)", "not a finite number"),
+        ("= last.E", "last.E has no value yet"),
+        ('= metric("mean.sim-E")', "mean.sim-E has no value yet"),
+        ("{last.E}", "last.E has no value yet"),
     ],
 )
 def test_without_a_value_nothing_is_submitted_and_rule_and_job_are_named(

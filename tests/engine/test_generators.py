@@ -425,7 +425,7 @@ FAULTS = {
     "refuses": "it has no model yet",
     "outside": "suggested x = 7.2: it is from -5 to 5",
     "no-value": "suggested no value for 'n'",
-    "unknown": "suggested 'm', which is no variable",
+    "unknown": "suggested 'm', which is not a variable",
     "text": "suggested x = '1.0': it is a number",
     "no-such": "suggested n = 9: it is one of 8, 16",
     "nan": "suggested nan",

@@ -155,7 +155,7 @@ def test_a_compiled_formula_gives_what_it_means(text: str) -> None:
     try:
         condition = parse(f"0 or {text}")
     except EnsembleError as error:
-        assume("is no list of one value" not in error.what)
+        assume("is not a list" not in error.what)
         raise
     assert condition.tree is not None
     expected = what_it_means(condition.tree)

@@ -564,7 +564,7 @@ def test_expressions_in_options_are_worked_out_and_other_texts_are_as_they_are(
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("= 2 * TT", "'TT' in '2 * TT' is not known here", "did you mean 'T'?"),
+        ("= 2 * TT", "unknown name 'TT' in '2 * TT'", "did you mean 'T'?"),
         ('= metric("mean.sim-Tmp")', "unknown metric 'mean.sim-Tmp'", "mean.sim-Temp"),
         ("= 2 *", "does not parse", "write arithmetic"),
     ],
