@@ -255,7 +255,7 @@ class Caller:
                 self._ensemble.binder.action(item.spec)
                 spec: dict[str, Any] = {"action": dict(item.spec)}
                 if item.fields:
-                    spec["fields"] = {str(name): _told(v) for name, v in item.fields.items()}
+                    spec["fields"] = {str(name): _storable(v) for name, v in item.fields.items()}
                 specs.append(spec)
             elif isinstance(item, Rule):
                 self._ensemble.binder.rule(item.spec, "returned-rule")
@@ -352,7 +352,7 @@ def _values(given: object, what: str) -> list[Any]:
     return [str(item) if isinstance(item, str) else tidy(item) for item in items]
 
 
-def _told(value: object) -> object:
+def _storable(value: object) -> object:
     """Return a field's value in a form that the journal can store."""
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 

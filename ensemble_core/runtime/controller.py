@@ -54,7 +54,7 @@ from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
-from ensemble_core.runtime.identities import Identities, Look, Unit, played, speaks_of_files
+from ensemble_core.runtime.identities import Identities, Look, Unit, reuse_events, uses_job_files
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
@@ -193,7 +193,7 @@ class Runtime:
                 folders=ensemble.reuse,
                 earlier=earlier,
                 served=self.engine.state.table.served,
-                files=bool(ensemble.reuse) and speaks_of_files(ensemble),
+                files=bool(ensemble.reuse) and uses_job_files(ensemble),
             )
         self._performer = Performer(
             self._guard,
@@ -307,7 +307,7 @@ class Runtime:
         self._performer.start()
         if self._journal is not None:
             self._journal.perform = self._performer.perform
-            self._journal.trouble = self._tell_of_journal
+            self._journal.trouble = self._report_journal
         try:
             self._begin()
             self._begun = True
@@ -368,12 +368,12 @@ class Runtime:
             self._handle(first)
             if not first.ends:
                 self._unanswered = earlier.unanswered()
-                earlier.tell_of_lost(cancelled=absent, resumed=False)
+                earlier.report_lost(cancelled=absent, resumed=False)
                 return
         # At the newest event's time: what happened meanwhile has times of its own, for windows.
         now, gauges = self.engine.state.now, self._guard.resources()
         self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
-        earlier.tell_of_lost()
+        earlier.report_lost()
         if self._behind > _CLOCK_SLACK:
             self._warn(
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
@@ -387,7 +387,7 @@ class Runtime:
             if self._leave or journal.in_trouble:
                 return
 
-    def _tell_of_journal(self, error: JournalError | None) -> None:
+    def _report_journal(self, error: JournalError | None) -> None:
         """Report that the journal cannot be written, or can be again. Called on its writing
         thread."""
         if error is not None and error.code == "broken":
@@ -447,7 +447,7 @@ class Runtime:
                         asked = self._asked
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
-            dirty = self._tell_time() or dirty
+            dirty = self._handle_timer() or dirty
 
     def _await_deliveries(self) -> None:
         """Wait a while until the last messages are delivered, and report those that are not. If the
@@ -566,7 +566,7 @@ class Runtime:
         left = min(max(0.0, self._stop_at - time.monotonic()), _LONGEST_WAIT)
         return left if wait is None else min(left, wait)
 
-    def _tell_time(self) -> bool:
+    def _handle_timer(self) -> bool:
         """Pass a due timer to the engine; return whether there was one. Stop a run at its time
         limit."""
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
@@ -586,7 +586,7 @@ class Runtime:
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
             for event in unit:
-                for each in played(event, self._records, self.clock()):
+                for each in reuse_events(event, self._records, self.clock()):
                     self._handle(each, checked=True)
 
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:

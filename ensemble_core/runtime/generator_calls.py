@@ -88,7 +88,7 @@ class GeneratorCalls:
         that of all calls that it makes again); what became of it."""
         worker = self._worker(task.call.name)
         if worker.quick:
-            return self._told(task, worker.call(task))
+            return self._outcome(task, worker.call(task))
         timeout = self._specs[task.call.name].timeout * worker.calls(task)
         timeout = min(timeout, threading.TIMEOUT_MAX)
         found: _Answer | _Fault
@@ -99,14 +99,14 @@ class GeneratorCalls:
             found = _Fault(f"gave no answer within {timeout:g} s")
         except RuntimeError as error:  # the machine gives no more threads
             found = _Fault(f"cannot be called: {error}")
-        return self._told(task, found)
+        return self._outcome(task, found)
 
     def _worker(self, name: str) -> _Worker:
         if name not in self._workers:
             self._workers[name] = _Worker(self._specs[name], self._purpose)
         return self._workers[name]
 
-    def _told(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
+    def _outcome(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
         call = task.call
         if isinstance(found, _Fault):
             self._workers.pop(call.name).tasks.put(None)  # the next one is built anew

@@ -37,8 +37,8 @@ __all__ = [
     "Look",
     "Unit",
     "identify",
-    "played",
-    "speaks_of_files",
+    "reuse_events",
+    "uses_job_files",
 ]
 
 #: Jobs of one answer, and of one check at their ends.
@@ -145,7 +145,7 @@ def identify(
     return identity_of(parts_of(job, source.parts, files)), files
 
 
-def speaks_of_files(ensemble: Ensemble) -> bool:
+def uses_job_files(ensemble: Ensemble) -> bool:
     """Return True if a rule uses the folder or the output of jobs."""
     texts = [dumps(rule.spec) for rule in ensemble.rules]
     return any(name in text for text in texts for name in ("{job.workdir", "{job.std"))
@@ -180,7 +180,7 @@ class Identities:
         self._inputs = Inputs()
         self._sources: dict[int, tuple[JobGroup, Source]] = {}
         #: What journals have of these in this controller's time.
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         #: The groups of jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
         #: Look-ups; ``_CHECK`` if jobs have ended since the last check; ``None`` at the end.
@@ -332,14 +332,14 @@ class Identities:
         self, found: _Found, job: Job, source: Source, identity: str, files: dict[str, str]
     ) -> None:
         entry = [identity, source.key]
-        if source.key not in self._told:
-            self._told.add(source.key)
+        if source.key not in self._recorded:
+            self._recorded.add(source.key)
             found.sources[source.key] = source.parts
         if files:
             key = _key(tuple(files.items()))
             entry.append(key)
-            if key not in self._told:
-                self._told.add(key)
+            if key not in self._recorded:
+                self._recorded.add(key)
                 found.inputs[key] = files
         found.jobs[job.label] = entry
 
@@ -376,7 +376,7 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
     ]
 
 
-def played(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
+def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
     """The events to handle for one of a job for which an earlier one stands in: none if it is over,
     and its end if a rule cancelled it meanwhile. Any other event as it is."""
     if not isinstance(event, (JobEvent, Observed)):

@@ -65,7 +65,7 @@ class Performer:
         #: Jobs that were cancelled while their submit was still to be carried out.
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
-        self._told_faults: set[str] = set()
+        self._reported_faults: set[str] = set()
         #: True while the queue cannot be reached and is retried.
         self.retrying = False
 
@@ -115,7 +115,7 @@ class Performer:
                     with self._guard.calling("forget"):
                         self._executor.forget(order.jobs)
                 except EnsembleError as error:
-                    self._tell_fault(error)
+                    self._report_fault(error)
 
     def _submit(self, jobs: Sequence[Job]) -> None:
         with self._news:
@@ -139,7 +139,7 @@ class Performer:
         try:
             self._persist(submit, lambda: f"cannot submit {_jobs(len(left))}")
         except EnsembleError as error:  # nothing was submitted
-            self._tell_fault(error)
+            self._report_fault(error)
             self._end(left, "submit", str(error))
         finally:
             self._submitting = frozenset()
@@ -199,13 +199,13 @@ class Performer:
                 "undelivered" if error.transient else "denied",
                 reason=error.what,
             )
-            self._tell_fault(error)
+            self._report_fault(error)
             self._emit((outcome,))
 
-    def _tell_fault(self, error: EnsembleError) -> None:
+    def _report_fault(self, error: EnsembleError) -> None:
         """Report each defect of the executor once."""
-        if error.code == "executor-fault" and error.what not in self._told_faults:
-            self._told_faults.add(error.what)
+        if error.code == "executor-fault" and error.what not in self._reported_faults:
+            self._reported_faults.add(error.what)
             self._emit((Problem(self._clock(), str(error), "error"),))
 
 

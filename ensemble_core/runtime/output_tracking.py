@@ -115,11 +115,11 @@ class OutputTracker:
             self._held[event.job] = [event]
         self._follower.finish(
             event.job,
-            lambda: self._let_go(event.job),
+            lambda: self._release(event.job),
             expected=event.name == "finish" and event.context.get("status") == 0,
         )
 
-    def _let_go(self, job: str) -> None:
+    def _release(self, job: str) -> None:
         with self._lock:
             events = self._held.pop(job, [])
             self._forget(job)

@@ -19,7 +19,7 @@ __all__ = ["Resumption"]
 
 
 class Resumption:
-    """One resumption: first :meth:`seek`, then :meth:`tell_of_lost`. ``name`` is the executor's."""
+    """One resumption: first :meth:`seek`, then :meth:`report_lost`. ``name`` is the executor's."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Resumption:
         # Before asking the queue, because starts may arrive immediately.
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
-        self._found = self._find_again(self._sought)
+        self._found = self._reattach(self._sought)
         if self._guard.executor.queue_is_new:
             self.gone = tuple(
                 name
@@ -72,7 +72,7 @@ class Resumption:
         """Number of jobs that the executor did not mention: they may still be in the queue."""
         return len(self._sought.keys() - self._found.keys())
 
-    def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+    def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
         known: it is not submitted a second time."""
         if not jobs:
@@ -89,7 +89,7 @@ class Resumption:
         asked = {self._names.name(job): newest for job, newest in jobs.items()}
         return self._names.found(jobs, self._guard.reattach(asked))
 
-    def tell_of_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
+    def report_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
         """Tell of the end of the jobs that the executor knows nothing of any more; and of those in
         ``cancelled``, which never came to the queue and are not to be handed on now. Unless
         ``resumed``, the engine does not submit those again whose queue is gone."""
@@ -107,11 +107,11 @@ class Resumption:
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"
             if self._guard.executor.queue_is_new and found.get(name) is False:
                 kind, note = "node-failure", "its queue was lost with its node"
-            self._tell_of_end(name, "cancel" if gone else kind, note)
+            self._report_end(name, "cancel" if gone else kind, note)
         for name in cancelled:
-            self._tell_of_end(name, "cancel", "cancelled before it came to the queue")
+            self._report_end(name, "cancel", "cancelled before it came to the queue")
 
-    def _tell_of_end(self, name: str, kind: str, note: str) -> None:
+    def _report_end(self, name: str, kind: str, note: str) -> None:
         context = {"type": kind, "severity": 0, "note": note}
         if self._engine.state.table.records[name].outcome is None:
             self._tracker.emit((JobEvent(self._clock(), name, "exception", context),))

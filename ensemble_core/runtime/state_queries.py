@@ -79,7 +79,7 @@ class StateQueries:
 
         def carry_out() -> tuple[Decision, ...]:
             if self._engine.state.ended is not None:
-                raise self._not_under_way()
+                raise self._not_live()
             refused = refusal(self._engine.state, action)
             if refused is not None:
                 raise refused
@@ -102,10 +102,10 @@ class StateQueries:
                 self._asked.put(asked)
                 self._wake()
                 return found
-        found.set_exception(self._not_under_way())
+        found.set_exception(self._not_live())
         return found
 
-    def _not_under_way(self) -> UsageError:
+    def _not_live(self) -> UsageError:
         hint = "'ensemble run' starts it again; 'ensemble resume' resumes an unfinished one"
         return UsageError(f"run {self._tag} is not live", hint=hint, code="not-under-way")
 

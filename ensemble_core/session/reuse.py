@@ -17,7 +17,7 @@ from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import find, look, require_own
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
-from ensemble_core.runtime.identities import Inputs, identify, speaks_of_files
+from ensemble_core.runtime.identities import Inputs, identify, uses_job_files
 
 __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", "preview"]
 
@@ -30,7 +30,7 @@ def open_earlier(
     Raises :class:`EnsembleError` for a run that is unknown, damaged, under way, simulated, another
     user's, or was written by a newer version.
     """
-    earlier = EarlierJobs(files=speaks_of_files(ensemble))
+    earlier = EarlierJobs(files=uses_job_files(ensemble))
     folders = []
     try:
         for run in runs:

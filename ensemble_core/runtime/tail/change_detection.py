@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.journal.filesystem import filesystem
 from ensemble_core.runtime.tail.file import File
-from ensemble_core.runtime.tail.poll_interval import LOCAL, REMEMBERING, PollInterval
+from ensemble_core.runtime.tail.poll_interval import LOCAL, CACHING, PollInterval
 
 if TYPE_CHECKING:
     from ensemble_core.runtime.tail.inotify import InotifyWatches
@@ -98,7 +98,7 @@ class ChangeDetector:
         """Return files with something to read: reported, new, or due."""
         news: dict[File, None] = {}
         if self._watches is not None:
-            told, lost = self._watches.hear()
+            told, lost = self._watches.changed()
             news.update((file, None) for file in told if self._look(file, told=True))
             if lost:
                 for pace in self._paces:
@@ -119,7 +119,7 @@ class ChangeDetector:
             self.remove(file)
             return False
         for _ in range(_DEPTH):
-            if not self._hear_of(file, told=told):
+            if not self._add_watch(file, told=told):
                 break
             # What happened before that was not heard.
             news = file.look() or news
@@ -131,7 +131,7 @@ class ChangeDetector:
             pace.add(file)
         return news
 
-    def _hear_of(self, file: File, *, told: bool) -> bool:
+    def _add_watch(self, file: File, *, told: bool) -> bool:
         """Have the kernel tell of this file; whether it has done so only since now."""
         watches = self._watches
         if watches is None or time.monotonic() < self._full_until:
@@ -161,7 +161,7 @@ class ChangeDetector:
         if device is not None and device != file.device:
             file.device = device
             kind = self._kind(device, file.path)
-            file.remembered = kind in REMEMBERING
+            file.cached = kind in CACHING
         if file.device is not None and self._kinds[file.device] not in LOCAL:
             return self._remote
         return self._told if self._watches is not None and file in self._watches else self._here

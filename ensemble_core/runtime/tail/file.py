@@ -42,18 +42,18 @@ _Seen = tuple[int, int, int, int]
 Place = tuple[tuple[int, int], int, bytes]
 
 
-class _Wrong(Exception):
+class _InvalidRow(Exception):
     """Raised for a value from an observer that is not a row; the text follows the method's name."""
 
 
 def _check(row: object) -> None:
-    """Raise :class:`_Wrong` for a value from an observer that is not a row."""
+    """Raise :class:`_InvalidRow` for a value from an observer that is not a row."""
     if not isinstance(row, Row):
-        raise _Wrong(f"returned {_shown(row)}, not a Row")
+        raise _InvalidRow(f"returned {_shown(row)}, not a Row")
     values: Mapping[str, object] = row.values
     for name, value in values.items():
         if not isinstance(value, (float, int)):
-            raise _Wrong(f"returned a Row in which {name!r} is {_shown(value)}, not a float")
+            raise _InvalidRow(f"returned a Row in which {name!r} is {_shown(value)}, not a float")
 
 
 def _shown(value: object) -> str:
@@ -91,7 +91,7 @@ class File:
         #: Which file was there at the last look, if one was.
         self.identity: tuple[int, int] | None = None
         #: True if what the system remembers of files here may be old, and opening one asks anew.
-        self.remembered = False
+        self.cached = False
         # What the follower notes: on which device it was last, how often it is looked at, which
         # file the kernel tells of, whether its job is over.
         self.device: int | None = None
@@ -129,7 +129,7 @@ class File:
             return None
         return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
 
-    def go_on(self, place: Place) -> None:
+    def resume(self, place: Place) -> None:
         """Begin where another stopped to read, unless the file was replaced since or shrank."""
         self._read_of, self._offset, self._before = place
 
@@ -184,7 +184,7 @@ class File:
         if self._end is None:
             # A last look: a short job may be over before its file was looked at once.
             self.look()
-            if self.identity is None and self.remembered:
+            if self.identity is None and self.cached:
                 self._list_folder()
                 self.look()
             if self._seen is None or self._stale is not None:
@@ -238,7 +238,7 @@ class File:
 
     def _status(self) -> os.stat_result:
         status = os.stat(self.path)
-        if not self.remembered or not stat.S_ISREG(status.st_mode):
+        if not self.cached or not stat.S_ISREG(status.st_mode):
             return status
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -306,7 +306,7 @@ class File:
         try:
             given = rows()
             if given is None:
-                raise _Wrong("returned None and not a list of Row")
+                raise _InvalidRow("returned None and not a list of Row")
             for row in given:
                 _check(row)
                 self._rows[self._end is not None] += 1
@@ -319,7 +319,7 @@ class File:
                     self._anew = False
         except (Exception, SystemExit) as error:  # the observer is somebody else's code
             self.dropped = True
-            if isinstance(error, _Wrong):
+            if isinstance(error, _InvalidRow):
                 written = written_at(getattr(type(self._observer), method))
                 what = f"its {method} {error} ({written})"
             else:

@@ -156,7 +156,7 @@ class Follower:
                 return
             earlier = self._places.get((_index(job_id), observer_name, file.path))
             if earlier is not None:
-                file.go_on(earlier)
+                file.resume(earlier)
             self._jobs.setdefault(job_id, []).append(file)
             self._new.append(file)
             if self._wakeup is None:
@@ -231,7 +231,7 @@ class Follower:
                 after = time.monotonic()
                 cost = (after - began) * _GATHER_PER_COST
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
-                self._let_others_catch_up()
+                self._wait_for_backlog()
         except Exception as error:  # a rule that waits for rows must not wait without a word
             _log().exception("the thread that follows files has ended")
             self._warn(
@@ -253,7 +253,7 @@ class Follower:
     def _too_many(self, limit: int) -> bool:
         return self._backlog is not None and self._backlog() > limit
 
-    def _let_others_catch_up(self) -> None:
+    def _wait_for_backlog(self) -> None:
         while self._too_many(_BACKLOG) and not self._abandoned:
             time.sleep(0.01)
 

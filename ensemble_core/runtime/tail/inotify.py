@@ -48,12 +48,12 @@ class InotifyWatches(Generic[T]):
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)
         #: Who wants to hear of a watch: by the name in it that it waits for, or of the file itself.
-        self._ears: dict[int, dict[str | None, set[T]]] = {}
+        self._listeners: dict[int, dict[str | None, set[T]]] = {}
         self._places: dict[T, tuple[int, str | None]] = {}
 
     def __len__(self) -> int:
         """How many watches there are."""
-        return len(self._ears)
+        return len(self._listeners)
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when there are events."""
@@ -84,15 +84,15 @@ class InotifyWatches(Generic[T]):
         if place is None:
             return
         wd, name = place
-        names = self._ears[wd]
+        names = self._listeners[wd]
         names[name].discard(who)
         if not names[name]:
             del names[name]
         if not names:
-            del self._ears[wd]
+            del self._listeners[wd]
             self._remove(wd)
 
-    def hear(self) -> tuple[set[T], bool]:
+    def changed(self) -> tuple[set[T], bool]:
         """Of whom something was said since, without waiting; and whether something was lost.
 
         Who hears that a watch has come to nothing has none from then on.
@@ -102,7 +102,7 @@ class InotifyWatches(Generic[T]):
         for wd, mask, _, name in self._inotify.read(timeout=0):
             if mask & _LOST:
                 lost = True
-            names = self._ears.get(wd)
+            names = self._listeners.get(wd)
             if names is None:
                 continue
             if None in names:
@@ -110,11 +110,11 @@ class InotifyWatches(Generic[T]):
             if name in names:
                 told |= names[name]
             if mask & _GONE:
-                for ears in names.values():
-                    told |= ears
-                    for who in ears:
+                for listeners in names.values():
+                    told |= listeners
+                    for who in listeners:
                         del self._places[who]
-                del self._ears[wd]
+                del self._listeners[wd]
                 if not mask & _FORGOTTEN:
                     self._remove(wd)
         return told, lost
@@ -140,7 +140,7 @@ class InotifyWatches(Generic[T]):
         if self._places.get(who) == place:
             return False
         # The old one goes after that: it may be the only other one at the same watch.
-        self._ears.setdefault(wd, {}).setdefault(name, set()).add(who)
+        self._listeners.setdefault(wd, {}).setdefault(name, set()).add(who)
         self.drop(who)
         self._places[who] = place
         return True

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["LOCAL", "REMEMBERING", "PollInterval"]
+__all__ = ["LOCAL", "CACHING", "PollInterval"]
 
 #: Types of file systems that no other node writes to: inotify tells of every write there.
 LOCAL = frozenset(
@@ -22,7 +22,7 @@ LOCAL = frozenset(
     }
 )  # fmt: skip
 #: Types whose client answers a look from memory for up to a minute, and asks when a file is opened.
-REMEMBERING = frozenset({"nfs", "nfs4"})
+CACHING = frozenset({"nfs", "nfs4"})
 
 
 class _Polled(Protocol):
